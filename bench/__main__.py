@@ -31,15 +31,15 @@ class _Parser(argparse.ArgumentParser):
         names: list[str] = []
         for action in self._actions:
             names += action.option_strings[:1]  # the second spelling, with _, is for convenience
-            below = action.choices if isinstance(action.choices, dict) else {}
-            for name, command in below.items():
+            subcommands = action.choices if isinstance(action.choices, dict) else {}
+            for name, command in subcommands.items():
                 names += [name, *command.known()]
         return names
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].split()
-        near = difflib.get_close_matches(unknown[0].partition("=")[0], self.known(), n=1) if unknown else []
-        raise BenchError(message + (f" (did you mean {near[0]}?)" if near else ""))
+        matches = difflib.get_close_matches(unknown[0].partition("=")[0], self.known(), n=1) if unknown else []
+        raise BenchError(message + (f" (did you mean {matches[0]}?)" if matches else ""))
 
 
 def _parser() -> _Parser:
@@ -147,44 +147,44 @@ def _program(arguments: argparse.Namespace) -> None:
     elif arguments.metric_steps is not None:
         kind, source = "steps", arguments.metric_steps
     better, warmup = "higher" if kind == "steps" else arguments.better, arguments.metric_warmup
-    wanted = metric.Wanted(
+    wanted_numbers = metric.WantedNumbers(
         metric.MetricSource(arguments.metric_name, kind, source, key, better, arguments.metric_unit, warmup=warmup),
         tuple(metric.source_from_json(text, check=False) for text in arguments.also),
         tuple(metric.source_from_json(text, check=True) for text in arguments.check),
     )
     how = (arguments.limit_s, arguments.log_limit_bytes, arguments.prepare, arguments.gate)
     if not arguments.log:
-        document = command.run(argv, wanted, how[0], None, *how[1:])
+        document = command.run(argv, wanted_numbers, how[0], None, *how[1:])
     else:
         record.check_writable(arguments.log)
         with open(arguments.log, "wb") as log:
-            document = command.run(argv, wanted, how[0], log, *how[1:])
+            document = command.run(argv, wanted_numbers, how[0], log, *how[1:])
     record.write(document, arguments.record)
 
 
-def _run(chosen: argparse.Namespace) -> None:
+def _run(parsed: argparse.Namespace) -> None:
     from bench import arguments, options, record, workload
     from bench.evidence import stops
     from bench.parallel import nodes
 
-    if not chosen.gate:  # at a gate it is stopped between its turns
+    if not parsed.gate:  # at a gate it is stopped between its turns
         stops.watch()
     names = options.listed()
-    values = arguments.from_texts({name: text for name, text in vars(chosen).items() if name in names})
-    if chosen.record:
-        record.check_writable(chosen.record)
-    node = nodes.from_arguments(chosen, values)
-    place, gate, look_s = chosen.data_dir or _cache_folder(), chosen.gate, chosen.look
-    with _telling_of_memory(chosen):
+    values = arguments.from_texts({name: text for name, text in vars(parsed).items() if name in names})
+    if parsed.record:
+        record.check_writable(parsed.record)
+    node = nodes.from_arguments(parsed, values)
+    place, gate, look_s = parsed.data_dir or _cache_folder(), parsed.gate, parsed.look
+    with _report_memory_kill(parsed):
         document = workload.run(values, place, node=node, gate=gate, look_s=look_s)
     if document is None:
         return
-    record.write(document, chosen.record)
+    record.write(document, parsed.record)
     print(_one_line(document), file=sys.stderr)
 
 
 @contextlib.contextmanager
-def _telling_of_memory(chosen: argparse.Namespace) -> Iterator[None]:
+def _report_memory_kill(chosen: argparse.Namespace) -> Iterator[None]:
     """Add to what broke that memory ran out: a worker of a loader that was killed for it knows no reason."""
     from bench.evidence import cgroup, reading
 
@@ -199,7 +199,7 @@ def _telling_of_memory(chosen: argparse.Namespace) -> Iterator[None]:
             raise
         if chosen.traceback:
             traceback.print_exc()
-        raise RunError(f"{error if isinstance(error, RunError) else _told(error)}{ran_out}") from error
+        raise RunError(f"{error if isinstance(error, RunError) else _error_text(error)}{ran_out}") from error
 
 
 def _one_line(document: Mapping[str, Any]) -> str:
@@ -225,13 +225,13 @@ def _evidence(arguments: argparse.Namespace) -> None:
 def _data(arguments: argparse.Namespace) -> None:
     from bench import data_sets
 
-    ready = data_sets.prepare(arguments.data, arguments.data_dir, arguments.offline)
+    prepared = data_sets.prepare(arguments.data, arguments.data_dir, arguments.offline)
     answer = {
-        "name": ready.set.name,
-        "stand_in": ready.set.stand_in,
-        "digest": ready.set.digest,
-        "path": os.path.abspath(ready.path),
-        "reason": ready.reason,
+        "name": prepared.set.name,
+        "stand_in": prepared.set.stand_in,
+        "digest": prepared.set.digest,
+        "path": os.path.abspath(prepared.path),
+        "reason": prepared.reason,
     }
     print(json.dumps(answer), flush=True)
 
@@ -258,9 +258,9 @@ def main(argv: list[str]) -> int:
         memory.ask()
         _ACTIONS[arguments.command](arguments)
     except BenchError as error:
-        return _complain(error, 2)
+        return _print_error(error, 2)
     except RunError as error:
-        return _complain(error, 1)
+        return _print_error(error, 1)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -270,24 +270,24 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         if "--traceback" in argv:
             traceback.print_exc()
-        return _complain(_told(error), 1)
+        return _print_error(_error_text(error), 1)
     return 0
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename:
         return f"no space is left on the disk of {os.path.dirname(error.filename)}: free some, or give it more"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{os.path.basename(last.filename)}:{last.lineno}"
-    return f"{type(error).__name__}: {error} ({place}; --traceback shows all)"
+    last_frame = traceback.extract_tb(error.__traceback__)[-1]
+    location = f"{os.path.basename(last_frame.filename)}:{last_frame.lineno}"
+    return f"{type(error).__name__}: {error} ({location}; --traceback shows all)"
 
 
-def _complain(error: object, status: int) -> int:
+def _print_error(error: object, status: int) -> int:
     print("bench: error: " + " ".join(str(error).split()), file=sys.stderr)
     return status
 
 
-def _leave(status: int) -> NoReturn:
+def _exit_now(status: int) -> NoReturn:
     """End at once: the record is on disk, and taking torch apart costs 0.4 to 0.7 s of every trial."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -295,4 +295,4 @@ def _leave(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _leave(main(sys.argv[1:]))
+    _exit_now(main(sys.argv[1:]))

@@ -34,19 +34,19 @@ def _metavar(option: Entry) -> str:
 
 
 def _help(option: Entry) -> str:
-    shown = "none" if option["default"] is None else json.dumps(option["default"]).strip('"')
-    return f"{option['help']} (default: {shown})".replace("%", "%%")
+    default_text = "none" if option["default"] is None else json.dumps(option["default"]).strip('"')
+    return f"{option['help']} (default: {default_text})".replace("%", "%%")
 
 
 def from_texts(texts: Mapping[str, str]) -> Options:
     """Turn ``{name: text}`` into all options, with defaults filled in; BenchError names everything that is wrong."""
-    listed, values, wrong = options.listed(), options.defaults(), []
+    option_entries, values, problems = options.listed(), options.defaults(), []
     for name, text in texts.items():
         try:
-            values[name] = options.convert(listed[name], text)
+            values[name] = options.convert(option_entries[name], text)
         except OptionError as error:
-            wrong.append(f"--{name.replace('_', '-')} {error}")
-    wrong = wrong or [broken.message for broken in options.broken_rules(values)]
-    if wrong:
-        raise BenchError("; ".join(wrong))
+            problems.append(f"--{name.replace('_', '-')} {error}")
+    problems = problems or [broken.message for broken in options.broken_rules(values)]
+    if problems:
+        raise BenchError("; ".join(problems))
     return cast("Options", values)

@@ -13,9 +13,13 @@ def turn_start(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float | 
     between the two, which takes the first counted step of a turn some 0.1 ms; where the one before it was as fast as
     the last, the caches are warm. None where no two turns have two counted steps.
     """
-    there = [(apart, counted) for apart, counted in turns if len(counted) > 1]
-    if len(there) < 2:
+    repeated = [(apart, counted) for apart, counted in turns if len(counted) > 1]
+    if len(repeated) < 2:
         return None
-    first, last = (statistics.median(counted[at] for _, counted in there) for at in (0, -1))
-    before = [apart[-1] for apart, _ in there if apart]
-    return min([first, statistics.median(before)] if before else [first]) / last if last else None
+    first_step, last_step = (statistics.median(counted[at] for _, counted in repeated) for at in (0, -1))
+    last_apart = [apart[-1] for apart, _ in repeated if apart]
+    return (
+        min([first_step, statistics.median(last_apart)] if last_apart else [first_step]) / last_step
+        if last_step
+        else None
+    )

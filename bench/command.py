@@ -31,22 +31,24 @@ _CHUNK_BYTES = 1 << 16
 #: Between terminate and kill: shorter than what the host gives this process between interrupt and terminate.
 _GRACE_S = 1.0
 #: How often (seconds) it is looked whether it shall end, where that cannot be waited for.
-_LOOK_S = 0.1
+_POLL_S = 0.1
 #: A program that takes less of one CPU than this share of its time may be waiting for somebody else's work.
 _IDLE = 0.5
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 #: What the kernel counts of the machine or the control group, whichever process asks.
-_OF_ALL = ("pressure_s", "throttled_s", "others_s", "energy_j", "gpu_energy_j")
+_WHOLE_MACHINE_COUNTERS = ("pressure_s", "throttled_s", "others_s", "energy_j", "gpu_energy_j")
 
 
 def _digest(options: Mapping[str, Any]) -> str:
     """Return the digest of what was run; each environment has its own Python, which does not make it other work."""
     program, *rest = options["command"]
-    own = os.path.dirname(program) == os.path.dirname(sys.executable) and os.path.basename(program).startswith("python")
-    return digest.options_digest(dict(options, command=["python" if own else program, *rest]))
+    is_own_python = os.path.dirname(program) == os.path.dirname(sys.executable) and os.path.basename(
+        program
+    ).startswith("python")
+    return digest.options_digest(dict(options, command=["python" if is_own_python else program, *rest]))
 
 
-class _Told:
+class _SignalWatch:
     """While this is entered the first SIGINT or SIGTERM is only remembered, until ``wait`` or the end heeds it.
 
     Raised anywhere it could leave the program behind; by itself SIGTERM would leave it and the files behind.
@@ -58,7 +60,7 @@ class _Told:
         self._old: dict[int, Any] = {}
         self._old_file = -1
 
-    def __enter__(self) -> _Told:
+    def __enter__(self) -> _SignalWatch:
         for file in (self._wake, self._written):
             os.set_blocking(file, False)
         if threading.current_thread() is threading.main_thread():
@@ -75,12 +77,12 @@ class _Told:
         deadline = time.monotonic() + (seconds or 0.0)
         while True:
             left_s = None if seconds is None else max(0.0, deadline - time.monotonic())
-            ready = select.select([*files, self._wake], [], [], left_s)[0]
-            if self._wake in ready:  # of any signal, a child's end too
+            readable = select.select([*files, self._wake], [], [], left_s)[0]
+            if self._wake in readable:  # of any signal, a child's end too
                 os.read(self._wake, _CHUNK_BYTES)
             self.heed()
-            if not ready or any(file in ready for file in files):
-                return bool(ready)
+            if not readable or any(file in readable for file in files):
+                return bool(readable)
 
     def heed(self) -> None:
         """End, if that was asked for."""
@@ -100,7 +102,7 @@ class _Told:
 
 def run(
     argv: Sequence[str],
-    wanted: metric.Wanted,
+    wanted: metric.WantedNumbers,
     limit_s: float | None = None,
     log: BinaryIO | None = None,
     log_limit_bytes: int = 1 << 20,
@@ -117,24 +119,24 @@ def run(
     numbers = metric.Numbers(wanted)
     if prepare:
         _prepare(prepare, log or sys.stderr.buffer)
-    before, counted = resource.getrusage(resource.RUSAGE_CHILDREN), counters.read()
+    usage_before, counters_before = resource.getrusage(resource.RUSAGE_CHILDREN), counters.read()
     load_1m = evidence.before_torch()["load_1m"]
-    with _Told() as told:
+    with _SignalWatch() as signals:
         probed = tempfile.mkdtemp(prefix=f"bench-probe.{os.getpid()}.")
         try:
-            turns, limits = _turns(gate, numbers, told), (limit_s, log_limit_bytes, told)
+            turns, limits = _make_turns(gate, numbers, signals), (limit_s, log_limit_bytes, signals)
             watched, wall_ns, output = _run(argv, probed, limits, log or sys.stderr.buffer, numbers, turns)
-            grown, used = counters.since(counted), _usage(before)
-            cpu_s = used["user_s"] + used["system_s"]
-            seen, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
+            grown, usage = counters.since(counters_before), _resource_usage(usage_before)
+            cpu_s = usage["user_s"] + usage["system_s"]
+            program_evidence, probe_ns = programs.evidence(probed, watched, cpu_s, in_turns=bool(turns))
         finally:
             shutil.rmtree(probed, ignore_errors=True)
-    seen["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
-    used |= {name: None if turns else grown[name] for name in _OF_ALL}  # others ran between its turns
-    used |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
-    used |= turns.contention(wall_ns) if turns else {}
-    seen["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
-    seen.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
+    program_evidence["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
+    usage |= {name: None if turns else grown[name] for name in _WHOLE_MACHINE_COUNTERS}  # others ran between its turns
+    usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
+    usage |= turns.contention(wall_ns) if turns else {}
+    program_evidence["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
+    program_evidence.update(_beside(watched, output, is_idle=1e9 * cpu_s < _IDLE * wall_ns))
     wall_ns -= probe_ns
     reported, watch_ns = numbers.reported(wall_ns), round(watched.cost_s * 1e9)
     return dict(
@@ -142,11 +144,11 @@ def run(
         workload=_workload(argv, wanted),
         skipped=None,
         data=None,
-        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": watch_ns, **_of_steps(numbers, turns)},
-        metrics={"wall_s": wall_ns / 1e9, **used, wanted.metric.name: reported["metric"]["value"]},
+        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": watch_ns, **_step_times(numbers, turns)},
+        metrics={"wall_s": wall_ns / 1e9, **usage, wanted.metric.name: reported["metric"]["value"]},
         **reported,
         result={"output_bytes": output.total},
-        evidence=seen,
+        evidence=program_evidence,
     )
 
 
@@ -156,70 +158,72 @@ def _beside(watched: tree.Watch, output: Output, is_idle: bool) -> dict[str, Any
     return {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left, "served_by": served}
 
 
-def _workload(argv: Sequence[str], wanted: metric.Wanted) -> dict[str, Any]:
+def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, Any]:
     """Return what was run and asked of it, and the digest of that."""
-    further = {"more_metrics": wanted.more, "checks": wanted.checks}
+    further_numbers = {"more_metrics": wanted.more, "checks": wanted.checks}
     options = {
         "command": list(argv), "metric": wanted.metric.told(),
-        **{name: [one.told() for one in found] for name, found in further.items() if found},
+        **{name: [number.told() for number in numbers_read] for name, numbers_read in further_numbers.items() if numbers_read},
     }  # fmt: skip
     return {"digest": _digest(options), "options": options}
 
 
-def _of_steps(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
+def _step_times(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
     """Return how long a program stood still, and the times of the steps that it printed, as a record has them."""
-    found: dict[str, Any] = {"paused_ns": turns.paused_ns if turns else None}
+    times: dict[str, Any] = {"paused_ns": turns.paused_ns if turns else None}
     if not numbers.marks:
-        return found
-    taken = turns.times() if isinstance(turns, StepTurns) else None
-    parts = None if taken is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in taken]
-    found |= {"steps_ns": numbers.marks.steps_ns(), "turns": parts}
-    return {**found, "averaged_steps": numbers.marks.averaged, "dropped_steps": numbers.marks.dropped}
+        return times
+    turn_times = turns.times() if isinstance(turns, StepTurns) else None
+    turn_parts = (
+        None if turn_times is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in turn_times]
+    )
+    times |= {"steps_ns": numbers.marks.steps_ns(), "turns": turn_parts}
+    return {**times, "averaged_steps": numbers.marks.averaged, "dropped_steps": numbers.marks.dropped}
 
 
 def _turn_start(turns: Turns | None) -> float | None:
     return turn_start(turns.times()) if isinstance(turns, StepTurns) else None
 
 
-def _turns(gate: str | None, numbers: metric.Numbers, told: _Told) -> Turns | None:
+def _make_turns(gate: str | None, numbers: metric.Numbers, signals: _SignalWatch) -> Turns | None:
     if gate is None:
         return None
     if numbers.wanted.more or numbers.wanted.metric.kind not in ("wall", "steps"):
         raise BenchError(
             "--gate: a program that tells its own times cannot take turns: its clock would not stand still"
         )
-    return StepTurns(gate, told.wait, numbers.marks) if numbers.marks else Turns(gate, told.wait)
+    return StepTurns(gate, signals.wait, numbers.marks) if numbers.marks else Turns(gate, signals.wait)
 
 
 def _prepare(argv: Sequence[str], log: BinaryIO) -> None:
-    said = f"prepare ({' '.join(map(shlex.quote, argv))})"
+    command_text = f"prepare ({' '.join(map(shlex.quote, argv))})"
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
     except OSError as error:
-        raise RunError(f"{said} cannot be started: {error.strerror}") from error
-    log.write(done.stdout)
+        raise RunError(f"{command_text} cannot be started: {error.strerror}") from error
+    log.write(result.stdout)
     log.flush()
-    if done.returncode:
-        raise RunError(f"{said} ended with {_how(done.returncode)}")
+    if result.returncode:
+        raise RunError(f"{command_text} ended with {_exit_description(result.returncode)}")
 
 
-def _how(status: int) -> str:
+def _exit_description(status: int) -> str:
     return f"exit status {status}" if status > 0 else f"signal {-status} ({signal.strsignal(-status)})"
 
 
 def _run(
     argv: Sequence[str],
     probed: str,
-    limits: tuple[float | None, int, _Told],
+    limits: tuple[float | None, int, _SignalWatch],
     log: BinaryIO,
     numbers: metric.Numbers,
     turns: Turns | None,
 ) -> tuple[tree.Watch, int, Output]:
     if turns:
         turns.begin()
-    limit_s, log_limit_bytes, told = limits
+    limit_s, log_limit_bytes, signals = limits
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     variables = _variables(probed, unbuffered=bool(numbers.marks))
     pipe = Pipe(apart=bool(numbers.marks))
@@ -241,7 +245,7 @@ def _run(
         if turns:
             wall_ns = turns.run(process, start)
         else:
-            _wait(process, limit_s, told)
+            _wait(process, limit_s, signals)
             wall_ns = time.perf_counter_ns() - start
         watched.stop()  # before it is waited for: then nothing of it is there to be read
         status = process.wait()
@@ -250,50 +254,52 @@ def _run(
         raise RunError(f"the command ran past its limit of {limit_s:g} s and was ended") from None
     finally:
         watched.stop()
-        _end(process)
+        _end_group(process)
         output.finish()
     if turns:
         turns.end()
     if status:
-        raise RunError(f"the command ended with {_how(status)}{cgroup.memory_ran_out(kills)}; its output is in the log")
+        raise RunError(
+            f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is in the log"
+        )
     return watched, wall_ns, output
 
 
 def _variables(probed: str, unbuffered: bool) -> dict[str, str]:
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
-    variables.update(programs.asked_of_nccl(probed))
+    variables.update(programs.nccl_variables(probed))
     return dict(variables, PYTHONUNBUFFERED="1") if unbuffered else variables  # what a Python prints comes at once
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float | None, told: _Told) -> None:
+def _wait(process: subprocess.Popen[bytes], limit_s: float | None, signals: _SignalWatch) -> None:
     """Wait for a process to end and leave it there, so that what it cost can still be read; end when told to."""
     try:
         file = os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # Linux before 5.3: what it cost is what others of it say
-        _wait_and_reap(process, limit_s, told)
+        _wait_and_reap(process, limit_s, signals)
         return
     try:
-        if not told.wait([file], limit_s):
+        if not signals.wait([file], limit_s):
             raise subprocess.TimeoutExpired(process.args, limit_s or 0.0)
     finally:
         os.close(file)
 
 
-def _wait_and_reap(process: subprocess.Popen[bytes], limit_s: float | None, told: _Told) -> None:
+def _wait_and_reap(process: subprocess.Popen[bytes], limit_s: float | None, signals: _SignalWatch) -> None:
     deadline = time.monotonic() + (float("inf") if limit_s is None else limit_s)
     while True:
         try:
-            process.wait(max(0.0, min(_LOOK_S, deadline - time.monotonic())))
+            process.wait(max(0.0, min(_POLL_S, deadline - time.monotonic())))
         except subprocess.TimeoutExpired:
-            told.heed()
+            signals.heed()
             if time.monotonic() >= deadline:
                 raise
         else:
             return
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End the command's group, then whatever it left behind: as subreaper, its orphans are our children."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -305,10 +311,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
     process.poll()
     for _ in range(100):
-        left = tree.children(os.getpid())
-        if not left:
+        leftover = tree.children(os.getpid())
+        if not leftover:
             return
-        for pid in left:
+        for pid in leftover:
             try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -316,14 +322,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 continue
 
 
-def _usage(before: resource.struct_rusage) -> dict[str, Any]:
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+def _resource_usage(usage_before: resource.struct_rusage) -> dict[str, Any]:
+    usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
-        "peak_rss_bytes": after.ru_maxrss * 1024,
-        "minor_faults": after.ru_minflt - before.ru_minflt,
-        "major_faults": after.ru_majflt - before.ru_majflt,
-        "voluntary_switches": after.ru_nvcsw - before.ru_nvcsw,
-        "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
-        "user_s": after.ru_utime - before.ru_utime,
-        "system_s": after.ru_stime - before.ru_stime,
+        "peak_rss_bytes": usage_after.ru_maxrss * 1024,
+        "minor_faults": usage_after.ru_minflt - usage_before.ru_minflt,
+        "major_faults": usage_after.ru_majflt - usage_before.ru_majflt,
+        "voluntary_switches": usage_after.ru_nvcsw - usage_before.ru_nvcsw,
+        "involuntary_switches": usage_after.ru_nivcsw - usage_before.ru_nivcsw,
+        "user_s": usage_after.ru_utime - usage_before.ru_utime,
+        "system_s": usage_after.ru_stime - usage_before.ru_stime,
     }

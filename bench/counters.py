@@ -38,19 +38,20 @@ def read() -> dict[str, Any]:
     }
 
 
-def since(before: Mapping[str, Any]) -> dict[str, Any]:
+def since(earlier: Mapping[str, Any]) -> dict[str, Any]:
     """Return how much each counter grew; None where it could not be read."""
-    after = read()
+    current = read()
     grown = {
-        name: None if value is None or after[name] is None else after[name] - value for name, value in before.items()
+        name: None if value is None or current[name] is None else current[name] - value
+        for name, value in earlier.items()
     }
     # Threads that ended took their waiting with them, and the counter of energy begins anew at its end.
-    shown = {
+    growth = {
         name: None if name in _MAY_SHRINK and value is not None and value < 0 else value
         for name, value in grown.items()
     }
-    others = shown["others_s"]  # a difference of ticks: where nobody else ran it may be some below 0
-    return dict(shown, others_s=None if others is None else max(0.0, others))
+    others_cpu_s = growth["others_s"]  # a difference of ticks: where nobody else ran it may be some below 0
+    return dict(growth, others_s=None if others_cpu_s is None else max(0.0, others_cpu_s))
 
 
 def _run_delay_s() -> float:
@@ -69,12 +70,12 @@ def _pressure_s() -> float:
 
 def _throttled_s() -> float:
     """Return how long a CPU quota of the control group has held this process back."""
-    for folder in cgroup.by_quota():
-        found = cgroup.cpu_stat(folder)
-        if "throttled_usec" in found:
-            return found["throttled_usec"] / 1e6
-        if "throttled_time" in found:
-            return found["throttled_time"] / 1e9
+    for folder in cgroup.groups_by_quota():
+        cpu_counts = cgroup.cpu_stat(folder)
+        if "throttled_usec" in cpu_counts:
+            return cpu_counts["throttled_usec"] / 1e6
+        if "throttled_time" in cpu_counts:
+            return cpu_counts["throttled_time"] / 1e9
     raise OSError("no control group counts it")
 
 
@@ -89,10 +90,10 @@ def others_s() -> float:
 
 def _energy_j() -> float:
     """Return what all processors have used, where their counters may be read (RAPL; root alone in most kernels)."""
-    found = [int(value) for path in glob.glob(_RAPL) if path.count(":") == 1 and (value := text(path))]
-    if not found:
+    energies = [int(value) for path in glob.glob(_RAPL) if path.count(":") == 1 and (value := text(path))]
+    if not energies:
         raise OSError("no counter of energy may be read")
-    return sum(found) / 1e6
+    return sum(energies) / 1e6
 
 
 @lru_cache(maxsize=1)
@@ -104,10 +105,10 @@ def _gpus() -> nvml.Nvml:
 def _gpu_energy_j() -> float:
     """Return what all GPUs that this process may ask have used."""
     gpus = _gpus()
-    found = [gpus.energy_mj(number) for number in range(gpus.count())]
-    if not found:
+    energies = [gpus.energy_mj(number) for number in range(gpus.count())]
+    if not energies:
         raise OSError("no GPU counts it")
-    return sum(found) / 1e3
+    return sum(energies) / 1e3
 
 
 def peak_rss_bytes() -> int | None:

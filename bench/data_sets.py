@@ -60,7 +60,7 @@ SETS = {
 }  # fmt: skip
 
 
-def stand_in_of(name: str) -> str:
+def stand_in_name(name: str) -> str:
     """Return the name of the stand-in for ``name`` (itself when it is one)."""
     return name if SETS[name].stand_in else name + "-stand-in"
 
@@ -73,9 +73,9 @@ def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
     """
     if name not in SETS:
         raise BenchError(f"unknown data set {name!r}; known: {', '.join(SETS)}")
-    ready = find(name, data_dir)
-    if ready and ready.set.name == name and _is_whole(ready):
-        return ready
+    prepared = find(name, data_dir)
+    if prepared and prepared.set.name == name and _is_verified(prepared):
+        return prepared
     reason = None
     if not SETS[name].stand_in:
         reason = "downloads are off" if offline else None
@@ -84,16 +84,16 @@ def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
                 return _install(SETS[name], data_dir, lambda known: downloads.fetch(known.name, _sizes(known)))
             except (OSError, EOFError, RunError) as error:
                 reason = f"cannot download {name}: {getattr(error, 'reason', None) or error}"
-    replacement = SETS[stand_in_of(name)]
-    ready = find(replacement.name, data_dir)
-    if ready is None or not _is_whole(ready):
-        ready = _install(replacement, data_dir, _generate)
-    return ready._replace(reason=reason)
+    replacement = SETS[stand_in_name(name)]
+    prepared = find(replacement.name, data_dir)
+    if prepared is None or not _is_verified(prepared):
+        prepared = _install(replacement, data_dir, _generate)
+    return prepared._replace(reason=reason)
 
 
 def find(name: str, data_dir: str) -> Prepared | None:
     """Return what ``data_dir`` holds of this set or its stand-in, else None; checks sizes, not bytes."""
-    for candidate in (name, stand_in_of(name)):
+    for candidate in (name, stand_in_name(name)):
         path = os.path.join(data_dir, candidate)
         try:
             with open(os.path.join(path, "dataset.json"), encoding="utf-8") as file:
@@ -101,9 +101,9 @@ def find(name: str, data_dir: str) -> Prepared | None:
             sizes = [os.path.getsize(part_path(path, part)) for part in PARTS]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        known = SETS[candidate]
-        if sizes == _sizes(known) and known.digest in (None, digest):
-            return Prepared(known._replace(digest=digest), path, None)
+        data_set = SETS[candidate]
+        if sizes == _sizes(data_set) and data_set.digest in (None, digest):
+            return Prepared(data_set._replace(digest=digest), path, None)
     return None
 
 
@@ -112,22 +112,22 @@ def part_path(folder: str, part: str) -> str:
     return os.path.join(folder, part + ".bin")
 
 
-def digest_of(buffers: Iterable[bytes | bytearray]) -> str:
+def images_digest(buffers: Iterable[bytes | bytearray]) -> str:
     """Return ``sha256:`` over the four parts in the order of ``PARTS``."""
-    total = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for buffer in buffers:
-        total.update(buffer)
-    return "sha256:" + total.hexdigest()
+        sha256.update(buffer)
+    return "sha256:" + sha256.hexdigest()
 
 
-def _sizes(known: DataSet) -> list[int]:
-    channels, height, width = known.shape
+def _sizes(data_set: DataSet) -> list[int]:
+    channels, height, width = data_set.shape
     image = channels * height * width
-    return [known.train * image, known.train, known.test * image, known.test]
+    return [data_set.train * image, data_set.train, data_set.test * image, data_set.test]
 
 
-def _is_whole(prepared: Prepared) -> bool:
-    return digest_of(_read(part_path(prepared.path, part)) for part in PARTS) == prepared.set.digest
+def _is_verified(prepared: Prepared) -> bool:
+    return images_digest(_read(part_path(prepared.path, part)) for part in PARTS) == prepared.set.digest
 
 
 def _read(path: str) -> bytes:
@@ -135,43 +135,45 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _install(known: DataSet, data_dir: str, produce: Callable[[DataSet], list[bytes]]) -> Prepared:
+def _install(data_set: DataSet, data_dir: str, produce: Callable[[DataSet], list[bytes]]) -> Prepared:
     try:
         os.makedirs(data_dir, exist_ok=True)
-        building = tempfile.mkdtemp(prefix=f".{known.name}.", dir=data_dir)
+        building = tempfile.mkdtemp(prefix=f".{data_set.name}.", dir=data_dir)
     except OSError as error:
         raise BenchError(f"cannot write the data folder {data_dir}: {error.strerror}") from error
     try:
-        buffers = produce(known)
-        digest = digest_of(buffers)
-        if known.digest not in (None, digest):
-            raise RunError(f"{known.name} came out as {digest}, not {known.digest}")
+        buffers = produce(data_set)
+        digest = images_digest(buffers)
+        if data_set.digest not in (None, digest):
+            raise RunError(f"{data_set.name} came out as {digest}, not {data_set.digest}")
         for part, buffer in zip(PARTS, buffers):
             with open(part_path(building, part), "wb") as file:
                 file.write(buffer)
         with open(os.path.join(building, "dataset.json"), "w", encoding="utf-8") as file:
-            json.dump({"name": known.name, "stand_in": known.stand_in, "digest": digest, "shape": known.shape}, file)
+            json.dump(
+                {"name": data_set.name, "stand_in": data_set.stand_in, "digest": digest, "shape": data_set.shape}, file
+            )
         os.chmod(building, 0o755)  # mkdtemp makes it private, but containers read it as another user
-        return Prepared(known._replace(digest=digest), _put(building, data_dir, known), None)
+        return Prepared(data_set._replace(digest=digest), _move_into_place(building, data_dir, data_set), None)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _put(building: str, data_dir: str, known: DataSet) -> str:
-    path = os.path.join(data_dir, known.name)
+def _move_into_place(building: str, data_dir: str, data_set: DataSet) -> str:
+    path = os.path.join(data_dir, data_set.name)
     for _ in range(3):
         with suppress(OSError):
             os.rename(building, path)
             return path
-        ready = find(known.name, data_dir)
-        if ready and ready.path == path and _is_whole(ready):
+        existing = find(data_set.name, data_dir)
+        if existing and existing.path == path and _is_verified(existing):
             return path
-        broken = tempfile.mkdtemp(prefix=f".{known.name}.broken.", dir=data_dir)
+        set_aside = tempfile.mkdtemp(prefix=f".{data_set.name}.broken.", dir=data_dir)
         with suppress(OSError):
-            os.rename(path, os.path.join(broken, "was"))
-        shutil.rmtree(broken, ignore_errors=True)
+            os.rename(path, os.path.join(set_aside, "was"))
+        shutil.rmtree(set_aside, ignore_errors=True)
     raise BenchError(f"cannot replace the damaged data folder {path}: remove it by hand")
 
 
-def _generate(known: DataSet) -> list[bytes]:
-    return stand_in.generate(known.name, known.shape, known.classes, known.train, known.test)
+def _generate(data_set: DataSet) -> list[bytes]:
+    return stand_in.generate(data_set.name, data_set.shape, data_set.classes, data_set.train, data_set.test)

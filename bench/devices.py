@@ -177,8 +177,10 @@ def why_no_cuda(torch: Any) -> str | None:
     if torch.version.cuda is None:
         return f"a GPU and a torch built with CUDA, and this is {torch.__version__} (built without CUDA)"
     if not torch.cuda.is_available():
-        said = _initialisation_error(torch)
-        return _too_old(torch, said) or f"a GPU that torch {torch.__version__} can use{said}"
+        torch_message = _initialisation_error(torch)
+        return (
+            _old_driver_reason(torch, torch_message) or f"a GPU that torch {torch.__version__} can use{torch_message}"
+        )
     return None
 
 
@@ -186,21 +188,23 @@ def refuse_to_share_gpus(torch: Any, options: Options, here: int) -> None:
     """Raise SkipError where the ``here`` processes of this machine are more than its GPUs: NCCL wants one for each."""
     if choices.device(options) != "cuda" or why_no_cuda(torch):
         return
-    found = torch.cuda.device_count()
-    if here > found:
-        raise SkipError(f"device: cuda needs {here} GPUs for {here} processes, and there {_is_or_are(found)} {found}")
+    gpu_count = torch.cuda.device_count()
+    if here > gpu_count:
+        raise SkipError(
+            f"device: cuda needs {here} GPUs for {here} processes, and there {_is_or_are(gpu_count)} {gpu_count}"
+        )
 
 
 def _is_or_are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _too_old(torch: Any, said: str) -> str | None:
+def _old_driver_reason(torch: Any, said: str) -> str | None:
     """Say what a driver that is too old means, None where ``said`` (torch's own words) is of something else."""
-    found = re.search(r"driver on your system is too old \(found version (\d+)\)", said)
-    if not found:
+    version_match = re.search(r"driver on your system is too old \(found version (\d+)\)", said)
+    if not version_match:
         return None
-    number = int(found[1])  # 11040 is CUDA 11.4 (cudaDriverGetVersion)
+    number = int(version_match[1])  # 11040 is CUDA 11.4 (cudaDriverGetVersion)
     has = f"{number // 1000}.{number % 1000 // 10}"
     return (
         f"a newer NVIDIA driver: the one here knows CUDA up to {has}, and torch {torch.__version__} was built for CUDA "

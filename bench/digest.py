@@ -14,18 +14,18 @@ def folder_digest(folder: str) -> str:
     Files are taken in the byte order of their relative POSIX names; each adds
     ``<name> NUL <size in decimal> NUL <bytes>``. ``__pycache__`` folders and ``.pyc`` files are left out.
     """
-    total = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name in sorted(_relative_names(folder), key=os.fsencode):
         with open(os.path.join(folder, *name.split("/")), "rb") as file:
             content = file.read()
-        total.update(os.fsencode(name) + b"\0" + str(len(content)).encode() + b"\0" + content)
-    return "sha256:" + total.hexdigest()
+        sha256.update(os.fsencode(name) + b"\0" + str(len(content)).encode() + b"\0" + content)
+    return "sha256:" + sha256.hexdigest()
 
 
 def _relative_names(folder: str) -> Iterator[str]:
-    for here, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
-        relative = os.path.relpath(here, folder).replace(os.sep, "/")
+        relative = os.path.relpath(parent, folder).replace(os.sep, "/")
         for name in files:
             if not name.endswith(".pyc"):
                 yield name if relative == "." else f"{relative}/{name}"
@@ -38,5 +38,5 @@ def bench_digest() -> str:
 
 def options_digest(options: Mapping[str, object]) -> str:
     """Return ``sha256:`` of the options as JSON with sorted keys, no spaces and ASCII escapes."""
-    text = json.dumps(options, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    canonical_json = json.dumps(options, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(canonical_json.encode()).hexdigest()

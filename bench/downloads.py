@@ -57,7 +57,7 @@ def fetch(name: str, sizes: Sequence[int]) -> list[bytes]:
 
 
 def _fashion_mnist() -> list[bytes]:
-    files = [gzip.decompress(_fetch(_FASHION_URLS, *known)) for known in _FASHION_FILES]
+    files = [gzip.decompress(_fetch(_FASHION_URLS, *file_and_digest)) for file_and_digest in _FASHION_FILES]
     # IDX headers: 16 bytes for three dimensions, 8 for one.
     return [content[16 if number % 2 == 0 else 8 :] for number, content in enumerate(files)]
 

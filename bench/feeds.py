@@ -41,14 +41,16 @@ class Feed:
         if options["loader"] == "image-folder":
             self._folder = _write_folder(samples, place.scratch)
         self.prepare_ns = time.perf_counter_ns() - start
-        count = rows_of(samples, options)
+        count = epoch_samples(samples, options)
         self.epoch_steps = count // batch if options["drop_last"] else -(-count // batch)
         if not self.epoch_steps:
             raise BenchError(f"drop_last leaves no batch: a batch of {batch} is larger than the data set ({count})")
         if options["loader"] == "memory":
             self.source: Generator[Batch, None, None] = in_memory(samples, options, batch, place)
         else:
-            self.source = _loaded(_rows(samples, options["loader"], self._folder), samples, options, batch, place)
+            self.source = _data_loader_batches(
+                _rows(samples, options["loader"], self._folder), samples, options, batch, place
+            )
 
     def close(self) -> None:
         """End worker processes and remove files."""
@@ -57,7 +59,7 @@ class Feed:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def rows_of(samples: tensors.Samples, options: Options) -> int:
+def epoch_samples(samples: tensors.Samples, options: Options) -> int:
     """Return how many samples an epoch has."""
     return min(FOLDER_IMAGES, len(samples.labels)) if options["loader"] == "image-folder" else len(samples.labels)
 
@@ -83,8 +85,8 @@ def share(chosen: Tensor, rank: int, world: int) -> Tensor:
 def in_memory(samples: tensors.Samples, options: Options, batch: int, place: Place) -> Generator[Batch, None, None]:
     """Yield batches indexed from the tensor that holds all samples."""
     for numbers in order(len(samples.labels), batch, options):
-        mine = share(numbers, place.rank, place.world)
-        yield Batch(tensors.to_float(samples.images[mine]), samples.labels[mine], len(numbers))
+        own_numbers = share(numbers, place.rank, place.world)
+        yield Batch(tensors.to_float(samples.images[own_numbers]), samples.labels[own_numbers], len(numbers))
 
 
 class _Shares:
@@ -101,7 +103,7 @@ class _Shares:
             yield share(numbers, self._place.rank, self._place.world).tolist()
 
 
-def _loaded(
+def _data_loader_batches(
     rows: Dataset[Any], samples: tensors.Samples, options: Options, batch: int, place: Place
 ) -> Generator[Batch, None, None]:
     """Yield the batches of torch's DataLoader."""

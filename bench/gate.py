@@ -38,10 +38,10 @@ class Gate:
 
     def turn(self, left: int) -> Turn:
         """Wait for the next turn of a process that has ``left`` steps to take."""
-        said = self._ask(left)
-        numbers = said[1:]
-        if said[:1] != ["go"] or len(numbers) != 2 or not all(text.isdecimal() for text in numbers):
-            raise RunError(f"the gate said {' '.join(said)!r} where a turn was due")
+        answer = self._ask(left)
+        numbers = answer[1:]
+        if answer[:1] != ["go"] or len(numbers) != 2 or not all(text.isdecimal() for text in numbers):
+            raise RunError(f"the gate said {' '.join(answer)!r} where a turn was due")
         turn = Turn(int(numbers[0]), int(numbers[1]))
         if not turn.counted:
             raise RunError("the gate gave a turn without a step")
@@ -56,7 +56,7 @@ class Gate:
         self._told.write(f"ready {left}\n")
         self._told.flush()
         self._before_reading(self._heard.fileno())
-        said = self._heard.readline()
-        if not said.endswith("\n"):
+        answer = self._heard.readline()
+        if not answer.endswith("\n"):
             raise RunError("whoever gave turns is gone")
-        return said.split()
+        return answer.split()

@@ -53,13 +53,13 @@ def evaluate(
     if not count:
         return None, None
     model.eval()
-    loss, right, dtype = 0.0, 0, precision.DTYPES[options["precision"]]
+    loss, correct, dtype = 0.0, 0, precision.DTYPES[options["precision"]]
     with torch.no_grad():
-        for first in range(0, count, batch):
-            last = min(first + batch, count)
-            labels = samples.test_labels[first:last]
-            (images,) = device.to_here(tensors.to_float(samples.test_images[first:last]))
+        for start in range(0, count, batch):
+            stop = min(start + batch, count)
+            labels = samples.test_labels[start:stop]
+            (images,) = device.to_here(tensors.to_float(samples.test_images[start:stop]))
             scores = model(images.to(dtype)).float().cpu()
             loss += functional.cross_entropy(scores, labels, reduction="sum").item()
-            right += int((scores.argmax(1) == labels).sum().item())
-    return loss / count, right / count
+            correct += int((scores.argmax(1) == labels).sum().item())
+    return loss / count, correct / count

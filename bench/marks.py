@@ -63,12 +63,12 @@ class Marks:
 
     def look(self, writes: Sequence[str], at_ns: int, full: bool) -> None:
         """Look at the whole lines of each write. All were there at that time; ``full``: the program may have waited."""
-        found = [count for count in (sum(1 for _ in self._pattern.finditer(lines)) for lines in writes) if count]
-        many = sum(found)
-        if not many:
+        counts = [count for count in (sum(1 for _ in self._pattern.finditer(lines)) for lines in writes) if count]
+        total = sum(counts)
+        if not total:
             return
-        self._together += many - len(found)
-        self._ends += [_End(at_ns, number == many, full) for number in range(1, many + 1)]
+        self._together += total - len(counts)
+        self._ends += [_End(at_ns, number == total, full) for number in range(1, total + 1)]
         if self._wanted is not None and len(self._ends) >= self._wanted:
             self._wanted = None
             os.write(self._tell, b"!")
@@ -85,26 +85,26 @@ class Marks:
 
     def turns(self) -> list[tuple[list[int], list[int]]]:
         """Return the times (ns) of each turn's steps: those set apart, and those that count. Raises RunError."""
-        seen = len(self._ends)
-        if self._together and self._together >= _TOGETHER * (seen - 1):
+        end_count = len(self._ends)
+        if self._together and self._together >= _TOGETHER * (end_count - 1):
             raise RunError(
-                f"{self._together} of {seen} lines that end a step came together with another one: "
+                f"{self._together} of {end_count} lines that end a step came together with another one: "
                 "the program must hand each line over at once, as print(..., flush=True) does"
             )
         self.averaged = self.dropped = 0
-        ends = [turn.first for turn in self._turns[1:]] + [seen]
-        return [self._of(turn, last) for turn, last in zip(self._turns, ends)]
+        ends = [turn.first for turn in self._turns[1:]] + [end_count]
+        return [self._turn_times(turn, stop) for turn, stop in zip(self._turns, ends)]
 
-    def _of(self, turn: _Turn, last: int) -> tuple[list[int], list[int]]:
+    def _turn_times(self, turn: _Turn, last: int) -> tuple[list[int], list[int]]:
         until = last if turn.counted is None else turn.apart + turn.counted
         apart: list[int] = []
         counted: list[int] = []
-        at = 0
-        for times, held in _groups(turn.began_ns, self._ends[turn.first : last]):
-            cold, warm = times[: max(0, turn.apart - at)], times[max(0, turn.apart - at) : max(0, until - at)]
-            at += len(times)
+        index = 0
+        for times, held_up in _groups(turn.began_ns, self._ends[turn.first : last]):
+            cold, warm = times[: max(0, turn.apart - index)], times[max(0, turn.apart - index) : max(0, until - index)]
+            index += len(times)
             apart += cold
-            if warm and (cold or held):
+            if warm and (cold or held_up):
                 self.dropped += len(warm)
                 continue
             counted += warm
@@ -113,16 +113,18 @@ class Marks:
 
     def steps_ns(self) -> list[int]:
         """Return the times of the steps that count; raises RunError if there are none."""
-        found = [step for _, counted in self.turns() for step in counted]
-        if found:
-            return found
+        steps = [step for _, counted in self.turns() for step in counted]
+        if steps:
+            return steps
         if self.dropped:
             raise RunError(
                 f"its output was read too late to time one of {self.dropped} steps: "
                 "end what else runs on this machine, or let the program print every tenth step"
             )
-        told = f"{self._pattern.pattern!r} matched {len(self._ends)} lines of its output"
-        raise RunError(f"metric not found: {told}, and none counts before {self.warmup + 1} of them came in a row")
+        matched_text = f"{self._pattern.pattern!r} matched {len(self._ends)} lines of its output"
+        raise RunError(
+            f"metric not found: {matched_text}, and none counts before {self.warmup + 1} of them came in a row"
+        )
 
 
 def _groups(began_ns: int, ends: Sequence[_End]) -> Iterator[tuple[list[int], bool]]:
@@ -130,11 +132,14 @@ def _groups(began_ns: int, ends: Sequence[_End]) -> Iterator[tuple[list[int], bo
 
     A line that waited for room is read at the next time, and its step was done before.
     """
-    many, held = 0, False
+    group_size, held_up = 0, False
     for end in ends:
-        many += 1
+        group_size += 1
         if end.last:
-            taken = max(0, end.at_ns - began_ns)
-            times = [taken * (number + 1) // many - taken * number // many for number in range(many)]
-            yield times, end.held or held
-            began_ns, many, held = max(began_ns, end.at_ns), 0, end.held
+            elapsed_ns = max(0, end.at_ns - began_ns)
+            times = [
+                elapsed_ns * (number + 1) // group_size - elapsed_ns * number // group_size
+                for number in range(group_size)
+            ]
+            yield times, end.held or held_up
+            began_ns, group_size, held_up = max(began_ns, end.at_ns), 0, end.held

@@ -50,11 +50,11 @@ def _listed(text: str) -> list[int]:
     """Return the nodes of a list such as 0-1,3."""
     if not re.fullmatch(r"\d{1,3}(-\d{1,3})?(,\d{1,3}(-\d{1,3})?)*", text):
         raise BenchError(f"{INTERLEAVE_VARIABLE} must be all, or a list of NUMA nodes such as 0-1, not {text!r}")
-    found: list[int] = []
+    nodes: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        nodes += range(int(first), int(last or first) + 1)
+    return nodes
 
 
 def _interleave(nodes: list[int]) -> None:

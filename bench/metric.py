@@ -34,7 +34,7 @@ class MetricSource(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "warmup" or self.kind == "steps"}
 
 
-class Wanted(NamedTuple):
+class WantedNumbers(NamedTuple):
     """What is read of a program: the metric that verdicts rest on, further ones, and checks."""
 
     metric: MetricSource
@@ -46,18 +46,18 @@ def source_from_json(text: str, *, check: bool) -> MetricSource:
     """Return what ``--also`` or ``--check`` asks for: {"name", "regex" | "json_file": "FILE:KEY" | "wall", ...}."""
     flag = "--check" if check else "--also"
     try:
-        given = dict(json.loads(text))
+        fields = dict(json.loads(text))
     except (ValueError, TypeError) as error:
         raise BenchError(f"{flag} {text!r} is no JSON object: {error}") from None
-    file, _, key = str(given.get("json_file", "")).partition(":")
-    kind, source = ("regex", str(given["regex"])) if "regex" in given else ("json", file) if file else ("wall", None)
-    tolerance = given.get("tolerance") if check else None
-    if (kind == "wall") != (given.get("wall") is True) or (kind == "json" and not key):
+    file, _, key = str(fields.get("json_file", "")).partition(":")
+    kind, source = ("regex", str(fields["regex"])) if "regex" in fields else ("json", file) if file else ("wall", None)
+    tolerance = fields.get("tolerance") if check else None
+    if (kind == "wall") != (fields.get("wall") is True) or (kind == "json" and not key):
         raise BenchError(f"{flag} {text!r} names no regex, json_file (FILE:KEY) or wall")
     if check and (kind == "wall" or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1):
         raise BenchError(f"--check {text!r} wants a regex or json_file, and a tolerance from 0 to below 1")
-    name, better = str(given.get("name") or source or kind), str(given.get("better", "lower"))
-    return MetricSource(name, kind, source, key or None, better, str(given.get("unit", "")), tolerance)
+    name, better = str(fields.get("name") or source or kind), str(fields.get("better", "lower"))
+    return MetricSource(name, kind, source, key or None, better, str(fields.get("unit", "")), tolerance)
 
 
 class LastMatch:
@@ -79,23 +79,29 @@ class LastMatch:
     def look(self, lines: str) -> None:
         """Look at some whole lines of output, without their colours."""
         self.seen += len(lines)
-        last = None
+        last_match = None
         for match in self.pattern.finditer(lines):
-            last = match if match[1] is not None else last
-        if last:
-            begin, end = lines.rfind("\n", 0, last.start(1)) + 1, lines.find("\n", last.end(1))
-            self.found = lines[begin : end if end >= 0 else None], last.start(1) - begin, last.end(1) - begin
+            last_match = match if match[1] is not None else last_match
+        if last_match:
+            line_start, line_end = lines.rfind("\n", 0, last_match.start(1)) + 1, lines.find("\n", last_match.end(1))
+            self.found = (
+                lines[line_start : line_end if line_end >= 0 else None],
+                last_match.start(1) - line_start,
+                last_match.end(1) - line_start,
+            )
 
 
 class Numbers:
     """Finds every number that is wanted: patterns while the program runs, the rest when it has ended."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: WantedNumbers) -> None:
         self.wanted = wanted
         everything = (wanted.metric, *wanted.more, *wanted.checks)
-        self.matchers = {one.source: LastMatch(one.source) for one in everything if one.kind == "regex" and one.source}
-        first = wanted.metric
-        self.marks = Marks(first.source or "", first.warmup) if first.kind == "steps" else None
+        self.matchers = {
+            number.source: LastMatch(number.source) for number in everything if number.kind == "regex" and number.source
+        }
+        main_metric = wanted.metric
+        self.marks = Marks(main_metric.source or "", main_metric.warmup) if main_metric.kind == "steps" else None
 
     @property
     def looks(self) -> bool:
@@ -111,29 +117,39 @@ class Numbers:
             for text in texts:
                 matcher.look(text)
 
-    def value(self, one: MetricSource, wall_ns: int) -> float:
+    def value(self, number: MetricSource, wall_ns: int) -> float:
         """Return a number; raises RunError when the program did not report it."""
-        if one.kind == "wall":
+        if number.kind == "wall":
             return wall_ns / 1e9
-        if self.marks and one.kind == "steps":
+        if self.marks and number.kind == "steps":
             steps_ns = self.marks.steps_ns()
             return 1e9 * len(steps_ns) / sum(steps_ns)
-        if one.kind == "json":
-            return number_from_file(one)
-        assert one.source is not None
-        return number_from_text(one, self.matchers[one.source])
+        if number.kind == "json":
+            return number_from_file(number)
+        assert number.source is not None
+        return number_from_text(number, self.matchers[number.source])
 
     def reported(self, wall_ns: int) -> dict[str, Any]:
         """Return the record's ``metric``, ``more_metrics`` and ``checks``."""
-        first, more, checks = self.wanted
+        main_metric, more, checks = self.wanted
         return {
-            "metric": {"name": first.name, "value": self.value(first, wall_ns), "better": first.better},
+            "metric": {
+                "name": main_metric.name,
+                "value": self.value(main_metric, wall_ns),
+                "better": main_metric.better,
+            },
             "more_metrics": [
-                {"name": one.name, "value": self.value(one, wall_ns), "better": one.better, "unit": one.unit}
-                for one in more
+                {
+                    "name": number.name,
+                    "value": self.value(number, wall_ns),
+                    "better": number.better,
+                    "unit": number.unit,
+                }
+                for number in more
             ],
             "checks": [
-                {"name": one.name, "value": self.value(one, wall_ns), "tolerance": one.tolerance} for one in checks
+                {"name": number.name, "value": self.value(number, wall_ns), "tolerance": number.tolerance}
+                for number in checks
             ],
         }
 
@@ -145,14 +161,14 @@ def _what(metric: MetricSource) -> str:
 def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
     """Return the number of the last match; raises RunError when there is none."""
     if matcher.found is None:
-        said = f"{metric.source!r} matched nothing in {matcher.seen} characters of output"
-        raise RunError(f"{_what(metric)} not found: {said}")
-    line, begin, end = matcher.found
+        message = f"{metric.source!r} matched nothing in {matcher.seen} characters of output"
+        raise RunError(f"{_what(metric)} not found: {message}")
+    line, start, end = matcher.found
     what, kind = f"what {metric.source!r} matched", _what(metric)
-    if line[begin:end].strip(" +-").lower() in ("nan", "inf", "infinity"):
-        return _number(line[begin:end], what, kind)
+    if line[start:end].strip(" +-").lower() in ("nan", "inf", "infinity"):
+        return _number(line[start:end], what, kind)
     try:
-        field = quantities.field_at(line, begin, end, literally="," in matcher.pattern.pattern)
+        field = quantities.field_at(line, start, end, literally="," in matcher.pattern.pattern)
         value = quantities.converted(field, metric.unit, metric.better if metric.tolerance is None else "")
     except ValueError as error:
         raise RunError(f"{kind} is no number: {what}: {error}") from None
@@ -174,16 +190,16 @@ def number_from_file(metric: MetricSource) -> float:
         try:
             value = value[int(part)] if isinstance(value, list) else value[part]
         except (KeyError, IndexError, TypeError, ValueError):
-            said = f"{metric.source} has no {metric.key!r} (stopped at {part!r})"
-            raise RunError(f"{_what(metric)} not found: {said}") from None
+            message = f"{metric.source} has no {metric.key!r} (stopped at {part!r})"
+            raise RunError(f"{_what(metric)} not found: {message}") from None
     return _number(value, f"{metric.key!r} in {metric.source}", _what(metric))
 
 
-def _number(value: Any, what: str, kind: str) -> float:
+def _number(value: Any, origin: str, kind: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise RunError(f"{kind} is no number: {what} is {str(value)[:60]!r}") from None
+        raise RunError(f"{kind} is no number: {origin} is {str(value)[:60]!r}") from None
     if isinstance(value, bool) or not math.isfinite(number):
-        raise RunError(f"{kind} is no finite number: {what} is {value}")
+        raise RunError(f"{kind} is no finite number: {origin} is {value}")
     return number

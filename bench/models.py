@@ -148,20 +148,20 @@ def build(options: Options, shape: Shape, classes: int) -> nn.Module:
     Its random weights come from torch's own generator, which is seeded with the option ``seed`` before.
     """
     name = options["model"]
-    model = (_BUILDERS.get(name) or _of_another_package(name))(options, shape, classes)
+    model = (_BUILDERS.get(name) or _load_builder(name))(options, shape, classes)
     if not isinstance(model, nn.Module):
         raise RunError(f"model: {name} returned {type(model).__name__}, not a torch.nn.Module (docs/workloads.md)")
     return model
 
 
-def _of_another_package(reference: str) -> Builder:
+def _load_builder(reference: str) -> Builder:
     module, _, name = reference.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        return reduce(getattr, name.split("."), found)
+        builder: Any = importlib.import_module(module)
+        return reduce(getattr, name.split("."), builder)
     except (ImportError, AttributeError) as error:
-        known = ", ".join(_BUILDERS)
-        raise BenchError(f"model: {reference} cannot be had: {error} (built in: {known})") from error
+        known_names = ", ".join(_BUILDERS)
+        raise BenchError(f"model: {reference} cannot be had: {error} (built in: {known_names})") from error
 
 
 def count_parameters(model: nn.Module) -> int:

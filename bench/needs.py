@@ -25,17 +25,17 @@ def check(values: Options) -> None:
 
 
 def _missing(requirement: Entry) -> str | None:
-    for kind, wanted in requirement.items():
-        reason = _TESTS[kind](wanted)
+    for kind, needed in requirement.items():
+        reason = _TESTS[kind](needed)
         if reason:
             return reason
     return None
 
 
-def _torch_from(wanted: str) -> str | None:
+def _torch_from(needed_version: str) -> str | None:
     version = sys.modules["torch"].__version__
-    if version_tuple(version) < version_tuple(wanted):
-        return f"torch {wanted} or newer, and this is {version}"
+    if version_tuple(version) < version_tuple(needed_version):
+        return f"torch {needed_version} or newer, and this is {version}"
     return None
 
 
@@ -65,8 +65,8 @@ def _distributed(_wanted: bool) -> str | None:
 
 
 def _compiler(_wanted: bool) -> str | None:
-    named = os.environ.get("CXX", "g++")
-    return None if shutil.which(named) else f"a C++ compiler ({named}), which is not in this environment"
+    program = os.environ.get("CXX", "g++")
+    return None if shutil.which(program) else f"a C++ compiler ({program}), which is not in this environment"
 
 
 def _dynamo(_wanted: bool) -> str | None:
@@ -79,8 +79,8 @@ def _dynamo(_wanted: bool) -> str | None:
 
 def _onnx_export(_wanted: bool) -> str | None:
     # Since 2.1 torch's exporter refuses to write without the package.
-    new = version_tuple(sys.modules["torch"].__version__) >= (2, 1)
-    return _module("onnx") if new else None
+    is_new_enough = version_tuple(sys.modules["torch"].__version__) >= (2, 1)
+    return _module("onnx") if is_new_enough else None
 
 
 #: One test per kind of need in options.json: it returns what is missing, or None.

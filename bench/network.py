@@ -33,9 +33,9 @@ class Network:
         if place.device.name == "cuda":
             torch.backends.cudnn.benchmark = options["cudnn_benchmark"]
         torch.manual_seed(options["seed"])
-        known = prepared.set
-        self.model = models.build(options, known.shape, known.classes)
-        equality.refuse_what_cannot_be_equal(self.model, options)
+        data_set = prepared.set
+        self.model = models.build(options, data_set.shape, data_set.classes)
+        equality.check_comparable(self.model, options)
         self.samples = tensors.Samples(prepared)
         self.batch = choices.effective_batch(options, place.world)
         self.feed = feeds.Feed(self.samples, options, place, self.batch)
@@ -94,9 +94,9 @@ class Network:
 
     def _sizes(self) -> set[int]:
         """Return how many samples the network is called with at once, but for an epoch's last and smaller batch."""
-        parts = self.options["accumulation"]
+        accumulation = self.options["accumulation"]
         share = self.batch // self.place.world
-        return {share // parts, -(-share // parts)}
+        return {share // accumulation, -(-share // accumulation)}
 
     def _step(self) -> Step:
         if self._predicts:
@@ -123,13 +123,13 @@ class Network:
 
     def after(self, timed: timing.Timed) -> dict[str, Any]:
         """Do what must not disturb the timed part: profile, evaluate, check, export."""
-        options, shown, graph = self.options, None, None
+        options, profile_result, graph = self.options, None, None
         if options["profile_steps"]:
-            shown = profiling.profile(self.step, self.source, options["profile_steps"], self.place.device)
+            profile_result = profiling.profile(self.step, self.source, options["profile_steps"], self.place.device)
         loss, accuracy = inference.evaluate(self.whole, self.samples, options, self.place.device)
         if not self.samples.is_whole():
-            known = self.prepared
-            raise RunError(f"{known.path} does not hold {known.set.name}: remove that folder and make it again")
+            prepared = self.prepared
+            raise RunError(f"{prepared.path} does not hold {prepared.set.name}: remove that folder and make it again")
         size = compress.size_bytes(self.model) if self.model_bytes is None else self.model_bytes
         if options["onnx"] and not self.place.rank:
             graph = onnx_graph.export(self.model.to("cpu"), tensors.to_float(self.samples.test_images[:1]))
@@ -143,7 +143,7 @@ class Network:
             "equality": self._equality(timed.losses),
         }
         data = {name: getattr(self.prepared.set, name) for name in ("name", "stand_in", "digest")}
-        return {"data": data, "result": result, "profile": shown, "onnx": graph, "model_bytes": size}
+        return {"data": data, "result": result, "profile": profile_result, "onnx": graph, "model_bytes": size}
 
     def _equality(self, losses: Any) -> dict[str, Any] | None:
         """Let rank 0 train alone, after the timed part, and compare; None when no check was asked for."""

@@ -49,36 +49,36 @@ def operators(model: bytes) -> list[str]:
     ModelProto.graph is field 7, GraphProto.node 1, NodeProto.op_type 4:
     https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
     """
-    found = []
+    names = []
     for graph in _fields(model, 7):
         for node in _fields(graph, 1):
-            found += [name.decode() for name in _fields(node, 4)]
-    return found
+            names += [name.decode() for name in _fields(node, 4)]
+    return names
 
 
 def _fields(message: bytes, wanted: int) -> Iterator[bytes]:
     """Yield the length-delimited values of one field (https://protobuf.dev/programming-guides/encoding)."""
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        kind = key & 7
-        if kind == 0:
-            _, at = _varint(message, at)
-        elif kind == 2:
-            size, at = _varint(message, at)
+    offset = 0
+    while offset < len(message):
+        key, offset = _varint(message, offset)
+        wire_type = key & 7
+        if wire_type == 0:
+            _, offset = _varint(message, offset)
+        elif wire_type == 2:
+            size, offset = _varint(message, offset)
             if key >> 3 == wanted:
-                yield message[at : at + size]
-            at += size
+                yield message[offset : offset + size]
+            offset += size
         else:
-            at += 8 if kind == 1 else 4
+            offset += 8 if wire_type == 1 else 4
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
+def _varint(message: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = message[at]
-        at += 1
+        byte = message[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, offset
         shift += 7

@@ -110,8 +110,8 @@ class Broken(NamedTuple):
 def load() -> Mapping[str, Any]:
     """Return the parsed ``options.json`` (its format is in docs/record.md)."""
     with open(_FILE, encoding="utf-8") as file:
-        body: Mapping[str, Any] = json.load(file)
-    return body
+        document: Mapping[str, Any] = json.load(file)
+    return document
 
 
 def listed() -> Mapping[str, Entry]:
@@ -170,13 +170,15 @@ def _in_choices(option: Entry, value: Any) -> Any:
         return value
     group = option.get("entry_points")
     if group:
-        others = installed(group)
-        if value in others or is_reference(value):
-            return others.get(value, value)
-        choices = [*choices, *sorted(others)]
-    near = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
-    known = f"known: {', '.join(map(str, choices))}" + (", or package.module:function of your own" if group else "")
-    raise OptionError(f"cannot be {value!r}", f"did you mean {near[0]}?" if near else known)
+        installed_names = installed(group)
+        if value in installed_names or is_reference(value):
+            return installed_names.get(value, value)
+        choices = [*choices, *sorted(installed_names)]
+    matches = difflib.get_close_matches(str(value), [str(choice) for choice in choices], n=1)
+    known_text = f"known: {', '.join(map(str, choices))}" + (
+        ", or package.module:function of your own" if group else ""
+    )
+    raise OptionError(f"cannot be {value!r}", f"did you mean {matches[0]}?" if matches else known_text)
 
 
 def _in_range(option: Entry, value: Any) -> Any:
@@ -196,9 +198,11 @@ def installed(group: str) -> dict[str, str]:
     """Return the entry points of ``group`` that this Python has installed: {name: ``package.module:name``}."""
     from importlib import metadata  # here, because it costs a start 20 ms and few ask
 
-    found: Any = metadata.entry_points()
-    chosen = found.select(group=group) if hasattr(found, "select") else found.get(group, ())  # Python 3.9 has a dict
-    return {point.name: point.value for point in chosen}
+    entry_points: Any = metadata.entry_points()
+    group_points = (
+        entry_points.select(group=group) if hasattr(entry_points, "select") else entry_points.get(group, ())
+    )  # Python 3.9 has a dict
+    return {point.name: point.value for point in group_points}
 
 
 def is_reference(value: object) -> bool:
@@ -208,17 +212,17 @@ def is_reference(value: object) -> bool:
 
 def broken_rules(values: Mapping[str, Value]) -> list[Broken]:
     """Return every rule that a combination of values breaks; an option that is not among them has its default."""
-    whole = {**defaults(), **values}
-    return [broken for rule in load()["rules"] for broken in _broken(rule, whole)]
+    all_values = {**defaults(), **values}
+    return [broken for rule in load()["rules"] for broken in _broken(rule, all_values)]
 
 
 def _broken(rule: Entry, values: Mapping[str, Value]) -> Iterator[Broken]:
     if not all(_holds(test, values[name]) for name, test in rule["when"].items()):
         return
-    wrong = [name for name, allowed in rule["require"].items() if not _allowed(values[name], allowed)]
-    if wrong:
-        here = ", ".join(f"{name} is {json.dumps(values[name])}" for name in wrong)
-        yield Broken(f"{rule['message']} (here {here})", (*wrong, *rule["when"]))
+    broken_names = [name for name, allowed in rule["require"].items() if not _allowed(values[name], allowed)]
+    if broken_names:
+        current_values = ", ".join(f"{name} is {json.dumps(values[name])}" for name in broken_names)
+        yield Broken(f"{rule['message']} (here {current_values})", (*broken_names, *rule["when"]))
 
 
 def _allowed(value: Value, allowed: list[Value]) -> bool:
@@ -238,12 +242,12 @@ def requirements(values: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
     """Yield (what needs it, requirement) for every chosen value that states needs in ``options.json``."""
     for name, option in listed().items():
         value, needs = values[name], option.get("needs", {})
-        shown = f"{name}: {json.dumps(value)}"
+        value_text = f"{name}: {json.dumps(value)}"
         for key in (json.dumps(value).strip('"'), "*"):
             if key in needs and (key != "*" or value != option["default"]):
-                yield shown, needs[key]
+                yield value_text, needs[key]
         if option.get("entry_points") and is_reference(value):
-            yield shown, {"object": value}
+            yield value_text, {"object": value}
 
 
 def has_ranks(values: Mapping[str, Any]) -> bool:
@@ -274,20 +278,20 @@ def check_shares(values: Mapping[str, Any], variables: Mapping[str, str], thread
 
     ``threads`` share a process's part; an option that is not among ``values`` has its default.
     """
-    whole = {**defaults(), **values}
-    world = processes(whole, variables)
-    if world % whole["nodes"]:
+    all_values = {**defaults(), **values}
+    world = processes(all_values, variables)
+    if world % all_values["nodes"]:
         raise OptionError(
-            f"{world} processes cannot be spread evenly over {whole['nodes']} nodes",
+            f"{world} processes cannot be spread evenly over {all_values['nodes']} nodes",
             "choose --processes as a multiple of --nodes",
         )
-    shares = world * threads * whole["micro_batches"]
-    if whole["collective"] != "none" or shares == 1:
+    shares = world * threads * all_values["micro_batches"]
+    if all_values["collective"] != "none" or shares == 1:
         return
-    batch, parts = effective_batch(whole, world), shares * whole["accumulation"]
+    batch, parts = effective_batch(all_values, world), shares * all_values["accumulation"]
     if batch % parts:
         raise OptionError(
             f"a batch of {batch} cannot be cut into {parts} equal parts (processes or threads {world * threads}, "
-            f"accumulation {whole['accumulation']}, micro_batches {whole['micro_batches']})",
+            f"accumulation {all_values['accumulation']}, micro_batches {all_values['micro_batches']})",
             f"choose a --batch-size that is a multiple of {parts}",
         )

@@ -44,12 +44,12 @@ class Pipe:
 
     def __init__(self, apart: bool) -> None:
         self._room = 0
-        made = attempt(lambda: os.pipe2(os.O_CLOEXEC | os.O_DIRECT)) if apart else None
-        self._file, self.written = made or os.pipe()
-        if made:
+        ends = attempt(lambda: os.pipe2(os.O_CLOEXEC | os.O_DIRECT)) if apart else None
+        self._file, self.written = ends or os.pipe()
+        if ends:
             size = attempt(lambda: fcntl.fcntl(self.written, _F_SETPIPE_SZ, _PIPE_BYTES)) or 0
             self._room = size // _PAGE_BYTES
-        if made and self._room < _FEWEST_PAGES:
+        if ends and self._room < _FEWEST_PAGES:
             self._room = 0
             fcntl.fcntl(self.written, fcntl.F_SETFL, 0)
 
@@ -61,12 +61,12 @@ class Pipe:
             select.select([self._file], [], [])
             late_ns = _waited_ns(waits) - waited_ns
             at_ns = time.perf_counter_ns() - late_ns
-            there = int.from_bytes(fcntl.ioctl(self._file, termios.FIONREAD, bytes(4)), "little")
-            pieces = list(self._pieces(there))
+            available = int.from_bytes(fcntl.ioctl(self._file, termios.FIONREAD, bytes(4)), "little")
+            pieces = list(self._pieces(available))
             if not pieces:
                 break
-            full = len(pieces) >= self._room if self._room else there >= _CHUNK_BYTES // 2
-            yield Burst(_writes(pieces) if self._room else _lines(b"".join(pieces), late_ns), at_ns, full)
+            is_full = len(pieces) >= self._room if self._room else available >= _CHUNK_BYTES // 2
+            yield Burst(_writes(pieces) if self._room else _lines(b"".join(pieces), late_ns), at_ns, is_full)
         for file in (self._file, *([] if waits is None else [waits])):
             os.close(file)
 
@@ -149,9 +149,9 @@ class Output:
     def finish(self) -> None:
         """Wait a moment for the end, then write what was kept of it."""
         self.thread.join(_READ_S)
-        kept = bytes(self._last[-self._half :])
-        left_out = self.total - self._first - len(kept)
+        tail = bytes(self._last[-self._half :])
+        left_out = self.total - self._first - len(tail)
         if left_out > 0:
             self._log.write(f"\n[... {left_out} bytes left out ...]\n".encode())
-        self._log.write(kept)
+        self._log.write(tail)
         self._log.flush()

@@ -44,11 +44,11 @@ class Place:
         """Return the mean of each loss over all processes; the same list in every one of them."""
         if not losses:
             return []
-        found = torch.stack([loss.detach().cpu() for loss in losses]).double()
+        losses_tensor = torch.stack([loss.detach().cpu() for loss in losses]).double()
         if self.backend:
-            found = found.to("cuda" if self.backend == "nccl" else "cpu")
-            distributed.all_reduce(found)
-        return [float(loss) / self.world for loss in found.tolist()]
+            losses_tensor = losses_tensor.to("cuda" if self.backend == "nccl" else "cpu")
+            distributed.all_reduce(losses_tensor)
+        return [float(loss) / self.world for loss in losses_tensor.tolist()]
 
     def give_all_the_weights_of_rank_0(self, model: torch.nn.Module) -> None:
         """Make the models of all processes one: on a GPU the same training gives other last digits each time."""

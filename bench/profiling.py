@@ -58,17 +58,17 @@ def _operators(step: Step, source: Iterator[Batch], steps: int, device: Device) 
     timed = [(event, _micros(event, "self_", device), _micros(event, "", device)) for event in profiler.key_averages()]
     # Rows of kernels by themselves repeat what their operators' rows say.
     rows = [row for row in timed if row[1] > 0 and row[0].device_type == torch.autograd.DeviceType.CPU]
-    total = sum(own for _, own, _ in rows)
+    total_ns = sum(self_ns for _, self_ns, _ in rows)
     rows.sort(key=lambda row: -row[1])
     return [
         {
             "name": event.key,
             "calls": event.count,
-            "self_ns": round(own * 1000),
-            "total_ns": round(whole * 1000),
-            "share": own / total,
+            "self_ns": round(self_ns * 1000),
+            "total_ns": round(total_time_ns * 1000),
+            "share": self_ns / total_ns,
         }
-        for event, own, whole in rows
+        for event, self_ns, total_time_ns in rows
     ]
 
 

@@ -53,7 +53,7 @@ class Turns:
         What it started lives as it does: all of its processes stand still together.
         """
         file = os.pidfd_open(process.pid)
-        ran_ns, began_ns, before = 0, start_ns, (0.0, 0.0)
+        ran_ns, began_ns, load_before = 0, start_ns, (0.0, 0.0)
         try:
             while True:
                 if self._ended(file, began_ns):
@@ -62,10 +62,12 @@ class Turns:
                 stopped_ns = time.perf_counter_ns()
                 ran_ns += stopped_ns - began_ns
                 if self.paused_ns:  # in the first one it starts, some of them beside others that do
-                    after = _load()
-                    self._loads.append((stopped_ns - began_ns, after[0] - before[0], after[1] - before[1]))
+                    load_after = _load()
+                    self._loads.append(
+                        (stopped_ns - began_ns, load_after[0] - load_before[0], load_after[1] - load_before[1])
+                    )
                 self._take(self._gate.turn(_UNKNOWN))
-                before = _load()
+                load_before = _load()
                 began_ns = time.perf_counter_ns()
                 self.paused_ns += began_ns - stopped_ns
                 self._begins(began_ns)
@@ -78,8 +80,8 @@ class Turns:
         if not self._loads:
             return {}
         seen_ns, *sums = (sum(part) for part in zip(*self._loads))
-        found = zip(("others_s", "run_delay_s"), sums)
-        return {name: max(0.0, value) * wall_ns / seen_ns for name, value in found if not math.isnan(value)}
+        shares = zip(("others_s", "run_delay_s"), sums)
+        return {name: max(0.0, value) * wall_ns / seen_ns for name, value in shares if not math.isnan(value)}
 
     def end(self) -> None:
         """Wait until all others have had their turns: what follows would disturb them."""
@@ -137,27 +139,27 @@ def _load() -> tuple[float, float]:
 
 def _below() -> set[int]:
     """Return all processes that this one, a subreaper, has below it."""
-    found: set[int] = set()
+    pids: set[int] = set()
     level = tree.children(os.getpid())
     while level:
-        found.update(level)
-        level = [child for pid in level for child in tree.children(pid) if child not in found]
-    return found
+        pids.update(level)
+        level = [child for pid in level for child in tree.children(pid) if child not in pids]
+    return pids
 
 
 def _stop() -> None:
     """Stop all of them, also those that are being started meanwhile, and wait until they stand."""
-    asked: set[int] = set()
+    stopped: set[int] = set()
     for _ in range(_ROUNDS):
-        new = _below() - asked
-        if not new:
+        not_stopped = _below() - stopped
+        if not not_stopped:
             break
-        _signal(new, signal.SIGSTOP)
-        asked |= new
+        _signal(not_stopped, signal.SIGSTOP)
+        stopped |= not_stopped
     else:
         raise RunError("the program starts processes faster than they can be stopped between its turns")
     deadline = time.monotonic() + _STOPPED_S
-    while runs := {pid: tree.state(pid) for pid in asked if not _stands(pid)}:
+    while runs := {pid: tree.state(pid) for pid in stopped if not _stands(pid)}:
         if time.monotonic() > deadline:
             raise RunError(f"processes of the program do not stop between its turns (pid: state): {runs}")
         time.sleep(_LOOK_S)

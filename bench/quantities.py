@@ -143,16 +143,16 @@ def masked(line: str) -> tuple[str, bool]:
 
 def unit_of(text: str) -> Unit | None:
     """Return the unit that a text begins with."""
-    found = _unit_at(text, 0)
-    return found[0] if found else None
+    unit_and_end = _unit_at(text, 0)
+    return unit_and_end[0] if unit_and_end else None
 
 
 def _unit_at(text: str, start: int) -> tuple[Unit, int] | None:
     """Return the unit that is there in a text, and where it ends."""
-    for pattern, made in _MADE:
-        found = pattern.match(text, start)
-        if found:
-            return made(found), found.end()
+    for pattern, make_unit in _UNIT_READERS:
+        match = pattern.match(text, start)
+        if match:
+            return make_unit(match), match.end()
     return (Unit("%", "count"), start + 1) if text[start : start + 1] == "%" else None
 
 
@@ -160,38 +160,38 @@ def _power(prefix: str) -> float:
     return (1024.0 if prefix.endswith("i") else 1000.0) ** _POWERS[prefix[:1].lower()]
 
 
-def _size(found: re.Match[str]) -> Unit:
-    scale = _power(found[1]) / (8 if found[2].startswith("b") and not found[2].startswith("by") else 1)
-    return Unit(found[0], "rate" if found[3] else "size", scale, per="byte")
+def _size(match: re.Match[str]) -> Unit:
+    scale = _power(match[1]) / (8 if match[2].startswith("b") and not match[2].startswith("by") else 1)
+    return Unit(match[0], "rate" if match[3] else "size", scale, per="byte")
 
 
-def _flops(found: re.Match[str]) -> Unit:
-    return Unit(found[0], "rate", _power(found[1]), per="flop", by_device=bool(found[2]))
+def _flops(match: re.Match[str]) -> Unit:
+    return Unit(match[0], "rate", _power(match[1]), per="flop", by_device=bool(match[2]))
 
 
-def _span(found: re.Match[str]) -> Unit:
-    name = found[1].lower()
+def _span(match: re.Match[str]) -> Unit:
+    name = match[1].lower()
     scale = _UNITS_OF_TIME.get(name) or _UNITS_OF_TIME[name[:-1]]
-    text = found[0].strip("\0") if not found[2] else f"{found[1]}/{found[2]}"
-    return Unit(text, "time", scale, per=(found[2] or "").lower())
+    text = match[0].strip("\0") if not match[2] else f"{match[1]}/{match[2]}"
+    return Unit(text, "time", scale, per=(match[2] or "").lower())
 
 
-def _rate(found: re.Match[str]) -> Unit:
-    noun, second = found[1] or "", found[3].lower()
+def _rate(match: re.Match[str]) -> Unit:
+    noun, second = match[1] or "", match[3].lower()
     prefix = _PREFIXED.match(noun)
     fold = _power(prefix[0]) if prefix else 1.0
-    text = found[0].strip()[len(prefix[0]) :] if prefix else found[0].strip()
+    text = match[0].strip()[len(prefix[0]) :] if prefix else match[0].strip()
     scale = 1 / (_UNITS_OF_TIME.get(second) or _UNITS_OF_TIME[second[:-1]])
-    return Unit(text, "rate", scale, fold, noun[prefix.end() :] if prefix else noun, bool(found[2] or found[4]))
+    return Unit(text, "rate", scale, fold, noun[prefix.end() :] if prefix else noun, bool(match[2] or match[4]))
 
 
-def _word_rate(found: re.Match[str]) -> Unit:
+def _word_rate(match: re.Match[str]) -> Unit:
     return Unit(
-        found[0], "rate", per={"f": "frame", "w": "word", "u": "step", "t": "token"}.get(found[1][0].lower(), "")
+        match[0], "rate", per={"f": "frame", "w": "word", "u": "step", "t": "token"}.get(match[1][0].lower(), "")
     )
 
 
-_MADE = (
+_UNIT_READERS = (
     (_SIZE, _size),
     (_FLOPS, _flops),
     (_SPAN, _span),
@@ -205,19 +205,19 @@ _MADE = (
 def fields(line: str) -> tuple[Field, ...]:
     """Return the numbers of one line, from left to right."""
     text, _ = masked(line)
-    found: list[Field] = []
-    begin = 0
+    read_fields: list[Field] = []
+    search_start = 0
     for run in _RUN.finditer(text):
-        if run.start() < begin:
+        if run.start() < search_start:
             continue
-        for one in _read(text, begin, run, found):
-            field = _within_label(text, found, one)
-            found.append(field)
-            begin = field.unit_end
-    return tuple(found)
+        for one in _read_fields(text, search_start, run, read_fields):
+            field = _within_label(text, read_fields, one)
+            read_fields.append(field)
+            search_start = field.unit_end
+    return tuple(read_fields)
 
 
-def _read(text: str, begin: int, run: re.Match[str], found: list[Field]) -> list[Field]:
+def _read_fields(text: str, begin: int, run: re.Match[str], previous_fields: list[Field]) -> list[Field]:
     """Return the number that a run of digits is, its parts where it is a list, nothing where it is part of a word."""
     digits, start = run[0].rstrip("."), run.start()
     label = _LABEL.search(text, max(begin, start - _LONGEST_LABEL), start)
@@ -227,20 +227,20 @@ def _read(text: str, begin: int, run: re.Match[str], found: list[Field]) -> list
         spaced = _SPACED.match(text, start)
         if spaced and _takes_groups(label):
             return _field(text, label, start, spaced.end(), spaced[0], unclear=False)
-        last = found[-1] if found and found[-1].end == start - 1 else None
-        tail = last and re.fullmatch(r"[1-9]\d{0,2} \d{3}", text[last.start : start + 3])
-        own = last and (is_counter(words(last.label)) or is_other(words(last.label)))
-        unclear = bool(tail and not own and not label and not digits[3:4].isdigit())
+        previous = previous_fields[-1] if previous_fields and previous_fields[-1].end == start - 1 else None
+        tail = previous and re.fullmatch(r"[1-9]\d{0,2} \d{3}", text[previous.start : start + 3])
+        is_own_field = previous and (is_counter(words(previous.label)) or is_other(words(previous.label)))
+        unclear = bool(tail and not is_own_field and not label and not digits[3:4].isdigit())
         return _field(text, label, start, start + len(digits), digits, unclear=unclear)
     parts = digits.split(",")
     if "," in digits and all(_PLAIN.fullmatch(part) for part in parts):
         clear = any("." in part for part in parts[:-1]) and not _POINTS.fullmatch(digits)
         ends = [start + len(",".join(parts[: number + 1])) for number in range(len(parts))]
-        each = [
+        new_fields = [
             _field(text, None if number else label, end - len(part), end, part, unclear=not clear)
             for number, (part, end) in enumerate(zip(parts, ends))
         ]
-        return [field for fields_of in each for field in fields_of]
+        return [field for fields_of in new_fields for field in fields_of]
     return []
 
 
@@ -260,11 +260,11 @@ def _field(text: str, label: re.Match[str] | None, start: int, end: int, digits:
     factor = _FACTOR.match(text, end)
     if factor:
         value *= _power(factor[1]) if factor[1] else 1e9
-    after = factor.end() if factor else end
-    behind = after + len(re.match(r"[ \t\x00]{0,3}", text[after:])[0])  # type: ignore[index]  # it matches anything
-    unit, unit_end = _unit_at(text, behind) or (None, after)
-    if unit and not _is_its_own(text, label, unit, behind > after, unit_end):
-        unit, unit_end = None, after
+    value_end = factor.end() if factor else end
+    behind = value_end + len(re.match(r"[ \t\x00]{0,3}", text[value_end:])[0])  # type: ignore[index]  # it matches anything
+    unit, unit_end = _unit_at(text, behind) or (None, value_end)
+    if unit and not _is_own_unit(text, label, unit, behind > value_end, unit_end):
+        unit, unit_end = None, value_end
     if not unit and not factor and re.match(r"[A-Za-z_\u00b5]", text[end : end + 1]):
         return []
     value *= unit.fold if unit else 1
@@ -274,7 +274,7 @@ def _field(text: str, label: re.Match[str] | None, start: int, end: int, digits:
     return [Field(start, end, value, name, connector, wrapper, unit, unit_end, unclear)]
 
 
-def _is_its_own(text: str, label: re.Match[str] | None, unit: Unit, apart: bool, end: int) -> bool:
+def _is_own_unit(text: str, label: re.Match[str] | None, unit: Unit, apart: bool, end: int) -> bool:
     """Whether a unit is of the number before it: in ``step 100 tok/s 123`` and ``0.5 tok/s: 123`` it is a label."""
     if not apart or unit.text == "%":
         return True
@@ -287,25 +287,31 @@ def _is_its_own(text: str, label: re.Match[str] | None, unit: Unit, apart: bool,
         return not followed
     if not followed or not label or label["connector"]:
         return True
-    own = words(label["label"])
-    kind = "time" if re.search(r"time|dt$|latency", own) else ""
-    return not (is_counter(own) or of_label(own) or is_other(own)) or kind == unit.kind
+    own_label = words(label["label"])
+    kind = "time" if re.search(r"time|dt$|latency", own_label) else ""
+    return not (is_counter(own_label) or of_label(own_label) or is_other(own_label)) or kind == unit.kind
 
 
-def _within_label(text: str, found: list[Field], field: Field) -> Field:
+def _within_label(text: str, previous_fields: list[Field], field: Field) -> Field:
     """Give a field its whole label where a number is part of that, as in ``Total img/sec on 4 GPUs: 123``."""
-    last = found[-1] if found else None
-    if not last or last.connector or not field.connector or not of_label(words(last.label)) or not field.label:
+    previous = previous_fields[-1] if previous_fields else None
+    if (
+        not previous
+        or previous.connector
+        or not field.connector
+        or not of_label(words(previous.label))
+        or not field.label
+    ):
         return field
-    if last.unit and last.unit.kind == "rate":
+    if previous.unit and previous.unit.kind == "rate":
         return field
-    between = text[last.end : field.start]
+    between = text[previous.end : field.start]
     if re.search(r"[,;|\t\0]|  ", between.rstrip().rstrip(":=").rstrip()):
         return field
-    found.pop()
+    previous_fields.pop()
     label = re.sub(r"[\s\"':=>|(\[]*\Z", "", between)
     opened = label.count("(") < label.count(")")
-    return field._replace(label=f"{last.label}{' (' if opened and '(' not in last.label else ' '}\0{label}")
+    return field._replace(label=f"{previous.label}{' (' if opened and '(' not in previous.label else ' '}\0{label}")
 
 
 _OF_LABEL = re.compile(
@@ -346,18 +352,18 @@ def field_at(line: str, start: int, end: int, *, literally: bool) -> Field:
     if literally:
         inside = fields(text)
         if len(inside) == 1 and not inside[0].unclear:
-            one = inside[0]._replace(start=start + inside[0].start, end=start + inside[0].end)
-            whole = [each for each in fields(line) if (each.start, each.end) == (one.start, one.end)]
-            return whole[0] if whole else one
-    found = [one for one in fields(line) if one.start < end and one.end > start]
-    if len(found) == 1 and not found[0].unclear:
-        return found[0]
-    if not found and _PLAIN.fullmatch(text) and not re.match(r"[\d.,_]?\d", line[end : end + 2]):
+            field = inside[0]._replace(start=start + inside[0].start, end=start + inside[0].end)
+            exact = [each for each in fields(line) if (each.start, each.end) == (field.start, field.end)]
+            return exact[0] if exact else field
+    overlapping = [field for field in fields(line) if field.start < end and field.end > start]
+    if len(overlapping) == 1 and not overlapping[0].unclear:
+        return overlapping[0]
+    if not overlapping and _PLAIN.fullmatch(text) and not re.match(r"[\d.,_]?\d", line[end : end + 2]):
         return Field(start, end, float(text), "", "", "", None, end, unclear=False)  # of a clock, a word, a 10/100
-    if not found:
+    if not overlapping:
         raise ValueError(f"{text[:60]!r} is no number")
-    shown = line[found[0].start : found[-1].end][:60]
-    raise ValueError(f"{shown!r} is no number that can be read in one way only: {text[:60]!r} was found in it")
+    excerpt = line[overlapping[0].start : overlapping[-1].end][:60]
+    raise ValueError(f"{excerpt!r} is no number that can be read in one way only: {text[:60]!r} was found in it")
 
 
 def converted(field: Field, wanted: str, better: str) -> float:
@@ -370,8 +376,8 @@ def converted(field: Field, wanted: str, better: str) -> float:
     if printed is None or printed.kind == "count":
         return field.value
     if target is None or target.kind == "count":
-        best = {"rate": "higher", "time": "lower"}.get(printed.kind)
-        turned = printed.per and best and better and best != better
+        usual_direction = {"rate": "higher", "time": "lower"}.get(printed.kind)
+        turned = printed.per and usual_direction and better and usual_direction != better
         if not turned:
             return field.value
         if not field.value:

@@ -22,10 +22,10 @@ def generate(name: str, shape: Shape, classes: int, train: int, test: int) -> li
     """Return [train images, train labels, test images, test labels] as bytes; ``shape`` is (C, H, W)."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
     prototypes = _prototypes(random.Random(seed), shape, classes)
-    parts = []
+    buffers = []
     for offset, count in ((1, train), (2, test)):
-        parts += _images(random.Random(seed + offset), prototypes, shape, count)
-    return parts
+        buffers += _images(random.Random(seed + offset), prototypes, shape, count)
+    return buffers
 
 
 def _prototypes(source: random.Random, shape: Shape, classes: int) -> list[list[bytes]]:
@@ -38,11 +38,11 @@ def _prototype(source: random.Random, shape: Shape) -> bytes:
     pixels = bytearray(channels * height * width)
     for _ in range(5):
         row, column = 6 + source.getrandbits(16) % (height - 12), 6 + source.getrandbits(16) % (width - 12)
-        down, right = source.getrandbits(16) % 3 - 1, source.getrandbits(16) % 3 - 1
+        shift_down, shift_right = source.getrandbits(16) % 3 - 1, source.getrandbits(16) % 3 - 1
         tint = [128 + source.getrandbits(7) for _ in range(channels)]
         for step in range(6):
             for channel in range(channels):
-                _dab(pixels, shape, (channel, row + step * down, column + step * right), tint[channel])
+                _dab(pixels, shape, (channel, row + step * shift_down, column + step * shift_right), tint[channel])
     return bytes(pixels)
 
 
@@ -51,9 +51,9 @@ def _dab(pixels: bytearray, shape: Shape, place: tuple[int, int, int], strength:
     channel, row, column = place
     for y in range(max(3, row - 1), min(height - 3, row + 2)):
         for x in range(max(3, column - 1), min(width - 3, column + 2)):
-            at = (channel * height + y) * width + x
-            near = strength if (y, x) == (row, column) else strength // 2
-            pixels[at] = max(pixels[at], near)
+            index = (channel * height + y) * width + x
+            weight = strength if (y, x) == (row, column) else strength // 2
+            pixels[index] = max(pixels[index], weight)
 
 
 def _images(source: random.Random, prototypes: list[list[bytes]], shape: Shape, count: int) -> list[bytes]:
@@ -63,12 +63,12 @@ def _images(source: random.Random, prototypes: list[list[bytes]], shape: Shape, 
     images, labels = bytearray(), bytearray()
     for _ in range(count):
         draw = source.getrandbits(64)
-        label, other = draw % classes, (draw >> 8) % classes
+        label, other_label = draw % classes, (draw >> 8) % classes
         main = 64 + (draw >> 16) % 65
-        shown = prototypes[label][(draw >> 24) % _PROTOTYPES].translate(scales[main])
-        faint = prototypes[other][(draw >> 40) % _PROTOTYPES].translate(scales[(draw >> 56) % 64])
+        image_bytes = prototypes[label][(draw >> 24) % _PROTOTYPES].translate(scales[main])
+        faint = prototypes[other_label][(draw >> 40) % _PROTOTYPES].translate(scales[(draw >> 56) % 64])
         noise = source.getrandbits(size * 8) & mask
-        image = _shifted(shown, draw >> 32, width) + _shifted(faint, draw >> 48, width) + noise
+        image = _shifted(image_bytes, draw >> 32, width) + _shifted(faint, draw >> 48, width) + noise
         images += image.to_bytes(size, "little")
         labels.append(label)
     return [bytes(images), bytes(labels)]

@@ -34,7 +34,7 @@ class Samples:
 
     def is_whole(self) -> bool:
         """Whether the bytes trained on are the published ones (takes 0.1 s: outside timed parts)."""
-        return data_sets.digest_of(self._buffers) == self.set.digest
+        return data_sets.images_digest(self._buffers) == self.set.digest
 
 
 def _read(path: str) -> bytearray:

@@ -147,9 +147,9 @@ class Loop:
         """
         yield from self._warm_up(min(1, self.length.untimed))
         gc.collect()
-        left = self.length.timed
-        while left:
-            turn: Turn = gate.turn(left)
+        remaining = self.length.timed
+        while remaining:
+            turn: Turn = gate.turn(remaining)
             yield from self._warm_up(self.length.untimed - len(self._untimed_ns))
             apart: Sequence[int] = ()
             if turn.apart:
@@ -158,7 +158,7 @@ class Loop:
             yield from self._window(range(turn.counted))
             self._stretches.append(self._closed())
             self._turns.append(Taken(apart, turn.counted))
-            left -= turn.counted
+            remaining -= turn.counted
 
     def _window(self, steps: Iterable[int]) -> Iterator[Batch]:
         """Give a batch for each of ``steps``, one timed stretch, which all processes start together."""
@@ -196,9 +196,9 @@ class Loop:
         peak_gpu_bytes = self._device.peak_bytes()
         if self._gate is not None:
             self._gate.end()
-        steps_ns = [taken for stretch in self._stretches for taken in stretch.steps_ns]
+        steps_ns = [step_ns for stretch in self._stretches for step_ns in stretch.steps_ns]
         compile_ns, first_ns, warmup_ns = self._untimed()
-        last = [] if self._loss is None else [self._loss]
+        last_loss = [] if self._loss is None else [self._loss]
         return Timed(
             steps_ns=steps_ns,
             waits_ns=[wait for stretch in self._stretches for wait in stretch.waits_ns],
@@ -210,7 +210,7 @@ class Loop:
             first_step_ns=first_ns,
             warmup_ns=warmup_ns,
             losses=self._place.means(self._losses),
-            last_loss=finite(next(iter(self._place.means(last)), None)),
+            last_loss=finite(next(iter(self._place.means(last_loss)), None)),
             counted=dict(counted, peak_gpu_bytes=peak_gpu_bytes),
             turns=None if self._gate is None else self._turns,
             turn_start=None if self._gate is None else turn_start(self._parts()),
@@ -222,14 +222,14 @@ class Loop:
 
     def _untimed(self) -> tuple[int | None, int | None, int]:
         """Return nanoseconds of compiling, of the first step that did not compile, and of the warm-up."""
-        taken, checked = self._untimed_ns, self.length.checked
+        untimed, checked = self._untimed_ns, self.length.checked
         compiling = int(self.length.compiles)
-        first = taken[compiling] if len(taken) > compiling else None
+        first_step = untimed[compiling] if len(untimed) > compiling else None
         # What is compiled by torch_xla is told by its own report, also what it compiled later.
         compile_ns = self._device.compile_ns()
         if compile_ns is None and compiling:
-            compile_ns = taken[0]
-        return compile_ns, first, sum(taken[max(checked, compiling) :])
+            compile_ns = untimed[0]
+        return compile_ns, first_step, sum(untimed[max(checked, compiling) :])
 
 
 def drive(step: Step, loop: Loop) -> None:
@@ -240,13 +240,15 @@ def drive(step: Step, loop: Loop) -> None:
 
 def _long_enough(seconds: float) -> Iterator[int]:
     """Count the steps of a long look: ``seconds`` of them, and more while they are few or do not look steady yet."""
-    began = last = time.perf_counter_ns()
-    taken: list[int] = []
-    while last - began < 1e9 * seconds or (last - began < 1e9 * LONGEST * seconds and not _looks_steady(taken)):
-        yield len(taken)
-        now = time.perf_counter_ns()
-        taken.append(now - last)
-        last = now
+    began = last_ns = time.perf_counter_ns()
+    step_times: list[int] = []
+    while last_ns - began < 1e9 * seconds or (
+        last_ns - began < 1e9 * LONGEST * seconds and not _looks_steady(step_times)
+    ):
+        yield len(step_times)
+        now_ns = time.perf_counter_ns()
+        step_times.append(now_ns - last_ns)
+        last_ns = now_ns
 
 
 def _looks_steady(steps_ns: Sequence[int]) -> bool:
@@ -254,18 +256,18 @@ def _looks_steady(steps_ns: Sequence[int]) -> bool:
     quarter = len(steps_ns) // 4
     if len(steps_ns) < ENOUGH:
         return False
-    before, last = (statistics.median(part) for part in (steps_ns[-2 * quarter : -quarter], steps_ns[-quarter:]))
-    return abs(last - before) <= _SAME * before
+    earlier, later = (statistics.median(part) for part in (steps_ns[-2 * quarter : -quarter], steps_ns[-quarter:]))
+    return abs(later - earlier) <= _SAME * earlier
 
 
 def _summed(stretches: Sequence[_Stretch]) -> dict[str, float | None]:
     """Return the counters of all stretches; None where one of them could not be read."""
-    found: dict[str, float | None] = {}
+    sums: dict[str, float | None] = {}
     for name in stretches[0].counted:
         parts = [stretch.counted[name] for stretch in stretches]
-        known = [part for part in parts if part is not None]
-        found[name] = sum(known) if len(known) == len(parts) else None
-    return found
+        known_parts = [part for part in parts if part is not None]
+        sums[name] = sum(known_parts) if len(known_parts) == len(parts) else None
+    return sums
 
 
 def _epochs(steps_ns: Sequence[int], epoch: int) -> list[int]:

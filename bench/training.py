@@ -82,12 +82,12 @@ class Trainer:
             return self._part(images, labels, total, mark)
         pieces = list(zip(images.tensor_split(self.parts), labels.tensor_split(self.parts)))
         losses = []
-        for number, (some, theirs) in enumerate(pieces, 1):
+        for number, (some, part_labels) in enumerate(pieces, 1):
             # Only the last part's backward needs to talk: the gradients of all parts are summed by then.
             with nullcontext() if number == self.parts else self.quiet():
                 # Alone, a part without samples adds nothing; others would wait for its exchange.
-                if len(theirs) or self.world > 1:
-                    losses.append(self._part(some, theirs, total, mark))
+                if len(part_labels) or self.world > 1:
+                    losses.append(self._part(some, part_labels, total, mark))
         return torch.stack(losses).sum()
 
     def update(self) -> None:

@@ -48,14 +48,14 @@ def measure(
     With ``look_s`` its steps are timed from the first one on, for so long.
     """
     choices.check(options)
-    work = _ready(options, prepared, place)
+    work = _prepare_work(options, prepared, place)
     try:
-        return _measured(work, place, import_ns, gate, look_s)
+        return _measure_work(work, place, import_ns, gate, look_s)
     finally:
         work.close()
 
 
-def _ready(options: Options, prepared: Prepared | None, place: Place) -> Work:
+def _prepare_work(options: Options, prepared: Prepared | None, place: Place) -> Work:
     if prepared is None:
         from bench.parallel.collectives import Communication
 
@@ -65,7 +65,7 @@ def _ready(options: Options, prepared: Prepared | None, place: Place) -> Work:
     return Network(options, prepared, place)
 
 
-def _measured(
+def _measure_work(
     work: Work, place: Place, import_ns: int, gate: Gate | None, look_s: float | None
 ) -> tuple[dict[str, Any], int | None]:
     length = work.length if look_s is None else work.length.look(look_s)
@@ -86,13 +86,13 @@ def _measured(
         "look_s": look_s,
         "turns": None if timed.turns is None else [dataclasses.asdict(turn) for turn in timed.turns],
     }
-    parts = work.after(timed)
-    counted = dict(timed.counted, model_bytes=parts.pop("model_bytes"))
+    result_parts = work.after(timed)
+    counted = dict(timed.counted, model_bytes=result_parts.pop("model_bytes"))
     steal = counted.pop("steal_ticks")
-    result = dict(_RESULT, **parts["result"])
+    result = dict(_RESULT, **result_parts["result"])
     result.update(training_loss=timed.last_loss, samples=timed.samples, steps=len(timed.steps_ns))
     metrics = dict(_metrics(times, timed, place), **counted)
-    return dict(parts, result=result, timing=times, metrics=metrics), steal
+    return dict(result_parts, result=result, timing=times, metrics=metrics), steal
 
 
 #: What no step yields is null, and there in every record.
@@ -105,8 +105,8 @@ _RESULT = dict.fromkeys(
 def _metrics(times: dict[str, Any], timed: timing.Timed, place: Place) -> dict[str, float | None]:
     working = timed.working_ns
     # The latency of a step that was only handed over is not known.
-    shown = working if place.device.tells_steps else []
-    latency = {f"latency_p{share}_s": _seconds(timing.percentile(shown, share / 100)) for share in (50, 90, 99)}
+    shown_steps = working if place.device.tells_steps else []
+    latency = {f"latency_p{share}_s": _seconds(timing.percentile(shown_steps, share / 100)) for share in (50, 90, 99)}
     return {
         "samples_per_s": timed.samples / (timed.total_ns / 1e9),
         **{f"{name}_s": _seconds(times[f"{name}_ns"]) for name in _SECONDS},

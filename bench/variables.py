@@ -44,8 +44,8 @@ def shown(name: str, value: str, named: Collection[str] = ()) -> str:
 
 def all_shown(variables: Mapping[str, str]) -> dict[str, str]:
     """Return what is written of all variables of a process."""
-    named = variables.get(NAMES, "").split(",")
-    return {name: shown(name, value, named) for name, value in variables.items()}
+    named_variables = variables.get(NAMES, "").split(",")
+    return {name: shown(name, value, named_variables) for name, value in variables.items()}
 
 
 def without_userinfo(text: str) -> str:

@@ -48,7 +48,7 @@ def run(
         from bench.parallel import launch
 
         return launch.run(options, data_dir, node)
-    before = evidence.before_torch()
+    early_evidence = evidence.before_torch()
     import_ns = _import_torch()
     affinity_after = attempt(machine.affinity)
     document = dict(
@@ -56,16 +56,21 @@ def run(
     )
     steal, place = None, None
     try:
-        chosen = choices.resolved(options)
-        needs.check(chosen)
-        with _data(chosen, data_dir) as prepared, _placed(chosen, member, before["affinity_before"]) as place:
+        resolved_options = choices.resolve_options(options)
+        needs.check(resolved_options)
+        with (
+            _data(resolved_options, data_dir) as prepared,
+            _placed(resolved_options, member, early_evidence["affinity_before"]) as place,
+        ):
             from bench import trial
 
-            measured, steal = trial.measure(chosen, prepared, place, import_ns, Gate(gate) if gate else None, look_s)
+            measured, steal = trial.measure(
+                resolved_options, prepared, place, import_ns, Gate(gate) if gate else None, look_s
+            )
         document.update(measured)
     except SkipError as reason:
         document.update(data=None, timing=None, metrics=None, result=None, skipped=str(reason))
-    document["evidence"] = evidence.collect(before, affinity_after, steal)
+    document["evidence"] = evidence.collect(early_evidence, affinity_after, steal)
     if choices.is_chosen(options):
         from bench.parallel import seen
 
@@ -85,13 +90,13 @@ def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None)
 
 def evidence_only() -> dict[str, Any]:
     """Return a record that holds nothing but evidence."""
-    before = evidence.before_torch()
+    early_evidence = evidence.before_torch()
     _import_torch()
     affinity_after = attempt(machine.affinity)
-    held = needs.some_work()
-    found = dict(record.frame(), evidence=evidence.collect(before, affinity_after))
-    del held
-    return found
+    work_buffer = needs.some_work()
+    document = dict(record.frame(), evidence=evidence.collect(early_evidence, affinity_after))
+    del work_buffer
+    return document
 
 
 def _import_torch() -> int:
@@ -112,11 +117,11 @@ def _data(options: Options, data_dir: str | None) -> AbstractContextManager[data
 @contextmanager
 def _prepared(name: str, data_dir: str | None) -> Iterator[data_sets.Prepared]:
     """Give the prepared data set from ``data_dir``, made there or in a temporary folder."""
-    ready = data_sets.find(name, data_dir) if data_dir else None
-    if ready is None and data_dir and os.access(data_dir, os.W_OK):
-        ready = data_sets.prepare(name, data_dir, offline=True)
-    if ready is not None:
-        yield ready
+    prepared = data_sets.find(name, data_dir) if data_dir else None
+    if prepared is None and data_dir and os.access(data_dir, os.W_OK):
+        prepared = data_sets.prepare(name, data_dir, offline=True)
+    if prepared is not None:
+        yield prepared
         return
     try:
         folder = tempfile.mkdtemp(prefix=f"bench-data.{os.getpid()}.")

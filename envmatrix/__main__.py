@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from envmatrix.cli.parser import parse, run_command
 
     try:
-        with interrupts.remembered():
+        with interrupts.handle_signals():
             return run_command(parse(sys.argv[1:] if argv is None else argv))
     except EnvmatrixError as error:
         _tell(f"envmatrix: {error}{_explained(error.topic)}")

@@ -35,7 +35,7 @@ def set_num_threads(number):
 def environment(preload=(), promised=None, variables=None):
     return Environment(
         "mine", "", {}, Image("i"), variables or {}, tuple(("", Path(file).name) for file in preload),
-        checks.read({path: [value] for path, value in (promised or {}).items()}),
+        checks.parse_claims({path: [value] for path, value in (promised or {}).items()}),
     )  # fmt: skip
 
 

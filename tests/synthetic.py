@@ -16,7 +16,7 @@ from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan, Slot, make_arms
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.plan.interleaving import with_own_references
+from envmatrix.plan.interleaving import with_separate_references
 from envmatrix.results import Run, RunFolder, Trial, trial_of
 from envmatrix.system.host import Host
 
@@ -179,7 +179,7 @@ def mixed_plan(environments: tuple[str, ...] = ("a", "b", "c"), lone: tuple[str,
     """Return a plan in turns of which ``lone`` take none, compared with a copy of the baseline that takes none."""
     plan = make_plan(environments, **more)
     return replace(
-        plan, arms=with_own_references(plan.arms, {arm.name for arm in plan.arms if arm.environment in lone})
+        plan, arms=with_separate_references(plan.arms, {arm.name for arm in plan.arms if arm.environment in lone})
     )
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import load
-from envmatrix.plan.environment import all_libraries, resolve
+from envmatrix.plan.environment import all_libraries, resolve_environment
 from envmatrix.system.project import default_matrix
 
 
 def main() -> int:
     matrix = load(default_matrix())
-    image = resolve(matrix, os.environ.get("ENVMATRIX_TEST_ENVIRONMENT", "baseline"), {}).image
+    image = resolve_environment(matrix, os.environ.get("ENVMATRIX_TEST_ENVIRONMENT", "baseline"), {}).image
     try:
         prepared = find_engine("local").prepare(image, all_libraries(matrix), lambda text: print(text, file=sys.stderr))
     except EnvmatrixError as error:

@@ -15,26 +15,26 @@ from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleave import Lengths, run_together
-from envmatrix.trials.retry import run_surely
+from envmatrix.trials.interleave import Lengths, run_interleaved
+from envmatrix.trials.retry import run_with_rebuild
 
 
 def here(
     experiment: Experiment,
-    groups: Groups,
+    groups: TrialGrouper,
     slots: list[Slot],
     progress: ProgressCallback,
     lengths: Lengths | None = None,
 ) -> Iterator[Trial]:
     """Run a block on this machine; ``lengths`` of turns that differ (None: the design's)."""
     for group in groups.of(slots):
-        if groups.live_together(group[0]):
-            for part in groups.companies(group):
-                yield from run_together(experiment, part, progress, lengths)
+        if groups.runs_side_by_side(group[0]):
+            for part in groups.split_by_memory(group):
+                yield from run_interleaved(experiment, part, progress, lengths)
         else:
-            yield from (run_surely(experiment, slot, progress) for slot in group)
+            yield from (run_with_rebuild(experiment, slot, progress) for slot in group)
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Jobs:
     """What hands blocks over, and the answers that its launcher asks for."""
 
     experiment: Experiment
-    groups_of: Groups
+    groups_of: TrialGrouper
     progress: ProgressCallback
     launcher: Launcher = field(init=False)
     done: set[str] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Jobs:
                 yield trial
                 self.done.add(trial.trial)
         except (KeyboardInterrupt, GeneratorExit):
-            interrupts.heeded()
+            interrupts.mark_handled()
             self.launcher.interrupted()  # its jobs are cancelled: what went on alone would have no time of its own
             raise
 
@@ -70,7 +70,7 @@ class Jobs:
 
     def run(self, slot: Slot) -> Trial:
         """Return the trial of an arm that is skipped."""
-        return run_surely(self.experiment, slot, self.progress)
+        return run_with_rebuild(self.experiment, slot, self.progress)
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
         """Part a block into what lives together."""

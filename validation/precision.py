@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from envmatrix.api.places import find_matrix
-from envmatrix.api.runs import place
+from envmatrix.api.runs import find_run_host
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.evidence.record import Timing
@@ -32,14 +32,14 @@ from envmatrix.matrix import Design, Matrix, load
 from envmatrix.matrix.model import EnvironmentEntry
 from envmatrix.plan import Plan
 from envmatrix.results import RunFolder, Trial
-from envmatrix.runner.loop import _sweep
-from envmatrix.stats.measurements import Measurements, fold
+from envmatrix.runner.loop import _remove_leftovers
+from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import families, log_ratios
 from envmatrix.system.atomic_files import append_line, write_whole
 from envmatrix.system.machine_lock import alone_on_machine
-from envmatrix.trials.batches import Groups
-from envmatrix.trials.experiment import Experiment, begin, find_design, reopen
+from envmatrix.trials.batches import TrialGrouper
+from envmatrix.trials.experiment import Experiment, create_experiment, find_design, reopen_experiment
 from envmatrix.trials.interleave import Lengths
 from validation import precision_figures as figures
 from validation import precision_parts
@@ -66,7 +66,7 @@ class Way:
     design: str
     name: str
     experiment: Experiment
-    groups: Groups
+    groups: TrialGrouper
     block: int
     jobs: Jobs | None = None
     lengths: Lengths | None = None
@@ -145,17 +145,19 @@ def opened(
     matrix = with_copies(matrix, design) if name == COPIES else matrix
     matrix, design = with_options(matrix, design, options or {}), design.model_copy(update=dict(own or {}))
     if folder.path.exists():
-        experiment = reopen(folder, find_matrix(chosen.matrix), progress)
+        experiment = reopen_experiment(folder, find_matrix(chosen.matrix), progress)
     else:
         command, where = ("selfbench", *sys.argv[1:]), chosen.launcher
         asked = {"nodelist": (chosen.node,)} if chosen.node else {}
-        host = place(matrix, design, (chosen.engine,), where, asked, progress)
+        host = find_run_host(matrix, design, (chosen.engine,), where, asked, progress)
         to, named = chosen.to, folder.path.name
-        experiment = begin(matrix, design, (chosen.engine,), to, progress, command, where, host, asked, name=named)
+        experiment = create_experiment(
+            matrix, design, (chosen.engine,), to, progress, command, where, host, asked, name=named
+        )
     experiment.folder.lock()
-    experiment.folder.mend()
+    experiment.folder.remove_partial_lines()
     elsewhere = experiment.run.launcher != "here"
-    groups = Groups(experiment, progress)
+    groups = TrialGrouper(experiment, progress)
     found = Way(name, way, experiment, groups, 0, Jobs(experiment, groups, progress) if elsewhere else None)
     for trial in experiment.folder.trials(experiment.plan):
         found.take_up(trial)
@@ -177,14 +179,14 @@ def with_options(matrix: Matrix, design: Design, options: Mapping[str, Any]) -> 
 @contextlib.contextmanager
 def measuring(ways: Sequence[Way]) -> Iterator[None]:
     """Hold this machine for oneself, leave nothing running, and take Ctrl-C for the end of the measuring."""
-    with interrupts.remembered(), alone_on_machine(progress):
+    with interrupts.handle_signals(), alone_on_machine(progress):
         for way in ways:
-            _sweep(way.experiment, progress)
+            _remove_leftovers(way.experiment, progress)
         try:
             yield
         finally:
             for way in ways:
-                _sweep(way.experiment, progress)
+                _remove_leftovers(way.experiment, progress)
                 way.experiment.folder.unlock()
 
 
@@ -212,7 +214,7 @@ def in_time(ways: Sequence[Way], minutes: float, notes: Path, *, even: bool) -> 
 def measured_of(folder: RunFolder, notes: Mapping[tuple[str, int], float]) -> tuple[Measured, Measurements]:
     """Read what a run measured: the whole blocks alone."""
     run = folder.load()
-    numbers = fold(run.plan, trials_of(folder, run.plan))
+    numbers = fold_trials(run.plan, trials_of(folder, run.plan))
     whole = [index for index, block in enumerate(numbers.blocks) if (folder.path.name, int(block)) in notes]
     seconds = np.array([notes[folder.path.name, int(numbers.blocks[index])] for index in whole])
     return paired_by_block(run.plan, lambda arm: numbers.of(arm, THROUGHPUT.name)[whole], seconds), numbers

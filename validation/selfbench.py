@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from envmatrix.engines.catalog import find_engine
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import Plan, make_arms
-from envmatrix.search.answer import expected
+from envmatrix.search.answer import find_expected_best
 from envmatrix.search.search import Batch, Budget, Search
 from envmatrix.search.steps import Step
-from envmatrix.trials.experiment import begin, find_design
+from envmatrix.trials.experiment import create_experiment, find_design
 from envmatrix.trials.trial import make_job, run_trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import agreement, measured_parts, precision, simulated_tuning, tuned, verdicts
@@ -92,7 +92,7 @@ def proposing() -> Iterator[Line]:
         yield f"a step of tune ({phase}) {known}", seconds, 1.0, "s"
         yield f"a step of tune ({phase}) {known}, memory", mib, 150.0, "MiB"
     steps = [Step(batch, {}, (), (), (), None) for batch in batches]
-    yield f"what tune says between steps {known}", timed(lambda: expected(search, steps)), 1.0, "s"
+    yield f"what tune says between steps {known}", timed(lambda: find_expected_best(search, steps)), 1.0, "s"
 
 
 def reporting(trials: int) -> Iterator[Line]:
@@ -123,7 +123,9 @@ def trial_overhead(pairs: int, engine: str, promised: float) -> Iterator[Line]:
         matrix = parse(MATRIX, file)
         quiet: Callable[[str], None] = lambda text: None  # noqa: E731
         engines = tuple(dict.fromkeys(("local", engine)))
-        experiment = begin(matrix, find_design(matrix, "tiny"), engines, Path(scratch) / "results", quiet, ())
+        experiment = create_experiment(
+            matrix, find_design(matrix, "tiny"), engines, Path(scratch) / "results", quiet, ()
+        )
         slots = {slot.arm.engine: slot for slot in experiment.plan.block(0) if slot.arm.environment == "baseline"}
         differences = []
         for _ in range(pairs):

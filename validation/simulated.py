@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.moderated_variance import is_moderated, moderated
-from envmatrix.stats.noise import NOISES, in_blocks, of_size
-from envmatrix.stats.selftest import rate_of
+from envmatrix.stats.noise import NOISES, deal_into_blocks, scale_noise
+from envmatrix.stats.selftest import false_alarm_rate
 
 Floats = NDArray[np.float64]
 #: Noise of a trial's log time about its own block.
@@ -37,13 +37,13 @@ class Figure:
 
 def rate(question: str, machine: str, procedure: str, hits: NDArray[np.bool_]) -> Figure:
     """Return how often something happened, as a figure."""
-    found = rate_of(int(hits.sum()), hits.size)
+    found = false_alarm_rate(int(hits.sum()), hits.size)
     return Figure(question, machine, procedure, found.rate or 0.0, found.low, found.high, hits.size)
 
 
 def trials_of(machine: str, arms: int, blocks: int, runs: int, chance: np.random.Generator) -> Floats:
     """Return (runs, arms, blocks) log times whose noise within blocks is ``SIZE``."""
-    return of_size(in_blocks(NOISES[machine](runs, blocks * arms, SIZE, chance), blocks, arms, chance), SIZE)
+    return scale_noise(deal_into_blocks(NOISES[machine](runs, blocks * arms, SIZE, chance), blocks, arms, chance), SIZE)
 
 
 def over_two_copies(logs: Floats) -> Floats:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from envmatrix.stats.change_points import ERROR, change_points
+from envmatrix.stats.change_points import FALSE_ALARM_RATE, change_points
 from validation.simulated import SIZE, Figure, Floats, rate
 
 Course = Callable[[int, int, np.random.Generator], Floats]
@@ -42,7 +42,7 @@ def histories(machine: str, runs: int, chance: np.random.Generator) -> list[Figu
     for length in _LENGTHS[1:]:
         moved = _steady(runs, length, chance) + 0.1 * (np.arange(length) >= length // 2)
         for series in (1, 9):
-            found = [bool(change_points(one, ERROR / series)) for one in moved]
+            found = [bool(change_points(one, FALSE_ALARM_RATE / series)) for one in moved]
             name = f"{length} runs, one of {series} series moves"
             figures.append(rate("a change of 10 % is found", machine, name, np.array(found)))
     return figures

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.stats.alpha_spending import level_at
-from envmatrix.stats.effects import ALL_LOOKS, LEVEL
+from envmatrix.stats.alpha_spending import confidence_level
+from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, LEVEL
 from envmatrix.stats.maxt import critical_value
 from validation.simulated import SIZE, Figure, Floats, absolute_t, over_two_copies, rate, trials_of
 
@@ -25,7 +25,7 @@ def _plan(environments: int, looked: tuple[int, ...]) -> Plan:
 
 def _critical(environments: int, at: Sequence[int], level: float | None = None) -> float:
     """Return what |t| is judged by at the last of several looks."""
-    level = level or level_at(_plan(environments, tuple(at[:-1])), at[-1])
+    level = level or confidence_level(_plan(environments, tuple(at[:-1])), at[-1])
     return critical_value(at[-1], environments, 2, level=level)
 
 
@@ -48,7 +48,7 @@ def regular(machine: str, environments: int, runs: int, chance: np.random.Genera
         question = _NULL.format(environments)
         yield rate(question, machine, name, decided(differences, at))
         if every == 1:
-            yield rate(question, machine, f"{name}, nothing spent", decided(differences, at, ALL_LOOKS))
+            yield rate(question, machine, f"{name}, nothing spent", decided(differences, at, ALL_ANALYSES_LEVEL))
 
 
 def greedy(machine: str, environments: int, runs: int, chance: np.random.Generator) -> Figure:
@@ -85,7 +85,7 @@ def price(machine: str, environments: int, runs: int, chance: np.random.Generato
     differences[:, 0] += np.log1p(SIZE)
     question = f"a true {SIZE:.0%} among {environments} found"
     for at, level, name in (
-        ((20,), ALL_LOOKS, "one look at 20 blocks, nothing kept back"), ((20,), LEVEL, "one look at 20 blocks"),
+        ((20,), ALL_ANALYSES_LEVEL, "one look at 20 blocks, nothing kept back"), ((20,), LEVEL, "one look at 20 blocks"),
         ((10, 20), None, "looks at 10 and 20 blocks"), ((10, 20, 40), None, "looks at 10, 20 and 40 blocks"),
     ):  # fmt: skip
         yield rate(question, machine, name, decided(differences, at, level))

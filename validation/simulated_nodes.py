@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from envmatrix.stats.nodes import OnNode, difference_p, holm
+from envmatrix.stats.nodes import OnNode, anova_p_value, holm
 from envmatrix.stats.noise import NOISES
 from validation.simulated import Figure, Floats, rate
 
@@ -46,7 +46,7 @@ EFFECTS: Mapping[str, Draw] = {
 
 def differ(draw: Draw, chance: np.random.Generator) -> bool:
     """Whether the effect of any of eight environments is said not to be the same on all nodes."""
-    found = {str(number): difference_p(draw(chance)) for number in range(8)}
+    found = {str(number): anova_p_value(draw(chance)) for number in range(8)}
     return any(p < _LEVEL for p in holm({name: p for name, p in found.items() if p is not None}).values())
 
 

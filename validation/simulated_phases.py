@@ -9,8 +9,8 @@ import numpy as np
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.noise import NOISES
-from envmatrix.stats.pairing import paired
-from envmatrix.stats.slow_phases import PHASE_S, apart, of_slowest
+from envmatrix.stats.pairing import summarise_pairs
+from envmatrix.stats.slow_phases import PHASE_S, apart, slow_cosine_error
 from validation.simulated import SIZE, Figure, Floats, rate
 
 _EACH_HALF = (1.0 + LEVEL) / 2
@@ -38,13 +38,13 @@ def in_phases(runs: int, begins: Floats, mean_s: float, chance: np.random.Genera
 def _reaches(logs: Floats, begins: Floats) -> dict[str, Floats]:
     """Return half-widths of intervals: ours, the usual one's, and that of slow cosines alone, whatever the data."""
     count = begins.size
-    found = paired(logs, apart(begins))
+    found = summarise_pairs(logs, apart(begins))
     waves = min(count - 1, int(float(begins[-1] + begins[1]) / PHASE_S))
     parts = (logs - logs.mean(axis=1, keepdims=True)) / count
     return {
         "": found.error * np.array([critical_value(int(units), 1, 2, level=LEVEL) for units in found.units]),
         ", usual error": found.spread / np.sqrt(count) * student_quantile(count, _EACH_HALF),
-        ", slow cosines alone": of_slowest(parts, waves) * student_quantile(waves + 1, _EACH_HALF),
+        ", slow cosines alone": slow_cosine_error(parts, waves) * student_quantile(waves + 1, _EACH_HALF),
     }
 
 

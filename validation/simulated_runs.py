@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.comparison import status_of
-from envmatrix.stats.effects import LEVEL, claim
+from envmatrix.stats.effects import LEVEL, draw_conclusion
 from envmatrix.stats.noise import NOISES
-from envmatrix.stats.pairing import paired
-from envmatrix.stats.run_to_run import FEWEST_RUNS, against
-from envmatrix.stats.welch import Mean, Quotient, mean_of, quotient
+from envmatrix.stats.pairing import summarise_pairs
+from envmatrix.stats.run_to_run import FEWEST_RUNS, compare_with_runs
+from envmatrix.stats.welch import Mean, Quotient, mean_of_logs, quotient
 from validation.simulated import SIZE, Figure, Floats, over_two_copies, rate, trials_of
 
 _BLOCKS = 10
@@ -25,7 +25,7 @@ Judge = Callable[[list[Mean], Mean], Quotient]
 def _rows(machine: str, runs: int, olds: int, chance: np.random.Generator) -> list[list[Mean]]:
     """Return, for each of ``runs`` repeats, the means of ``olds`` runs and of a new one, but for what days do."""
     logs = -NOISES[machine](runs * (olds + 1), _BLOCKS, SIZE, chance)
-    found = [mean for mean in (mean_of(one, 2) for one in logs) if mean]
+    found = [mean for mean in (mean_of_logs(one, 2) for one in logs) if mean]
     return [found[start : start + olds + 1] for start in range(0, len(found), olds + 1)]
 
 
@@ -52,7 +52,7 @@ def stored(machine: str, day: float, runs: int, chance: np.random.Generator) -> 
         rows, days = _rows(machine, runs, olds, chance), chance.normal(0.0, day, (runs, olds + 1))
         for lost in _LOST:
             moved = days - np.log1p(lost) * (np.arange(olds + 1) == olds)
-            yield rate(_question(lost), machine, f"{name}, {olds} stored runs", _exits(rows, moved, against))
+            yield rate(_question(lost), machine, f"{name}, {olds} stored runs", _exits(rows, moved, compare_with_runs))
         if olds == FEWEST_RUNS:
             yield rate(_question(0.0), machine, f"{name}, two runs, Welch's t", _exits(rows, days, _of_two))
 
@@ -62,9 +62,9 @@ def rerun(machine: str, day: float, runs: int, chance: np.random.Generator) -> I
     logs = trials_of(machine, 3, _BLOCKS, runs, chance) + chance.normal(0.0, day, (runs, 1, 1))
     gained = -over_two_copies(logs)[:, 0]
     for lost in _LOST:
-        numbers = paired(gained - np.log1p(lost))
+        numbers = summarise_pairs(gained - np.log1p(lost))
         rows = zip(numbers.mean.tolist(), numbers.error.tolist(), numbers.units.tolist(), strict=True)
-        said = [claim(mean, error, units, 1, 2, LEVEL, SIZE) for mean, error, units in rows]
+        said = [draw_conclusion(mean, error, units, 1, 2, LEVEL, SIZE) for mean, error, units in rows]
         exits = np.array([status_of(one.low, one.high, 0.0) == "slower" for one in said])
         yield rate(_question(lost), machine, f"day-to-day {day:.0%}, in the same blocks", exits)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.noise import NOISES
-from envmatrix.stats.slow_trials import find_slow
+from envmatrix.stats.slow_trials import find_slow_trials
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, MARKED
 from validation.simulated_table import measured_of, plan_of
@@ -28,7 +28,7 @@ def _seen(noise: float, count: int, blocks: int, slower: float, runs: int, chanc
     for _ in range(runs):
         logs = chance.normal(0.0, noise, (len(ARMS), blocks))
         logs[MARKED, :count] -= np.log1p(slower)
-        found.append(bool(find_slow(logs)[MARKED].any()))
+        found.append(bool(find_slow_trials(logs)[MARKED].any()))
     name = f"{count} of {blocks} are {slower:.0%} slower" if count else f"{_QUIET}, {blocks} blocks"
     return rate("slow trials are told", f"noise of {noise:.0%}", name, np.array(found))
 

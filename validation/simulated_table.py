@@ -14,22 +14,22 @@ from dataclasses import replace
 import numpy as np
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.stats.analysis import Analysis, estimate, waiting
+from envmatrix.stats.analysis import Analysis, estimate, is_verdict_pending
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.attribution import attribute, find_cells
+from envmatrix.stats.attribution import attribute_gain, find_cells
 from envmatrix.stats.change_points import change_points
 from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.stats.noise import NOISES
-from envmatrix.stats.pairing import over_copies
+from envmatrix.stats.pairing import log_ratios_over_copies
 from envmatrix.stats.racing import next_arms
-from envmatrix.stats.run_to_run import FEWEST_RUNS, against
-from envmatrix.stats.selection import choose
+from envmatrix.stats.run_to_run import FEWEST_RUNS, compare_with_runs
+from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.slow_phases import too_short
 from envmatrix.stats.slow_trials import SlowTrials
-from envmatrix.stats.welch import mean_of
+from envmatrix.stats.welch import mean_of_logs
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, SELECTED, TRIAL_S, Model, Trials
 
@@ -95,7 +95,7 @@ def _wrong(analysis: Analysis, truth: Mapping[str, float]) -> tuple[bool, bool]:
 def _contrasts_wrong(measured: Measurements, truth: float) -> bool:
     levels = {name: dict(zip("xy", cell, strict=True)) for name, cell in LEVELS.items()}
     cells = find_cells(ARMS, levels, measured, THROUGHPUT)
-    found = attribute(cells, "w", "e") if cells else None
+    found = attribute_gain(cells, "w", "e") if cells else None
     true = {1: truth / 2, 2: truth}
     return any(
         item.estimate.low is not None
@@ -122,7 +122,7 @@ def _table_errs(plan: Plan, measured: Measurements, drawn: Trials) -> Answers:
     yield "difference: any interval misses", missed
     if drawn.phases is not None:
         yield f"difference: {_OWN}", _wrong(analysis, _truth(drawn.own(len(measured.blocks))))[0]
-    choice = choose(analysis, measured, [arm for arm in ARMS if arm.reference and not arm.is_control], {})
+    choice = choose_best_set(analysis, measured, [arm for arm in ARMS if arm.reference and not arm.is_control], {})
     yield "best set: lacks the best", choice is not None and (_BEST in choice.best_set) != (drawn.truth > 0)
     if np.isfinite(drawn.logs).all():
         yield "slow rate: interval misses", _rate_misses(analysis, 0.05)
@@ -181,7 +181,11 @@ def _looks(plan: Plan, measured: Measurements) -> list[Analysis]:
 def _fails(analysis: Analysis, gain: float) -> bool:
     """Whether ``compare --rerun`` would fail the marked arm, the new side, had it the speed of the baseline."""
     effect = analysis.find(_BEST)
-    if effect is None or effect.high is None or waiting(analysis, (ARMS[0].name, ARMS[MARKED].name), effect.blocks):
+    if (
+        effect is None
+        or effect.high is None
+        or is_verdict_pending(analysis, (ARMS[0].name, ARMS[MARKED].name), effect.blocks)
+    ):
         return False
     return status_of(None, effect.high / float(np.exp(gain)), 0.0) == "slower"
 
@@ -190,10 +194,10 @@ def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Answe
     """Yield whether a gate between stored runs, and a history, err over runs of days of their own."""
     runs = [draw(blocks, chance).logs for _ in range(_HISTORY)]
     days = chance.normal(0.0, _DAY, len(runs))
-    means = [mean_of(logs[MARKED] + day, 2) for logs, day in zip(runs, days, strict=True)]
+    means = [mean_of_logs(logs[MARKED] + day, 2) for logs, day in zip(runs, days, strict=True)]
     *olds, new = [mean for mean in means[: FEWEST_RUNS + 1] if mean]
-    yield "gate of stored runs: exit 5", status_of(None, against(olds, new).high, 0.0) == "slower"
-    ratios = [float(over_copies(logs[[*_COPIES, MARKED]], len(_COPIES)).mean()) for logs in runs]
+    yield "gate of stored runs: exit 5", status_of(None, compare_with_runs(olds, new).high, 0.0) == "slower"
+    ratios = [float(log_ratios_over_copies(logs[[*_COPIES, MARKED]], len(_COPIES)).mean()) for logs in runs]
     yield "history: any change", bool(change_points(np.array(ratios)))
 
 

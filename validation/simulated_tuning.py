@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.search.answer import contributions
-from envmatrix.search.candidates import EQUAL, Neighbours, pruned
+from envmatrix.search.candidates import EQUAL_GAIN, Neighbours, simplify_row
 from envmatrix.search.search import REFERENCES, Batch, Budget, Proposal, Search
 from envmatrix.search.space import Codes, Space
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.noise import autoregressive
-from envmatrix.stats.pairing import paired
+from envmatrix.stats.pairing import summarise_pairs
 from envmatrix.stats.selection import told_gain
 from validation.simulated import Figure, over_two_copies, rate
 
@@ -159,7 +159,7 @@ def tuned(there: World) -> Found:
     if batches[-1].phase != "confirm":
         return Found(0, 0.0)
     differences = over_two_copies(batches[-1].scores[None])[0]
-    seen = paired(differences[:, np.isfinite(differences[0])])
+    seen = summarise_pairs(differences[:, np.isfinite(differences[0])])
     mean, error = float(seen.mean[0]), float(seen.error[0])
     reach = critical_value(int(seen.blocks[0]), 1, REFERENCES, level=LEVEL) * error
     row = batches[-1].rows[0] if mean - reach > 0 else 0
@@ -254,7 +254,7 @@ def searched(
         there = world(number, size, sizes, max(1, nodes), trials)
         found = {**METHODS, "Optuna TPE, best value": tpe}[name](there)
         true = float(there.gains[found.row])
-        if there.best > EQUAL:  # else there is nothing to find
+        if there.best > EQUAL_GAIN:  # else there is nothing to find
             shares.append(np.expm1(true) / there.best)
         idle.append(idle_settings(there, found.row))
         if found.row or found.claimed > 0:  # what claims nothing is not off by nothing
@@ -283,7 +283,7 @@ def idle_settings(there: World, row: int) -> int:
     """Count the settings of a cell that could go while in all no more than EQUAL of its true gain does."""
     gains = np.where(there.failing, -np.inf, there.gains)
     codes = there.space.codes
-    needed = pruned(row, Neighbours(codes), gains)
+    needed = simplify_row(row, Neighbours(codes), gains)
     return int((codes[row] > 0).sum() - (codes[needed] > 0).sum())
 
 

@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.stats.attribution import Cells, attribute
+from envmatrix.stats.attribution import Cells, attribute_gain
 from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.moderated_variance import borrowed
+from envmatrix.stats.moderated_variance import moderated_errors
 from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import Views, families
 from envmatrix.stats.precision import CONFIRMATIONS
-from envmatrix.stats.racing import Field, final_levels, race_family, surely_near_best
+from envmatrix.stats.racing import FamilyData, final_levels, race_family, surely_near_best
 from validation.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
 from validation.simulated_choice import choices, simplicity
 from validation.simulated_history import histories
@@ -120,7 +120,7 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
     family = families(plan)[-1]
     blocks = np.arange(plan.max_blocks)
     reference = logs[:2].mean(axis=0)
-    field_ = Field(family, logs[2:], logs[:2], np.ones(len(speeds), dtype=np.bool_))
+    field_ = FamilyData(family, logs[2:], logs[:2], np.ones(len(speeds), dtype=np.bool_))
     over = race_family(field_, blocks, plan)
     last = over.block or plan.max_blocks
     stopped = {item.arm: item for item in over.stopped}
@@ -128,7 +128,7 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
     used = [stopped[arm.name].block if arm.name in stopped else last for arm in family.arms]
     parts = [(row - reference)[:ran] for row, ran in zip(logs[2:], used, strict=True)]
     errors = np.array([part.std(ddof=1) / np.sqrt(len(part)) for part in parts])
-    judged, own = borrowed(errors, np.array(used), len(speeds))
+    judged, own = moderated_errors(errors, np.array(used), len(speeds))
     means, wrong = [], False
     for at, (part, arm, speed) in enumerate(zip(parts, family.arms, speeds, strict=True)):
         critical = critical_value(len(part), len(speeds), 2, level=levels[arm.name], own=bool(own[at]))
@@ -187,7 +187,7 @@ def attributed(machine: str, noisy: float, blocks: int, runs: int, chance: np.ra
     logs[:, marked] += chance.normal(0.0, noisy, (runs, len(marked), blocks))
     names = tuple("".join(cell) for cell in cells)
     made = (Cells(("a", "b", "c"), levels, cells, names, one[:-1], one[-1:]) for one in logs)
-    found = [item for item in (attribute(one, "w", "local") for one in made) if item]
+    found = [item for item in (attribute_gain(one, "w", "local") for one in made) if item]
     shares = [_leaves_out([s.gain for s in item.shares], [1.0] * len(item.shares)) for item in found]
     effects = [_leaves_out([c.estimate for c in item.contrasts], [1.0] * len(item.contrasts)) for item in found]
     name = f"2 x 2 x 2, {blocks} blocks" + (f", one level's noise {np.hypot(noisy, SIZE):.0%}" if noisy else "")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.api import tunes
-from envmatrix.api.programs import Asked
+from envmatrix.api.programs import ProgramRequest
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.search.progress import watch_step
 from envmatrix.search.study import StudyFolder
@@ -81,9 +81,9 @@ def subject(chosen: argparse.Namespace) -> dict[str, Any]:
     return {"design": chosen.design.split(",")[-1], "engine": chosen.engine, "matrix": chosen.matrix}
 
 
-def asked_of(what: Mapping[str, Any]) -> Asked:
+def asked_of(what: Mapping[str, Any]) -> ProgramRequest:
     """Return what is asked of a program that is searched for."""
-    return Asked(tuple(what["program"]), metric_steps=what.get("metric_steps", ""))
+    return ProgramRequest(tuple(what["program"]), metric_steps=what.get("metric_steps", ""))
 
 
 def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) -> bool:
@@ -91,13 +91,13 @@ def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) ->
     if StudyFolder(folder).steps():
         begun = tunes.resume_study(folder, None, progress, what.get("matrix"))
     else:
-        sought = tunes.Sought(chosen.budget, None, folder.name, folder.parent)
+        sought = tunes.SearchRequest(chosen.budget, None, folder.name, folder.parent)
         begun = (
-            tunes.begin_program(asked_of(what), sought, progress, lambda _: None)
+            tunes.begin_program_search(asked_of(what), sought, progress, lambda _: None)
             if "program" in what
-            else tunes.begin_design(what["design"], sought, what["engine"], what["matrix"], progress)
+            else tunes.begin_design_search(what["design"], sought, what["engine"], what["matrix"], progress)
         )
-    return not tunes.carry_out(begun, partial(watch_step, quiet=False, tell=progress)).interrupted
+    return not tunes.finish_search(begun, partial(watch_step, quiet=False, tell=progress)).interrupted
 
 
 def part_of(chosen: argparse.Namespace) -> Path | None:

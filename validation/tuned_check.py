@@ -23,7 +23,7 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_design
 from envmatrix.results import RunFolder
 from envmatrix.search.space import Space
-from envmatrix.search.steps import row_of
+from envmatrix.search.steps import find_row
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.progress import ProgressCallback
@@ -101,11 +101,11 @@ def write_claim(folder: Path, what: Mapping[str, Any], most: int | None) -> None
     body: dict[str, Any] = {
         "of": words_of(what), "subject": what, "recipe": dict(result.answer.tried), "claimed": result.gain,
         "interval": result.interval, "spent_s": result.answer.spent_s, "recommended": bool(result.settings),
-        "budget_s": StudyFolder(folder).load().budget, "matrix": tunes._matrix_of(StudyFolder(folder)).digest,
+        "budget_s": StudyFolder(folder).load().budget, "matrix": tunes._study_matrix(StudyFolder(folder)).digest,
     }  # fmt: skip
     if result.settings:
         arm = last.arms[-1]
-        row, named = row_of(search.space, last, arm), search.space.named
+        row, named = find_row(search.space, last, arm), search.space.named
         best = named_of(result, row, most)
         body |= {"name": arm.runs, "row": _levels(search.space, row), "levels": last.environments[arm.runs].levels,
                  "named": {name: _levels(search.space, named[name]) for name in best}}  # fmt: skip
@@ -128,7 +128,7 @@ def named_of(result: tunes.TuneResult, own: int, most: int | None) -> list[str]:
     rows = {name: row for name, row in search.space.named.items() if allowed[row] and row != own}
     if not rows:
         return []
-    mean, _ = search.posterior(batches).of_rows(list(rows.values()), search.columns[list(rows.values())])
+    mean, _ = search.posterior(batches).gain_distribution(list(rows.values()), search.columns[list(rows.values())])
     gains = dict(zip(rows, mean.tolist(), strict=True))
     return sorted(gains, key=lambda name: -gains[name])[:most]
 
@@ -182,7 +182,7 @@ def _text(row: Mapping[str, str]) -> str:
 
 def matrix_of(check: Check, folder: Path) -> Matrix:
     """Return the matrix of a check of the recipes that searches confirmed; ``folder``: one of these tries."""
-    study, matrix = StudyFolder(folder).load(), tunes._matrix_of(StudyFolder(folder))
+    study, matrix = StudyFolder(folder).load(), tunes._study_matrix(StudyFolder(folder))
     kept = study.design.model_dump(mode="json", exclude_defaults=True)
     kept = {key: value for key, value in kept.items() if key not in _OF_A_SEARCH}
     blocks = check.blocks
@@ -201,7 +201,7 @@ def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:
         experiment = runs.reopen_run(check.run.path, matrix=what.get("matrix"), progress=progress)
     else:
         command = ("selfbench", *sys.argv[1:])
-        experiment = runs.begin(
+        experiment = runs.begin_run(
             _DESIGN,
             Overrides(),
             matrix=matrix_of(check, folder),
@@ -209,7 +209,7 @@ def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:
             command=command,
             progress=progress,
         )
-    result = runs.carry_out(experiment, runs.telling(progress))
+    result = runs.finish_run(experiment, runs.line_progress_watch(progress))
     if not (result.interrupted or check.is_over):
         raise NothingRanError(f"{check.path.name} of {', '.join(check.of)} ended too soon: {result.why}",
                               remedy=f"its logs are in {experiment.folder.logs}")  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 
 from envmatrix.search.steps import within_s
 from envmatrix.stats.analysis import between, estimate
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from validation.measured_parts import trials_of
 from validation.tuned_check import check_of, claim_of
 
@@ -40,7 +40,7 @@ def verdict_of(part: Path, folder: Path) -> dict[str, Any] | None:
         return None
     run = check.run.load()
     trials = list(trials_of(check.run, run.plan))
-    measured = fold(run.plan, trials)
+    measured = fold_trials(run.plan, trials)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
     arms = {arm.environment: arm for arm in run.arms if arm.reference and not (arm.is_control or arm.is_alone)}
     own = arms[check.of[folder.name]]

@@ -34,7 +34,7 @@ from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.system.atomic_files import append_line, read_whole_lines, write_whole
 from validation import measured_parts as parts
 from validation import precision
@@ -68,7 +68,7 @@ def decisions(plan: Plan, trials: Sequence[Trial]) -> Iterator[Effect]:
         whole, two = [block for block in blocks if len(block) == len(pair)], replace(plan, arms=arms)
         for first in range(0, len(whole) - plan.min_blocks + 1, plan.min_blocks):
             part = itertools.chain.from_iterable(whole[first : first + plan.min_blocks])
-            [effect] = estimate(two, fold(two, part), metrics=()).primary_effects()
+            [effect] = estimate(two, fold_trials(two, part), metrics=()).primary_effects()
             yield effect
 
 
@@ -158,7 +158,7 @@ def effects_of(folder: RunFolder) -> Try:
     """Return environment -> (ratio, half-width, verdict) of a run; one without an interval is as wide as can be."""
     run = folder.load()
     trials = parts.trials_of(folder, run.plan)
-    found = estimate(run.plan, fold(run.plan, trials), workloads=run.workloads, metrics=())
+    found = estimate(run.plan, fold_trials(run.plan, trials), workloads=run.workloads, metrics=())
     return {
         effect.environment: (effect.ratio, math.inf if effect.half_width is None else effect.half_width, effect.verdict)
         for effect in found.primary_effects()

@@ -48,15 +48,15 @@ def collect(
     ``steal_ticks`` the machine's stolen ticks during the timed part.
     """
     torch = sys.modules.get("torch")
-    before = first["affinity_before"]
+    earlier_affinity = first["affinity_before"]
     cpu = dict(
         machine.cpu(),
-        affinity_before=before,
+        affinity_before=earlier_affinity,
         affinity_after=affinity_after,
         affinity_end=attempt(machine.affinity),
     )
     return {
-        "openmp": attempt(lambda: openmp.collect(before)),
+        "openmp": attempt(lambda: openmp.collect(earlier_affinity)),
         "malloc": attempt(malloc.collect),
         "blas": attempt(blas.collect),
         "torch": attempt(lambda: pytorch.collect(torch)) if torch else None,
@@ -76,6 +76,6 @@ def collect(
         "xla": attempt(xla.collect) if torch else None,
         "packages": attempt(packages.collect),
         "libraries": attempt(machine.libraries),
-        "preloaded": attempt(lambda: outside.preloaded(outside.wanted(), machine.libraries())),
+        "preloaded": attempt(lambda: outside.preloaded(outside.preload_names(), machine.libraries())),
         "variables": first["variables"],
     }

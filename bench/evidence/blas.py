@@ -16,7 +16,7 @@ def collect() -> dict[str, Any]:
 
     PyTorch's wheels hold MKL inside libtorch_cpu, so the owner is that file and ``built_with`` says mkl.
     """
-    path = dynamic.owner("sgemm_") or dynamic.owner("cblas_sgemm")
+    path = dynamic.symbol_owner("sgemm_") or dynamic.symbol_owner("cblas_sgemm")
     return {
         "library": dynamic.short_name(path) if path else None,
         "path": os.path.realpath(path) if path else None,
@@ -27,8 +27,8 @@ def collect() -> dict[str, Any]:
 
 
 def _from_config(pattern: str) -> str | None:
-    found = re.search(pattern, sys.modules["torch"].__config__.show())
-    return found[1] if found else None
+    match = re.search(pattern, sys.modules["torch"].__config__.show())
+    return match[1] if match else None
 
 
 def _built_with() -> str | None:

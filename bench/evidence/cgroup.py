@@ -14,12 +14,12 @@ _UNLIMITED = 1 << 60  # version 1 writes "no limit" as a number near 2**63
 
 def memberships() -> dict[str, str]:
     """Return {controller: path} from /proc/self/cgroup; version 2 is the controller ''."""
-    found = {}
+    paths = {}
     for line in (text("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
-            found[controller] = path
-    return found
+            paths[controller] = path
+    return paths
 
 
 def memory_limit_bytes() -> int | None:
@@ -40,8 +40,8 @@ def oom_kills() -> int | None:
 
 def memory_ran_out(kills: int | None) -> str:
     """Say how many processes were killed beyond ``kills``: not every engine tells it of a container's children."""
-    now = attempt(oom_kills)
-    killed = now - kills if now is not None and kills is not None else 0
+    kills_now = attempt(oom_kills)
+    killed = kills_now - kills if kills_now is not None and kills is not None else 0
     return f" as memory ran out ({killed} killed by the kernel)" if killed > 0 else ""
 
 
@@ -62,14 +62,14 @@ def cpu_limit() -> float | None:
 
 def cpu_periods() -> tuple[int, int] | None:
     """Return how many periods of the tightest CPU quota its group has run in, and in how many it used it up."""
-    for folder in by_quota():
-        found = cpu_stat(folder)
-        if "nr_periods" in found:
-            return found["nr_periods"], found["nr_throttled"]
+    for folder in groups_by_quota():
+        counts = cpu_stat(folder)
+        if "nr_periods" in counts:
+            return counts["nr_periods"], counts["nr_throttled"]
     return None
 
 
-def by_quota() -> list[str]:
+def groups_by_quota() -> list[str]:
     """Return the groups of CPU time, that of the tightest quota first: those below it count nothing of it."""
     quotas = _quotas()
     return sorted(folders("cpu"), key=lambda folder: quotas.get(folder, math.inf))
@@ -81,24 +81,24 @@ def cpu_stat(folder: str) -> dict[str, int]:
 
 
 def _quotas() -> dict[str, float]:
-    found = {}
+    quotas = {}
     for folder in folders("cpu"):
         quota, period = number(folder + "/cpu.cfs_quota_us"), number(folder + "/cpu.cfs_period_us")
         if quota is not None and period and quota > 0:
-            found[folder] = quota / period
+            quotas[folder] = quota / period
         words = (text(folder + "/cpu.max") or "").split()
         if len(words) == 2 and words[0] != "max":
-            found[folder] = int(words[0]) / int(words[1])
-    return found
+            quotas[folder] = int(words[0]) / int(words[1])
+    return quotas
 
 
 def cpu_set() -> str | None:
     """Return the CPU list of this group, as the kernel writes it, or None."""
     for folder in folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            found = text(f"{folder}/{name}")
-            if found:
-                return found
+            cpus = text(f"{folder}/{name}")
+            if cpus:
+                return cpus
     return None
 
 
@@ -119,16 +119,16 @@ def _values(controller: str, *names: str) -> Iterator[int]:
 def folders(controller: str) -> Iterator[str]:
     """Yield this process's group folder and its parents, nearest first, in both versions' places."""
     groups = memberships()
-    places = []
+    mount_places = []
     if controller in groups:
         mounts = {"cpu": ("cpu", "cpu,cpuacct")}.get(controller, (controller,))
-        places += [(f"{_ROOT}/{mount}", groups[controller]) for mount in mounts]
+        mount_places += [(f"{_ROOT}/{mount}", groups[controller]) for mount in mounts]
     if "" in groups:
-        places += [(_ROOT, groups[""]), (_ROOT + "/unified", groups[""])]
-    for mount, group in places:
+        mount_places += [(_ROOT, groups[""]), (_ROOT + "/unified", groups[""])]
+    for mount, group in mount_places:
         # A container sees the host's path in /proc but its own group at the mount's root, so go up to it.
-        parts = [part for part in group.split("/") if part]
-        for depth in range(len(parts), -1, -1):
-            folder = "/".join([mount, *parts[:depth]])
+        path_parts = [part for part in group.split("/") if part]
+        for depth in range(len(path_parts), -1, -1):
+            folder = "/".join([mount, *path_parts[:depth]])
             if os.path.isdir(folder):
                 yield folder

@@ -17,19 +17,19 @@ from bench.variables import shown
 #: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
 _HIDDEN = ("/etc/nccl.conf", "~/.nccl.conf")
 #: The library of PyTorch that calls NCCL (or RCCL, which has the same functions), and one of them.
-_OF_TORCH, _FUNCTION = ("libtorch_cuda.so", "libtorch_hip.so"), "ncclAllReduce"
+_TORCH_LIBRARIES, _FUNCTION = ("libtorch_cuda.so", "libtorch_hip.so"), "ncclAllReduce"
 _PREFIXES = ("GLOO_", "NCCL_", "TORCH_NCCL_", "UCX_", "FI_")
 
 
 def collect() -> dict[str, Any]:
     """Return the evidence on collective communication."""
     torch = sys.modules["torch"]
-    here, bound = attempt(torch.distributed.is_available), attempt(bound_nccl)
+    is_available, bound = attempt(torch.distributed.is_available), attempt(bound_nccl)
     return {
-        "available": here,
-        "gloo": attempt(torch.distributed.is_gloo_available) if here else None,
-        "nccl": attempt(torch.distributed.is_nccl_available) if here else None,
-        "mpi": attempt(torch.distributed.is_mpi_available) if here else None,
+        "available": is_available,
+        "gloo": attempt(torch.distributed.is_gloo_available) if is_available else None,
+        "nccl": attempt(torch.distributed.is_nccl_available) if is_available else None,
+        "mpi": attempt(torch.distributed.is_mpi_available) if is_available else None,
         "nccl_version": bound and bound["version"],
         "nccl_built_with": attempt(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
         "nccl_loaded": bound,
@@ -51,7 +51,7 @@ def hidden_settings(paths: Iterable[str]) -> dict[str, dict[str, str]]:
 def _settings(path: str) -> dict[str, str]:
     with open(path, encoding="utf-8", errors="replace") as file:
         pairs = (line.split("#", 1)[0].partition("=") for line in file)
-        return {name.strip(): shown(name.strip(), value.strip()) for name, found, value in pairs if found}
+        return {name.strip(): shown(name.strip(), value.strip()) for name, separator, value in pairs if separator}
 
 
 def bound_nccl() -> dict[str, str] | None:
@@ -60,8 +60,8 @@ def bound_nccl() -> dict[str, str] | None:
     ncclGetVersion answers 22703 for 2.27.3.
     """
     for torch in dynamic.loaded_paths():
-        if os.path.basename(torch).startswith(_OF_TORCH):
-            path = attempt(partial(dynamic.bound, torch, _FUNCTION)) or dynamic.owner(
+        if os.path.basename(torch).startswith(_TORCH_LIBRARIES):
+            path = attempt(partial(dynamic.bound_owner, torch, _FUNCTION)) or dynamic.symbol_owner(
                 _FUNCTION, os.path.basename(torch)
             )
             if path is None:

@@ -19,16 +19,16 @@ _LIBRARIES = ("libcuda", "libcudart", "libcudnn", "libcublas", "libcublasLt", "l
 def collect() -> dict[str, Any]:
     """Return the evidence on CUDA; where there is none it still says why (driver, libraries, this torch)."""
     torch = sys.modules["torch"]
-    used = attempt(torch.cuda.is_initialized)  # before anything here is asked of a GPU
+    is_initialized = attempt(torch.cuda.is_initialized)  # before anything here is asked of a GPU
     paths = attempt(dynamic.loaded_paths) or []
     return {
-        "used": used,
+        "used": is_initialized,
         "built_with": attempt(lambda: torch.version.cuda),
         "available": attempt(torch.cuda.is_available),
         "driver": attempt(_kernel_driver),
         "driver_cuda": attempt(lambda: _driver_cuda(paths)),
         "cudnn": attempt(torch.backends.cudnn.version),
-        "libraries": loaded(paths),
+        "libraries": libraries_by_family(paths),
         "devices": attempt(lambda: _devices(torch)),
         "settings": attempt(lambda: _settings(torch)),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -36,20 +36,20 @@ def collect() -> dict[str, Any]:
     }
 
 
-def loaded(paths: Iterable[str]) -> dict[str, list[str]]:
+def libraries_by_family(paths: Iterable[str]) -> dict[str, list[str]]:
     """Return {family: [paths]} of the CUDA libraries that are mapped: what serves, not what is installed."""
-    found: dict[str, list[str]] = {}
+    families: dict[str, list[str]] = {}
     for path in paths:
         family = os.path.basename(path).split(".so", 1)[0]
         if family in _LIBRARIES:
-            found.setdefault(family, []).append(os.path.realpath(path))
-    return found
+            families.setdefault(family, []).append(os.path.realpath(path))
+    return families
 
 
 def _kernel_driver() -> str | None:
     """Return the version of the kernel's driver from /proc, which needs no library."""
-    found = re.search(r"Module\s+([0-9.]+)", text("/proc/driver/nvidia/version") or "")
-    return found[1] if found else None
+    match = re.search(r"Module\s+([0-9.]+)", text("/proc/driver/nvidia/version") or "")
+    return match[1] if match else None
 
 
 def _driver_cuda(paths: Iterable[str]) -> str | None:
@@ -99,8 +99,8 @@ def rounds_to_tf32(torch: Any, device: str) -> bool:
     Variables such as NVIDIA_TF32_OVERRIDE act below torch, whose flags then still say the opposite.
     """
     number = 1 + 2.0**-12
-    left = torch.full((64, 64), number, device=device)
-    return (left @ torch.eye(64, device=device))[0, 0].item() != number
+    left_factor = torch.full((64, 64), number, device=device)
+    return (left_factor @ torch.eye(64, device=device))[0, 0].item() != number
 
 
 def _module_loading() -> str | None:

@@ -37,19 +37,19 @@ def library(path: str) -> ctypes.CDLL:
     return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
 
 
-def scopes(of: str = "libtorch_cpu.so") -> Iterator[ctypes.CDLL]:
+def search_scopes(library_name: str = "libtorch_cpu.so") -> Iterator[ctypes.CDLL]:
     """Yield what to search, in the linker's order: the global scope, then a library of PyTorch and its needs."""
     yield ctypes.CDLL(None)
     for path in attempt(loaded_paths) or []:
-        if os.path.basename(path).startswith(of):
+        if os.path.basename(path).startswith(library_name):
             handle = attempt(partial(library, path))
             if handle is not None:
                 yield handle
 
 
-def owner(symbol: str, of: str = "libtorch_cpu.so") -> str | None:
+def symbol_owner(symbol: str, library_name: str = "libtorch_cpu.so") -> str | None:
     """Return the path of the library whose ``symbol`` serves torch, or None when nobody defines it."""
-    for handle in scopes(of):
+    for handle in search_scopes(library_name):
         path = attempt(partial(_owner_in, handle, symbol))
         if path and ".so" in os.path.basename(path):
             return path
@@ -58,15 +58,15 @@ def owner(symbol: str, of: str = "libtorch_cpu.so") -> str | None:
     return None
 
 
-def bound(path: str, symbol: str) -> str | None:
+def bound_owner(path: str, symbol: str) -> str | None:
     """Return the path of the library whose ``symbol`` a loaded library calls; None if it was not bound yet.
 
     Its own table of addresses says it: what was loaded later, or to its own needs alone, is not what it calls.
     """
-    slot, base = elf.jump_slot(path, symbol), dict(_loaded()).get(path)
+    slot, base = elf.jump_slot(path, symbol), dict(_loaded_objects()).get(path)
     address = ctypes.c_void_p.from_address(base + slot).value if slot is not None and base else None
-    found = _file_of(ctypes.c_void_p(address)) if address else None
-    return found if found != path else None
+    file = _file_of(ctypes.c_void_p(address)) if address else None
+    return file if file != path else None
 
 
 def _first_library_with(symbol: str) -> str | None:
@@ -76,8 +76,8 @@ def _first_library_with(symbol: str) -> str | None:
     for it with a stub of its own; calls still go to the first library: https://www.airs.com/blog/archives/41
     """
     for path in _link_order():
-        found = attempt(partial(_owner_of, path, symbol))
-        if found and os.path.realpath(found) == os.path.realpath(path):
+        owner_path = attempt(partial(_owner_of, path, symbol))
+        if owner_path and os.path.realpath(owner_path) == os.path.realpath(path):
             return path
     return None
 
@@ -92,20 +92,20 @@ class _Object(ctypes.Structure):
 
 def _link_order() -> list[str]:
     """Return the loaded libraries in the order in which the linker searches them: preloaded ones first."""
-    return [name for name, _ in _loaded()]
+    return [name for name, _ in _loaded_objects()]
 
 
-def _loaded() -> list[tuple[str, int]]:
+def _loaded_objects() -> list[tuple[str, int]]:
     """Return path and base of each loaded library, in the order in which the linker searches them."""
-    found = []
+    objects = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
-    def note(one: Any, _size: int, _data: int) -> int:
-        found.append((os.fsdecode(one.contents.name or b""), one.contents.base or 0))
+    def note(info: Any, _size: int, _data: int) -> int:
+        objects.append((os.fsdecode(info.contents.name or b""), info.contents.base or 0))
         return 0
 
     ctypes.CDLL(None).dl_iterate_phdr(note, None)
-    return [one for one in found if "/" in one[0]]
+    return [info for info in objects if "/" in info[0]]
 
 
 def _owner_in(handle: ctypes.CDLL, symbol: str) -> str | None:
@@ -129,7 +129,7 @@ def short_name(path: str) -> str:
     return re.split(r"-[0-9a-f.]+$", stem)[0]
 
 
-def call(handle: ctypes.CDLL, name: str, result: Any = ctypes.c_int) -> Any:
+def call_function(handle: ctypes.CDLL, name: str, result: Any = ctypes.c_int) -> Any:
     """Call a C function without arguments, or return None where the library does not have it."""
     function = getattr(handle, name, None)
     if function is None:

@@ -32,8 +32,8 @@ def defines(path: str, symbol: str) -> bool:
         tables = _tables(content, segments)
         if not {_STRTAB, _SYMTAB, _GNU_HASH} <= set(tables):
             return False
-        places = {tag: _offset(address, segments) for tag, address in tables.items()}
-        return _found(content, symbol.encode(), places[_GNU_HASH], places[_SYMTAB], places[_STRTAB])
+        offsets = {tag: _offset(address, segments) for tag, address in tables.items()}
+        return _is_in_hash_table(content, symbol.encode(), offsets[_GNU_HASH], offsets[_SYMTAB], offsets[_STRTAB])
 
 
 def jump_slot(path: str, symbol: str) -> int | None:
@@ -51,7 +51,7 @@ def jump_slot(path: str, symbol: str) -> int | None:
     return None
 
 
-def needed(path: str) -> list[str] | None:
+def needed_libraries(path: str) -> list[str] | None:
     """Return the names of the libraries that a program's file says it needs, None: no loader has to do with it.
 
     OSError, ValueError: not to be read.
@@ -70,11 +70,11 @@ def _segments(content: Bytes) -> list[_Segment]:
         raise ValueError("no 64-bit little-endian ELF file")
     (start,) = struct.unpack_from("<Q", content, 32)
     size, count = struct.unpack_from("<HH", content, 54)
-    found = []
+    segments = []
     for number in range(count):
         kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", content, start + number * size)
-        found.append(_Segment(kind, offset, address, length))
-    return found
+        segments.append(_Segment(kind, offset, address, length))
+    return segments
 
 
 def _dynamic(content: Bytes, segments: list[_Segment]) -> Iterator[tuple[int, int]]:
@@ -95,20 +95,20 @@ def _offset(address: int, segments: list[_Segment]) -> int:
     raise ValueError("a table lies in no segment")
 
 
-def _found(content: Bytes, symbol: bytes, table: int, symbols: int, names: int) -> bool:
-    count, first, words, _ = struct.unpack_from("<4I", content, table)
+def _is_in_hash_table(content: Bytes, symbol: bytes, table: int, symbols: int, names: int) -> bool:
+    count, first_symbol, words, _ = struct.unpack_from("<4I", content, table)
     buckets = table + 16 + 8 * words
-    wanted = _hash(symbol)
-    (at,) = struct.unpack_from("<I", content, buckets + 4 * (wanted % count))
-    while at >= first:
-        (found,) = struct.unpack_from("<I", content, buckets + 4 * count + 4 * (at - first))
-        name, _, _, section = struct.unpack_from("<IBBH", content, symbols + at * _SYMBOL_BYTES)
-        whole = content[names + name : names + name + len(symbol) + 1]
-        if found | 1 == wanted | 1 and section and whole == symbol + b"\0":
+    symbol_hash = _hash(symbol)
+    (index,) = struct.unpack_from("<I", content, buckets + 4 * (symbol_hash % count))
+    while index >= first_symbol:
+        (chain_hash,) = struct.unpack_from("<I", content, buckets + 4 * count + 4 * (index - first_symbol))
+        name, _, _, section = struct.unpack_from("<IBBH", content, symbols + index * _SYMBOL_BYTES)
+        full_name = content[names + name : names + name + len(symbol) + 1]
+        if chain_hash | 1 == symbol_hash | 1 and section and full_name == symbol + b"\0":
             return True
-        if found & 1:
+        if chain_hash & 1:
             return False
-        at += 1
+        index += 1
     return False
 
 

@@ -37,4 +37,4 @@ def _cpp_wrapped() -> bool:
 
     torch's own list of them is emptied where its caches are off, as they are here.
     """
-    return any(type(one) is ModuleType and _ENTRY in one.__name__ for one in gc.get_objects())
+    return any(type(item) is ModuleType and _ENTRY in item.__name__ for item in gc.get_objects())

@@ -50,13 +50,13 @@ _INSTRUCTION_SETS = """
 
 
 def _topology(name: str) -> set[str]:
-    places = set()
+    values = set()
     for folder in os.listdir(_CPUS):
         if re.fullmatch(r"cpu\d+", folder):
             value = text(f"{_CPUS}/{folder}/topology/{name}")
             if value is not None:
-                places.add(value)
-    return places
+                values.add(value)
+    return values
 
 
 def _physical_cores() -> int | None:
@@ -88,12 +88,12 @@ def _thread_affinity() -> dict[str, int]:
 
 def frequency() -> float | None:
     """Return the mean clock in MHz, as the kernel tells it now, of the CPUs that this process may run on, or None."""
-    mine, speeds, cpu = set(affinity()), [], None
+    own_cpus, speeds, cpu = set(affinity()), [], None
     for line in (text("/proc/cpuinfo") or "").splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
         if name == "processor":
             cpu = int(value)
-        elif name == "cpu MHz" and cpu in mine:
+        elif name == "cpu MHz" and cpu in own_cpus:
             speeds.append(float(value))
     return sum(speeds) / len(speeds) if speeds else None
 
@@ -118,8 +118,8 @@ def system() -> dict[str, Any]:
 
 def _distribution() -> str | None:
     with open("/etc/os-release", encoding="utf-8") as file:
-        found = re.search(r'^PRETTY_NAME="?([^"\n]*)', file.read(), re.MULTILINE)
-    return found[1] if found else None
+        match = re.search(r'^PRETTY_NAME="?([^"\n]*)', file.read(), re.MULTILINE)
+    return match[1] if match else None
 
 
 def libraries() -> list[str]:

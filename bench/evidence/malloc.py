@@ -46,13 +46,13 @@ Read = tuple[Optional[str], Mapping[str, Any]]
 
 def collect() -> dict[str, Any] | None:
     """Return the evidence on the allocator."""
-    path = dynamic.owner("malloc")
+    path = dynamic.symbol_owner("malloc")
     if path is None:
         return None
     library = dynamic.short_name(path)
     handle = dynamic.library(path)
     version, options = _READERS.get(library, _nothing)(handle)
-    refused = attempt(lambda: sorted(refusals.refused(library, path, options, os.environ, _tunables())))
+    refused = attempt(lambda: sorted(refusals.rejected_settings(library, path, options, os.environ, _tunables())))
     arenas = attempt(lambda: _arenas(handle)) if library == "libc" else None
     return {
         "library": library, "path": os.path.realpath(path), "version": version, "options": options, "refused": refused,
@@ -80,7 +80,7 @@ def _mallctl(handle: ctypes.CDLL, name: str, kind: Any) -> Any:
 
 
 def _mimalloc(handle: ctypes.CDLL) -> Read:
-    number = attempt(lambda: dynamic.call(handle, "mi_version"))
+    number = attempt(lambda: dynamic.call_function(handle, "mi_version"))
     # 209 is 2.0.9, and five digits are 3.1.0 and later: MI_MALLOC_VERSION in mimalloc.h
     version = None
     if number:
@@ -105,8 +105,8 @@ def _tcmalloc_version(handle: ctypes.CDLL) -> str:
 
 def _tcmalloc_property(handle: ctypes.CDLL, name: str) -> int | None:
     value = ctypes.c_size_t()
-    found = handle.MallocExtension_GetNumericProperty(name.encode(), ctypes.byref(value))
-    return value.value if found else None
+    is_known = handle.MallocExtension_GetNumericProperty(name.encode(), ctypes.byref(value))
+    return value.value if is_known else None
 
 
 def _glibc(handle: ctypes.CDLL) -> Read:
@@ -124,26 +124,26 @@ def _arenas(handle: ctypes.CDLL) -> int:
         raise OSError(ctypes.get_errno(), "open_memstream")
     handle.malloc_info(0, stream)
     handle.fclose(stream)
-    found = (text.value or b"").count(b"<heap nr=")
+    heap_count = (text.value or b"").count(b"<heap nr=")
     handle.free(text)
-    return found
+    return heap_count
 
 
 def _tunables() -> dict[str, int]:
     """Return glibc's tunables as its own loader understood them (glibc 2.33+ lists them); {} where it lists none."""
     loader = next(path for path in dynamic.loaded_paths() if re.search(r"/ld-(linux[^/]*|2[^/]*)\.so", path))
-    shown = subprocess.run(
+    result = subprocess.run(
         [loader, "--list-tunables"], capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL
     )
-    found = re.findall(r"^(glibc\.[\w.]+): (-?\w+)", shown.stdout.decode(errors="replace"), re.MULTILINE)
-    return {name: int(value, 0) for name, value in found}
+    tunables = re.findall(r"^(glibc\.[\w.]+): (-?\w+)", result.stdout.decode(errors="replace"), re.MULTILINE)
+    return {name: int(value, 0) for name, value in tunables}
 
 
 def _set_tunables(listed: Mapping[str, int]) -> dict[str, int]:
-    asked = os.environ.get("GLIBC_TUNABLES", "")
-    found = {name[len(_MALLOC) :]: value for name, value in listed.items() if name.startswith(_MALLOC)}
+    requested = os.environ.get("GLIBC_TUNABLES", "")
+    malloc_tunables = {name[len(_MALLOC) :]: value for name, value in listed.items() if name.startswith(_MALLOC)}
     # glibc lists 0 for what nobody set, and an unknown is never 0 in a record.
-    return {name: value for name, value in found.items() if value or f"malloc.{name}=" in asked}
+    return {name: value for name, value in malloc_tunables.items() if value or f"malloc.{name}=" in requested}
 
 
 def _settings(prefix: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from bench.evidence.reading import attempt, fields, number, selected
 _THP = "/sys/kernel/mm/transparent_hugepage"
 
 
-def asked_of(process: int | str, policy: bool = True) -> dict[str, Any]:
+def memory_requests(process: int | str, policy: bool = True) -> dict[str, Any]:
     """Return what a process, by its id, has asked of the kernel for its memory, or was asked for it before.
 
     Its ``policy`` takes milliseconds to read: the kernel counts pages.
@@ -30,23 +30,23 @@ def _policy(process: int | str) -> str:
 
 def collect() -> dict[str, Any]:
     """Return the evidence on memory; sizes in bytes."""
-    total = fields("/proc/meminfo")
+    memory_info = fields("/proc/meminfo")
     rollup = fields("/proc/self/smaps_rollup")
     return {
         "thp": selected(_THP + "/enabled"),
         "thp_defrag": selected(_THP + "/defrag"),
         "huge_pages_bytes": attempt(lambda: _kilobytes(rollup["AnonHugePages"])),
-        "hugetlb_pages": attempt(lambda: int(total["HugePages_Total"])),
+        "hugetlb_pages": attempt(lambda: int(memory_info["HugePages_Total"])),
         "numa_nodes": attempt(lambda: sum(bool(re.fullmatch(r"node\d+", name)) for name in os.listdir(_NODES))),
         "numa_balancing": number("/proc/sys/kernel/numa_balancing"),
         "nodes_allowed": fields("/proc/self/status").get("Mems_allowed_list"),
-        "total_bytes": attempt(lambda: _kilobytes(total["MemTotal"])),
+        "total_bytes": attempt(lambda: _kilobytes(memory_info["MemTotal"])),
         "limit_bytes": attempt(cgroup.memory_limit_bytes),
         "shm_bytes": attempt(_shm_bytes),
         "overcommit": number("/proc/sys/vm/overcommit_memory"),
         "swappiness": number("/proc/sys/vm/swappiness"),
         "page_bytes": attempt(lambda: os.sysconf("SC_PAGE_SIZE")),
-        **asked_of("self"),
+        **memory_requests("self"),
     }
 
 
@@ -58,5 +58,5 @@ def _kilobytes(value: str) -> int:
 
 
 def _shm_bytes() -> int:
-    found = os.statvfs("/dev/shm")
-    return found.f_frsize * found.f_blocks
+    file_system = os.statvfs("/dev/shm")
+    return file_system.f_frsize * file_system.f_blocks

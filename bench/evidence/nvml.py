@@ -43,9 +43,9 @@ class _Process(ctypes.Structure):  # nvmlProcessInfo_t of the _v3 functions
 
 def throttle_reasons(bits: int) -> list[str]:
     """Return the names of the reasons in a bit set, lowest bit first; an unknown bit is shown in hex."""
-    known = [name for bit, name in _THROTTLE.items() if bits & bit]
-    rest = bits & ~sum(_THROTTLE)
-    return known + ([hex(rest)] if rest else [])
+    names = [name for bit, name in _THROTTLE.items() if bits & bit]
+    unknown_bits = bits & ~sum(_THROTTLE)
+    return names + ([hex(unknown_bits)] if unknown_bits else [])
 
 
 class Nvml:
@@ -121,9 +121,9 @@ class Nvml:
         }
 
     def _pair(self, name: str, handle: ctypes.c_void_p) -> dict[str, bool]:
-        now, later = ctypes.c_uint(), ctypes.c_uint()
-        self._call(name, handle, ctypes.byref(now), ctypes.byref(later))
-        return {"current": bool(now.value), "pending": bool(later.value)}
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        self._call(name, handle, ctypes.byref(current), ctypes.byref(pending))
+        return {"current": bool(current.value), "pending": bool(pending.value)}
 
     def _memory(self, handle: ctypes.c_void_p) -> dict[str, int]:
         memory = _Memory()
@@ -133,6 +133,6 @@ class Nvml:
     def _processes(self, handle: ctypes.c_void_p) -> list[int]:
         """Return the process numbers of all who compute on the GPU (the driver's view: those of the host)."""
         count = ctypes.c_uint(_MOST_PROCESSES)
-        found = (_Process * _MOST_PROCESSES)()
-        self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), found)
-        return sorted(found[index].pid for index in range(count.value))
+        processes = (_Process * _MOST_PROCESSES)()
+        self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), processes)
+        return sorted(processes[index].pid for index in range(count.value))

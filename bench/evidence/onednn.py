@@ -21,8 +21,8 @@ def collect() -> dict[str, Any] | None:
     torch = sys.modules["torch"]
     if not torch.backends.mkldnn.is_available():
         return None
-    said, sums = _verbose_lines(torch)
-    return dict(described(said), rounds=sums != _SUM)
+    verbose_lines, sums = _verbose_lines(torch)
+    return dict(described(verbose_lines), rounds=sums != _SUM)
 
 
 #: So many channels fill the tiles of AMX: with fewer, some of oneDNN's kernels for it are not taken (ic % 32 in
@@ -49,8 +49,8 @@ def described(text: str) -> dict[str, Any]:
 
 
 def _first(pattern: str, text: str) -> str | None:
-    found = re.search(pattern, text)
-    return found[1].strip() if found else None
+    match = re.search(pattern, text)
+    return match[1].strip() if match else None
 
 
 def _verbose_lines(torch: Any) -> tuple[str, float]:
@@ -61,7 +61,7 @@ def _verbose_lines(torch: Any) -> tuple[str, float]:
     sys.stdout.flush()
     flush(None)
     with tempfile.TemporaryFile() as file:
-        kept = os.dup(1)
+        saved_stdout = os.dup(1)
         try:
             os.dup2(file.fileno(), 1)
             with torch.no_grad(), mode.verbose(mode.VERBOSE_ON_CREATION):
@@ -69,7 +69,7 @@ def _verbose_lines(torch: Any) -> tuple[str, float]:
                 sums = convolve(images, weights, padding=1)[0, 0, 4, 4].item()
             flush(None)
         finally:
-            os.dup2(kept, 1)
-            os.close(kept)
+            os.dup2(saved_stdout, 1)
+            os.close(saved_stdout)
         file.seek(0)
         return attempt(lambda: file.read().decode(errors="replace")) or "", sums

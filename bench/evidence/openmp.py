@@ -35,24 +35,24 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
     To be called before anything else computes: later its threads would not be the program's own.
     """
     workers = attempt(teams.workers)
-    path = dynamic.owner("GOMP_parallel") or dynamic.owner("__kmpc_fork_call")
+    path = dynamic.symbol_owner("GOMP_parallel") or dynamic.symbol_owner("__kmpc_fork_call")
     if path is None:
         return None
     handle = dynamic.library(path)
-    bind = attempt(lambda: dynamic.call(handle, "omp_get_proc_bind"))
+    bind = attempt(lambda: dynamic.call_function(handle, "omp_get_proc_bind"))
     settings = attempt(lambda: displayed_settings(path, affinity_before or [])) or {}
-    blocktime = attempt(lambda: dynamic.call(handle, "kmp_get_blocktime"))
+    blocktime = attempt(lambda: dynamic.call_function(handle, "kmp_get_blocktime"))
     spins = settings.get("GOMP_SPINCOUNT")
     return {
         "library": dynamic.short_name(path),
         "path": os.path.realpath(path),
         "version": attempt(lambda: _version(path)),
         "specification": settings.get("_OPENMP"),
-        "threads": attempt(lambda: dynamic.call(handle, "omp_get_max_threads")),
-        "processors": attempt(lambda: dynamic.call(handle, "omp_get_num_procs")),
-        "places": attempt(lambda: dynamic.call(handle, "omp_get_num_places")),
-        "dynamic": attempt(lambda: dynamic.call(handle, "omp_get_dynamic")),
-        "thread_limit": attempt(lambda: dynamic.call(handle, "omp_get_thread_limit")),
+        "threads": attempt(lambda: dynamic.call_function(handle, "omp_get_max_threads")),
+        "processors": attempt(lambda: dynamic.call_function(handle, "omp_get_num_procs")),
+        "places": attempt(lambda: dynamic.call_function(handle, "omp_get_num_places")),
+        "dynamic": attempt(lambda: dynamic.call_function(handle, "omp_get_dynamic")),
+        "thread_limit": attempt(lambda: dynamic.call_function(handle, "omp_get_thread_limit")),
         "proc_bind": None if bind is None else _PROC_BIND.get(bind),
         "blocktime": blocktime,
         "affinity": settings.get("KMP_AFFINITY") or settings.get("OMP_PLACES") or None,
@@ -73,8 +73,8 @@ def displayed_settings(path: str, cpus: Iterable[int]) -> dict[str, str]:
     """Return the settings that the runtime took, as it prints them for OMP_DISPLAY_ENV=VERBOSE."""
     argv = [sys.executable, "-S", "-c", _DISPLAY, path, ",".join(map(str, cpus))]
     variables = dict(os.environ, OMP_DISPLAY_ENV="VERBOSE")
-    shown = subprocess.run(argv, env=variables, capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
-    lines = (shown.stdout + shown.stderr).decode(errors="replace").splitlines()
+    result = subprocess.run(argv, env=variables, capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
+    lines = (result.stdout + result.stderr).decode(errors="replace").splitlines()
     return {match[1]: match[2] for match in map(_SETTING.match, lines) if match}
 
 
@@ -88,7 +88,7 @@ def _version(path: str) -> str | None:
         rb"LLVM(?:\(TM\))? OMP version: ([0-9][0-9.]*)",
         rb"GCC: \([^)]*\) ([0-9.]+)",
     ):
-        found = re.search(pattern, content)
-        if found:
-            return found[1].decode()
+        match = re.search(pattern, content)
+        if match:
+            return match[1].decode()
     return None

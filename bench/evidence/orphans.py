@@ -22,15 +22,15 @@ def left_running(of_probe: Callable[[int], float]) -> list[str]:
     What only helped ends by itself, without work, when it is alone; it is waited for a moment. ``of_probe`` says how
     much CPU time (seconds) our own probe took in a process at its end.
     """
-    deadline, first = time.monotonic() + _ALONE_S, dict[int, Stat]()
+    deadline, first_seen = time.monotonic() + _ALONE_S, dict[int, Stat]()
     while True:
-        found = _below()
-        first = {**found, **first}
-        running = [pid for pid, stat in found.items() if stat.state not in "ZX"]
+        still_running = _below()
+        first_seen = {**still_running, **first_seen}
+        running = [pid for pid, stat in still_running.items() if stat.state not in "ZX"]
         if not running or time.monotonic() > deadline:
-            took = {pid: (stat.ticks - first[pid].ticks) / _TICKS_PER_S for pid, stat in found.items()}
+            took = {pid: (stat.ticks - first_seen[pid].ticks) / _TICKS_PER_S for pid, stat in still_running.items()}
             worked = [pid for pid, cpu_s in took.items() if cpu_s - of_probe(pid) >= _WORKED_S]
-            return sorted({found[pid].name for pid in (*running, *worked)})
+            return sorted({still_running[pid].name for pid in (*running, *worked)})
         time.sleep(_PAUSE_S)
 
 

@@ -42,7 +42,7 @@ def evidence(program: Program) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def wanted() -> list[str]:
+def preload_names() -> list[str]:
     """Return the libraries that this process was told to preload; its programs should have them too."""
     return os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
 
@@ -59,32 +59,40 @@ def _mapped(name: str, mapped: Collection[str]) -> str | None:
     return next((path for path in sorted(mapped) if os.path.basename(path).startswith(name)), None)
 
 
-def like(program: Program, twin: Program, told: Mapping[str, Any]) -> dict[str, Any] | None:
+def evidence_from_twin(program: Program, twin: Program, told: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the evidence of a program that could not be asked, with what its ``twin``, which could, ``told``.
 
     A twin is the same file, was given the same settings and has the same OpenMP runtimes and allocators: these read
     their settings when they start. Which threads worked is the program's own. None: it is no twin.
     """
-    alike = program.path == twin.path and _given(program) == _given(twin) is not None
-    mine, malloc = evidence(program), told["malloc"] or {}
-    served = [one["path"] for one in (told["openmp"], malloc) if one and one.get("path")]
-    if not alike or not program.libraries or any(path not in program.libraries for path in served if ".so" in path):
+    is_alike = program.path == twin.path and _relevant_variables(program) == _relevant_variables(twin) is not None
+    own_evidence, malloc = evidence(program), told["malloc"] or {}
+    twin_libraries = [one["path"] for one in (told["openmp"], malloc) if one and one.get("path")]
+    if (
+        not is_alike
+        or not program.libraries
+        or any(path not in program.libraries for path in twin_libraries if ".so" in path)
+    ):
         return None
-    parts = {name: told.get(name) for name in _READ_AT_START}
-    parts["openmp"] = dict(told["openmp"], workers=_workers(program)) if told["openmp"] else mine["openmp"]
-    same = (mine["malloc"] or {}).get("path") in (malloc.get("path"), None)
-    parts["malloc"] = dict(malloc, arenas=None) if malloc and same else mine["malloc"]
-    return dict(mine, **parts, system=dict(mine["system"], **{name: told["system"].get(name) for name in _OF_PYTHON}))
+    twin_parts = {name: told.get(name) for name in _READ_AT_START}
+    twin_parts["openmp"] = dict(told["openmp"], workers=_workers(program)) if told["openmp"] else own_evidence["openmp"]
+    same_malloc = (own_evidence["malloc"] or {}).get("path") in (malloc.get("path"), None)
+    twin_parts["malloc"] = dict(malloc, arenas=None) if malloc and same_malloc else own_evidence["malloc"]
+    return dict(
+        own_evidence,
+        **twin_parts,
+        system=dict(own_evidence["system"], **{name: told["system"].get(name) for name in _PYTHON_FACTS}),
+    )
 
 
-_OF_PYTHON = ("python", "gil", "jit", "executable")
+_PYTHON_FACTS = ("python", "gil", "jit", "executable")
 
 
-def _given(program: Program) -> dict[str, str] | None:
+def _relevant_variables(program: Program) -> dict[str, str] | None:
     if program.variables is None:
         return None
-    given = {name: value for name, value in program.variables.items() if variables.bears_on_performance(name)}
-    return {name: value for name, value in given.items() if not name.startswith(_NO_SETTING)}
+    relevant = {name: value for name, value in program.variables.items() if variables.bears_on_performance(name)}
+    return {name: value for name, value in relevant.items() if not name.startswith(_NO_SETTING)}
 
 
 def _openmp(program: Program) -> dict[str, Any] | None:
@@ -110,14 +118,14 @@ def _malloc(program: Program) -> dict[str, Any] | None:
     """
     if program.path is None or program.variables is None or not program.libraries or not program.loaded:
         return None
-    listed = program.variables.get("LD_PRELOAD", "").replace(":", " ").split()
-    first = [path for name in listed if (path := _mapped(name, program.libraries))]
-    for path in [program.path, *first]:
+    preload_list = program.variables.get("LD_PRELOAD", "").replace(":", " ").split()
+    preloads = [path for name in preload_list if (path := _mapped(name, program.libraries))]
+    for path in [program.path, *preloads]:
         if elf.defines(path, "malloc"):
             return _allocator(path)
     # What it needs is searched breadth first, which the order of the mappings does not tell: one alone must have it.
-    others = [path for path in sorted(program.libraries) if attempt(partial(elf.defines, path, "malloc"))]
-    return _allocator(others[0]) if len(others) == 1 else None
+    definers = [path for path in sorted(program.libraries) if attempt(partial(elf.defines, path, "malloc"))]
+    return _allocator(definers[0]) if len(definers) == 1 else None
 
 
 def _allocator(path: str) -> dict[str, Any]:

@@ -16,5 +16,5 @@ _NAMES = ("horovod", "lightning", "onnx", "torch_xla", "torchao", "torchaudio", 
 def collect() -> dict[str, str]:
     """Return name -> version of those that are there."""
     claimed = os.environ.get(variables.PACKAGES, "").split(",")
-    found = {name: attempt(partial(metadata.version, name)) for name in dict.fromkeys([*_NAMES, *claimed])}
-    return {name: version for name, version in found.items() if version}
+    versions = {name: attempt(partial(metadata.version, name)) for name in dict.fromkeys([*_NAMES, *claimed])}
+    return {name: version for name, version in versions.items() if version}

@@ -62,20 +62,20 @@ class Sockets:
 
 
 def _socket(path: str) -> str | None:
-    found = re.match(r"socket:\[(\d+)\]", attempt(lambda: os.readlink(path)) or "")
-    return found[1] if found else None
+    match = re.match(r"socket:\[(\d+)\]", attempt(lambda: os.readlink(path)) or "")
+    return match[1] if match else None
 
 
-def _port(end: str) -> str:
-    return f":{end.rpartition(':')[2]}" if ":" in end else ""
+def _port(address: str) -> str:
+    return f":{address.rpartition(':')[2]}" if ":" in address else ""
 
 
-def _address(end: str) -> str:
+def _address(address: str) -> str:
     """Return an address of this machine as people write it, no more than the port of another machine's.
 
     The kernel shows words of the machine's own order in hexadecimal.
     """
-    host, _, port = end.rpartition(":")
+    host, _, port = address.rpartition(":")
     raw = b"".join(int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
     if raw.startswith(bytes(10) + b"\xff\xff"):
         raw = raw[12:]
@@ -90,34 +90,34 @@ def _local_peers(opened: set[str]) -> dict[str, str]:
     for inode, name, peer in _local_sockets():
         names[inode] = name
         peers[inode] = peer
-    found = {peers[inode] for inode in opened if peers.get(inode)}
-    return {peer: names[peer] for peer in found if names.get(peer)}
+    peer_names = {peers[inode] for inode in opened if peers.get(inode)}
+    return {peer: names[peer] for peer in peer_names if names.get(peer)}
 
 
 def _local_sockets() -> Iterator[tuple[str, str, str]]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
         kernel.settimeout(_WAIT_S)
-        asked = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_PEER, 0, 0)
-        kernel.send(struct.pack("=IHHII", 16 + len(asked), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + asked)
+        request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME_AND_PEER, 0, 0)
+        kernel.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
         while True:
-            answer, at = kernel.recv(1 << 16), 0
-            while at < len(answer):
-                length, kind = struct.unpack_from("=IH", answer, at)
-                if kind != _BY_FAMILY:
+            answer, offset = kernel.recv(1 << 16), 0
+            while offset < len(answer):
+                length, message_type = struct.unpack_from("=IH", answer, offset)
+                if message_type != _BY_FAMILY:
                     return
-                yield _parsed(answer[at + 16 : at + length])
-                at += (length + 3) & ~3
+                yield _parse_message(answer[offset + 16 : offset + length])
+                offset += (length + 3) & ~3
 
 
-def _parsed(message: bytes) -> tuple[str, str, str]:
+def _parse_message(message: bytes) -> tuple[str, str, str]:
     (inode,) = struct.unpack_from("=I", message, 4)
-    name, peer, at = "", "", 16
-    while at + 4 <= len(message):
-        length, kind = struct.unpack_from("=HH", message, at)
-        body = message[at + 4 : at + length]
-        if kind == _NAME:
-            name = os.fsdecode(body.replace(b"\0", b"@", 1) if body.startswith(b"\0") else body.rstrip(b"\0"))
-        elif kind == _PEER:
-            peer = str(struct.unpack("=I", body)[0])
-        at += max(4, (length + 3) & ~3)
+    name, peer, offset = "", "", 16
+    while offset + 4 <= len(message):
+        length, attribute_type = struct.unpack_from("=HH", message, offset)
+        payload = message[offset + 4 : offset + length]
+        if attribute_type == _NAME:
+            name = os.fsdecode(payload.replace(b"\0", b"@", 1) if payload.startswith(b"\0") else payload.rstrip(b"\0"))
+        elif attribute_type == _PEER:
+            peer = str(struct.unpack("=I", payload)[0])
+        offset += max(4, (length + 3) & ~3)
     return str(inode), name, peer

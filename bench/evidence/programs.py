@@ -21,14 +21,14 @@ _LOST_S = 0.02
 _NCCL = "nccl-{}.log"
 _GPUS = "/dev/nvidia[0-9]*"
 #: Parts of the evidence that claims are held against and in which two processes of a program may be alike.
-_HELD = ("malloc", "openmp", "torch", "onednn", "parallel", "preloaded", "variables")
+_COMPARED_PARTS = ("malloc", "openmp", "torch", "onednn", "parallel", "preloaded", "variables")
 #: So many programs of one command are told of.
-_MOST = 20
+_MAX_PROGRAMS = 20
 Probe = dict[str, Any]
-_Asked = tuple[Program, Optional[Probe]]
+_ProbedProgram = tuple[Program, Optional[Probe]]
 
 
-def asked_of_nccl(folder: str) -> dict[str, str]:
+def nccl_variables(folder: str) -> dict[str, str]:
     """Return variables that have each process' NCCL tell the folder of the probes what it takes; without a GPU {}."""
     return observed.asked_of_nccl(os.path.join(folder, _NCCL.format("%p"))) if glob.glob(_GPUS) else {}
 
@@ -40,57 +40,59 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
     theirs: where they stood still between turns, which their clocks do not know, it is the CPU time that it took.
     """
     probes = _probes(folder)
-    _settle(watched, probes)
-    found = _asked([program for program in watched.programs() if not _is_ours(program)], probes)
-    _read_notes(folder, found)
+    _settle_cpu_times(watched, probes)
+    pairs = _pair_with_probes([program for program in watched.programs() if not _is_ours(program)], probes)
+    _read_notes(folder, pairs)
     own_s = sum(sum(probe["probe_cpu_s"]) for probe in probes.values())
-    whole = max(cpu_s - own_s, sum(program.cpu_s for program, _ in found), 1e-9)
-    unseen_s = whole - sum(program.cpu_s for program, _ in found) - _LOST_S * (1 + watched.processes)
-    at_work, left_s = _at_work(_merged(found, WORKS * whole), WORKS * whole)
+    total_s = max(cpu_s - own_s, sum(program.cpu_s for program, _ in pairs), 1e-9)
+    unseen_s = total_s - sum(program.cpu_s for program, _ in pairs) - _LOST_S * (1 + watched.processes)
+    at_work, left_s = _working_programs(_merge_alike(pairs, WORKS * total_s), WORKS * total_s)
     unseen_s = max(0.0, unseen_s) + left_s
-    first = _of(*at_work[0], found) if at_work else _of(Program(watched.pid, ""), None)
+    first_evidence = (
+        _program_evidence(*at_work[0], pairs) if at_work else _program_evidence(Program(watched.pid, ""), None)
+    )
     shares = [
-        dict(_share(program, whole), evidence=_of(program, probe, found) if number else None)
+        dict(_share(program, total_s), evidence=_program_evidence(program, probe, pairs) if number else None)
         for number, (program, probe) in enumerate(at_work)
     ]
     # The first process's own probe ran inside its wall time; behind a shell it is the one of whoever worked most.
-    main = probes.get(watched.pid) or next((probe for _, probe in found if probe), None)
-    described = dict(first, programs=shares, unseen_share=unseen_s / whole)
+    main = probes.get(watched.pid) or next((probe for _, probe in pairs if probe), None)
+    described = dict(first_evidence, programs=shares, unseen_share=unseen_s / total_s)
     if main is None:
         return described, 0
     return described, round(1e9 * sum(main["probe_cpu_s"])) if in_turns else main["probe_ns"]
 
 
-def _merged(found: list[_Asked], works_s: float) -> list[_Asked]:
+def _merge_alike(pairs: list[_ProbedProgram], works_s: float) -> list[_ProbedProgram]:
     """Return the programs, small ones that are alike as one: many of them may do together what none does alone."""
-    merged: dict[object, _Asked] = {}
-    for program, probe in found:
-        alike = _kind(program, probe) if program.cpu_s < works_s else id(program)
-        into, _ = merged.setdefault(alike, (program, probe))
-        if into is not program:
-            into.cpu_s += program.cpu_s
-            into.threads = max(into.threads, program.threads)
-            into.affinities.update(program.affinities)
-    return sorted(merged.values(), key=lambda pair: -pair[0].cpu_s)
+    merged_pairs: dict[object, _ProbedProgram] = {}
+    for program, probe in pairs:
+        likeness = _claims_key(program, probe) if program.cpu_s < works_s else id(program)
+        merged_program, _ = merged_pairs.setdefault(likeness, (program, probe))
+        if merged_program is not program:
+            merged_program.cpu_s += program.cpu_s
+            merged_program.threads = max(merged_program.threads, program.threads)
+            merged_program.affinities.update(program.affinities)
+    return sorted(merged_pairs.values(), key=lambda pair: -pair[0].cpu_s)
 
 
-def _kind(program: Program, probe: Probe | None) -> str:
+def _claims_key(program: Program, probe: Probe | None) -> str:
     """Return one text for all that claims may be held against, the same in programs that are alike."""
     if probe is None:
-        given = None if program.variables is None else sorted(variables.all_shown(program.variables).items())
-        return repr((program.name, program.path, sorted(program.libraries or ()), given, program.threads_set))
-    told = _of(program, probe)
-    return repr([told.get(part) for part in _HELD])
+        shown_variables = None if program.variables is None else sorted(variables.all_shown(program.variables).items())
+        return repr((program.name, program.path, sorted(program.libraries or ()), shown_variables, program.threads_set))
+    known_evidence = _program_evidence(program, probe)
+    return repr([known_evidence.get(part) for part in _COMPARED_PARTS])
 
 
-def _at_work(found: list[_Asked], works_s: float) -> tuple[list[_Asked], float]:
+def _working_programs(pairs: list[_ProbedProgram], works_s: float) -> tuple[list[_ProbedProgram], float]:
     """Return those that work, the largest of the rest until less than ``works_s`` is left, and what was too much."""
-    left_s, taken = sum(program.cpu_s for program, _ in found), 0
-    for program, _ in found:
-        if (taken and left_s < works_s) or taken == _MOST:
+    left_s, count = sum(program.cpu_s for program, _ in pairs), 0
+    for program, _ in pairs:
+        if (count and left_s < works_s) or count == _MAX_PROGRAMS:
             break
-        left_s, taken = left_s - program.cpu_s, taken + 1
-    return found[:taken], left_s if left_s >= works_s else 0.0
+        left_s, count = left_s - program.cpu_s, count + 1
+    return pairs[:count], left_s if left_s >= works_s else 0.0
 
 
 def _is_ours(program: Program) -> bool:
@@ -99,109 +101,111 @@ def _is_ours(program: Program) -> bool:
 
 def probing_s(folder: str, pid: int) -> float:
     """Return how much CPU time (seconds) the probe took at the end of a process; 0: it has none, or did not end so."""
-    told = text(os.path.join(folder, f"{pid}.json"))
-    return float(json.loads(told)["probe_cpu_s"][0]) if told else 0.0
+    note_text = text(os.path.join(folder, f"{pid}.json"))
+    return float(json.loads(note_text)["probe_cpu_s"][0]) if note_text else 0.0
 
 
 def _probes(folder: str) -> dict[int, Probe]:
-    found = {}
+    probes = {}
     for name in os.listdir(folder):
         if name.endswith(".json"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
-                found[int(name[:-5])] = json.load(file)
+                probes[int(name[:-5])] = json.load(file)
     looked = set((text(os.path.join(folder, "gpus")) or "").split())
-    for pid, probe in found.items():
+    for pid, probe in probes.items():
         if probe["evidence"].get("cuda"):
             probe["evidence"]["cuda"]["looked_for"] = str(pid) in looked
-        taken = observed.taken_by_nccl(os.path.join(folder, _NCCL.format(pid)))
-        if taken is not None:
-            probe["evidence"]["parallel"] = {"nccl": taken}
-    return found
+        nccl_settings = observed.taken_by_nccl(os.path.join(folder, _NCCL.format(pid)))
+        if nccl_settings is not None:
+            probe["evidence"]["parallel"] = {"nccl": nccl_settings}
+    return probes
 
 
-def _read_notes(folder: str, found: list[_Asked]) -> None:
+def _read_notes(folder: str, pairs: list[_ProbedProgram]) -> None:
     """Give each program the numbers of threads that it asked for, and those of its forks that did a share of its work.
 
     What a process became by ``exec`` answers for what it was before.
     """
-    programs = sorted((program for program, _ in found), key=lambda program: program.number)
+    programs = sorted((program for program, _ in pairs), key=lambda program: program.number)
     owners = {pid: program for program in programs for pid in program.of_process}
     owners.update((program.pid, program) for program in programs)
-    taken: dict[tuple[int, int], float] = {}
+    thread_cpu_s: dict[tuple[int, int], float] = {}
     for words in re.findall(r"^(\d+) (\d+)$", text(os.path.join(folder, "threads")) or "", re.MULTILINE):
         pid, number = map(int, words)
         if pid in owners:
             program = owners[pid]
             cpu_s = program.cpu_s if pid == program.pid else program.of_process[pid]
-            taken[program.pid, number] = taken.get((program.pid, number), 0.0) + cpu_s
-    for (pid, number), cpu_s in taken.items():
+            thread_cpu_s[program.pid, number] = thread_cpu_s.get((program.pid, number), 0.0) + cpu_s
+    for (pid, number), cpu_s in thread_cpu_s.items():
         if cpu_s >= WORKS * owners[pid].cpu_s:
             owners[pid].threads_set.append(number)
 
 
-def _settle(watched: Watch, probes: dict[int, Probe]) -> None:
+def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
     """Count what processes took after they were last seen: by what they said themselves, and what their parents know.
 
     What a parent was told beyond that is of whoever ended meanwhile, if it is less than what is known of those; what is
     more is nobody's: it may be of programs that nobody saw.
     """
     for pid, probe in probes.items():
-        mine = [program for program in watched.programs() if pid in program.of_process]
-        if mine:
+        own_programs = [program for program in watched.programs() if pid in program.of_process]
+        if own_programs:
             own_s = probe["cpu_s"] + probe["probe_cpu_s"][0]
-            left_s = own_s - sum(program.of_process[pid] for program in mine)
-            max(mine, key=lambda program: program.number).took(pid, max(0.0, left_s))
-    seen = {pid for reaped in watched.reaped for pid, _, _ in reaped.ended}
+            left_s = own_s - sum(program.of_process[pid] for program in own_programs)
+            max(own_programs, key=lambda program: program.number).took(pid, max(0.0, left_s))
+    reaped_pids = {pid for reaped in watched.reaped for pid, _, _ in reaped.ended}
     for reaped in watched.reaped:
-        known = {pid: max(seen_s, _all_s(probes.get(pid))) for pid, _, seen_s in reaped.ended}
+        cpu_s_by_pid = {pid: max(seen_s, _total_cpu_s(probes.get(pid))) for pid, _, seen_s in reaped.ended}
         others_s = sum(
-            _all_s(probe) for pid, probe in probes.items()
-            if pid not in seen and probe.get("parent") == reaped.parent
+            _total_cpu_s(probe) for pid, probe in probes.items()
+            if pid not in reaped_pids and probe.get("parent") == reaped.parent
             and reaped.from_s < probe.get("ended_s", 0.0) <= reaped.to_s
         )  # fmt: skip
-        rest_s = reaped.cpu_s - others_s - sum(known.values())
-        if 0.0 < rest_s <= sum(known.values()):
-            pid, program, _ = max(reaped.ended, key=lambda one: known[one[0]])
+        rest_s = reaped.cpu_s - others_s - sum(cpu_s_by_pid.values())
+        if 0.0 < rest_s <= sum(cpu_s_by_pid.values()):
+            pid, program, _ = max(reaped.ended, key=lambda one: cpu_s_by_pid[one[0]])
             program.took(pid, rest_s)
 
 
-def _all_s(probe: Probe | None) -> float:
+def _total_cpu_s(probe: Probe | None) -> float:
     """Return the CPU time that a process knew of at its end, those that it had waited for included."""
     return probe["cpu_s"] + probe.get("children_s", 0.0) + sum(probe["probe_cpu_s"]) if probe else 0.0
 
 
-def _asked(seen: list[Program], probes: dict[int, Probe]) -> list[_Asked]:
+def _pair_with_probes(programs: list[Program], probes: dict[int, Probe]) -> list[_ProbedProgram]:
     """Return every program with what it said of itself: the last one that its process became, nobody else."""
-    last = {program.pid: program for program in sorted(seen, key=lambda program: program.number)}
-    found: list[_Asked] = []
-    for program in seen:
-        probe = probes.get(program.pid) if last[program.pid] is program else None
+    last_by_pid = {program.pid: program for program in sorted(programs, key=lambda program: program.number)}
+    pairs: list[_ProbedProgram] = []
+    for program in programs:
+        probe = probes.get(program.pid) if last_by_pid[program.pid] is program else None
         if probe:
             program.cpu_s -= probe["probe_cpu_s"][0]
-        found.append((program, probe))
+        pairs.append((program, probe))
     # What began and ended between two looks.
-    found += [(Program(pid, "python", cpu_s=probe["cpu_s"]), probe) for pid, probe in probes.items() if pid not in last]
-    return found
+    pairs += [
+        (Program(pid, "python", cpu_s=probe["cpu_s"]), probe) for pid, probe in probes.items() if pid not in last_by_pid
+    ]
+    return pairs
 
 
-def _of(program: Program, probe: Probe | None, found: Sequence[_Asked] = ()) -> dict[str, Any]:
-    seen = _untold(program, found) if probe is None else probe["evidence"]
-    torch = dict(seen["torch"] or ({"threads_set": ()} if program.threads_set else {}))
+def _program_evidence(program: Program, probe: Probe | None, pairs: Sequence[_ProbedProgram] = ()) -> dict[str, Any]:
+    program_part = _unprobed_evidence(program, pairs) if probe is None else probe["evidence"]
+    torch = dict(program_part["torch"] or ({"threads_set": ()} if program.threads_set else {}))
     if torch:
         torch["threads_set"] = program.threads_set
     # A program's own list of what it should have preloaded may be another than the one that it was given.
-    mapped = outside.preloaded(outside.wanted(), seen["libraries"] or program.libraries)
-    if seen["libraries"] is None and not all((mapped or {}).values()):
+    mapped = outside.preloaded(outside.preload_names(), program_part["libraries"] or program.libraries)
+    if program_part["libraries"] is None and not all((mapped or {}).values()):
         mapped = None
-    return dict(seen, torch=torch or None, preloaded=mapped, source="outside" if probe is None else "probe")
+    return dict(program_part, torch=torch or None, preloaded=mapped, source="outside" if probe is None else "probe")
 
 
-def _untold(program: Program, found: Sequence[_Asked]) -> dict[str, Any]:
+def _unprobed_evidence(program: Program, pairs: Sequence[_ProbedProgram]) -> dict[str, Any]:
     """Return what is seen of a program that told nothing, and what one that was started alike told."""
-    for twin, probe in found:
-        seen = outside.like(program, twin, probe["evidence"]) if probe else None
-        if seen:
-            return seen
+    for twin, probe in pairs:
+        outside_evidence = outside.evidence_from_twin(program, twin, probe["evidence"]) if probe else None
+        if outside_evidence:
+            return outside_evidence
     return outside.evidence(program)
 
 

@@ -31,5 +31,5 @@ def _capability(torch: Any) -> str | None:
     ask = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", None)
     if ask is not None:
         return ask()
-    found = re.search(r"CPU capability usage: (\w+)", torch.__config__.show())
-    return found[1] if found else None
+    match = re.search(r"CPU capability usage: (\w+)", torch.__config__.show())
+    return match[1] if match else None

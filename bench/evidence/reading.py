@@ -39,4 +39,6 @@ def selected(path: str) -> str | None:
 def fields(path: str) -> dict[str, str]:
     """Return a ``Name: value`` file such as /proc/self/status as a dict, empty when it is not there."""
     lines = (text(path) or "").splitlines()
-    return {name.strip(): value.strip() for name, found, value in (line.partition(":") for line in lines) if found}
+    return {
+        name.strip(): value.strip() for name, separator, value in (line.partition(":") for line in lines) if separator
+    }

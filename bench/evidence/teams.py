@@ -37,7 +37,7 @@ def workers() -> dict[str, int]:
     OSError: this process may not look at its own memory.
     """
     for _ in range(_TRIES):
-        counts, running = _counted(os.getpid())
+        counts, running = _count_workers(os.getpid())
         if not running:
             break
         time.sleep(_PAUSE_S)
@@ -46,67 +46,77 @@ def workers() -> dict[str, int]:
 
 def workers_of(pid: int) -> dict[str, int]:
     """Return the same of another process, as it is at this moment. OSError: it is gone, or must not be looked at."""
-    return dict(sorted(_counted(pid)[0].items()))
+    return dict(sorted(_count_workers(pid)[0].items()))
 
 
-def _counted(pid: int) -> tuple[collections.Counter[str], int]:
+def _count_workers(pid: int) -> tuple[collections.Counter[str], int]:
     folder, counts, running, stacks = f"/proc/{pid}", collections.Counter[str](), 0, set()
-    maps = _maps(folder)
+    maps = _read_maps(folder)
     with open(f"{folder}/mem", "rb", 0) as memory:
         for task in os.listdir(f"{folder}/task"):
-            place = _place(f"{folder}/task/{task}")
-            if place is None:
+            stack_pointer = _stack_pointer(f"{folder}/task/{task}")
+            if stack_pointer is None:
                 running += int(task) != pid
                 continue
-            stack = _around(maps, place)
+            stack = _containing_map(maps, stack_pointer)
             stacks.add(stack)
-            counts.update(_runtime(maps, _words(memory.fileno(), place, min(stack.end, place + _STACK_BYTES))))
+            counts.update(
+                _starting_runtime(
+                    maps, _read_words(memory.fileno(), stack_pointer, min(stack.end, stack_pointer + _STACK_BYTES))
+                )
+            )
         if running:  # it spins without an end, as it was told to: its stack is one of those that nobody waits on
-            counts.update(_spinning(maps, stacks, memory.fileno()))
+            counts.update(_spinning_runtimes(maps, stacks, memory.fileno()))
     return counts, running
 
 
-def _place(task: str) -> int | None:
+def _stack_pointer(task: str) -> int | None:
     """Return the stack pointer of a thread that waits in the kernel, None of one that runs."""
     with open(f"{task}/syscall", encoding="ascii") as file:
         words = file.read().split()
     return int(words[-2], 16) if len(words) > 2 else None
 
 
-def _maps(folder: str) -> list[_Map]:
-    found = []
+def _read_maps(folder: str) -> list[_Map]:
+    maps = []
     with open(f"{folder}/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
             words = line.split(None, 5)
             start, end = (int(word, 16) for word in words[0].split("-"))
-            found.append(_Map(start, end, words[1], words[5].strip() if len(words) > 5 else ""))
-    return found
+            maps.append(_Map(start, end, words[1], words[5].strip() if len(words) > 5 else ""))
+    return maps
 
 
-def _around(maps: list[_Map], address: int) -> _Map:
+def _containing_map(maps: list[_Map], address: int) -> _Map:
     return maps[max(0, bisect_right(maps, (address, 1 << 64)) - 1)]
 
 
-def _words(file: int, start: int, end: int) -> tuple[int, ...]:
+def _read_words(file: int, start: int, end: int) -> tuple[int, ...]:
     content = os.pread(file, end - start, start)
     return struct.unpack(f"<{len(content) // 8}Q", content[: len(content) // 8 * 8])
 
 
-def _runtime(maps: list[_Map], words: tuple[int, ...]) -> list[str]:
+def _starting_runtime(maps: list[_Map], words: tuple[int, ...]) -> list[str]:
     """Return the runtime that started a thread: whose code is the outermost on its stack but the C library's."""
     for address in reversed(words):
-        lies = _around(maps, address)
-        is_code = "x" in lies.rights and lies.start <= address < lies.end and lies.path.startswith("/")
-        if is_code and not _BELOW.search(lies.path):
-            name = dynamic.short_name(lies.path)
+        containing_map = _containing_map(maps, address)
+        is_code = (
+            "x" in containing_map.rights
+            and containing_map.start <= address < containing_map.end
+            and containing_map.path.startswith("/")
+        )
+        if is_code and not _BELOW.search(containing_map.path):
+            name = dynamic.short_name(containing_map.path)
             return [name] if name in _RUNTIMES else []
     return []
 
 
-def _spinning(maps: list[_Map], waiting: set[_Map], file: int) -> list[str]:
-    found = []
+def _spinning_runtimes(maps: list[_Map], waiting: set[_Map], file: int) -> list[str]:
+    runtimes = []
     for guard, stack in zip(maps, maps[1:]):
         is_stack = guard.rights.startswith("---") and guard.end == stack.start and stack.rights.startswith("rw")
         if is_stack and not stack.path and stack not in waiting:
-            found += _runtime(maps, _words(file, max(stack.start, stack.end - _STACK_BYTES), stack.end))
-    return found
+            runtimes += _starting_runtime(
+                maps, _read_words(file, max(stack.start, stack.end - _STACK_BYTES), stack.end)
+            )
+    return runtimes

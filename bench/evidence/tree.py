@@ -42,10 +42,10 @@ _LIBRARY = re.compile(r"\.so(\.\S+)?$")
 
 def children(pid: int) -> list[int]:
     """Return the direct children of a process."""
-    found = []
+    child_pids = []
     for thread in attempt(lambda: os.listdir(f"/proc/{pid}/task")) or []:
-        found += [int(child) for child in (text(f"/proc/{pid}/task/{thread}/children") or "").split()]
-    return found
+        child_pids += [int(child) for child in (text(f"/proc/{pid}/task/{thread}/children") or "").split()]
+    return child_pids
 
 
 def state(pid: int) -> str:
@@ -100,16 +100,16 @@ class Program:
         """
         if since_s < self._next_look:
             return
-        first = since_s if self._first_look is None else self._first_look
+        first_look_s = since_s if self._first_look is None else self._first_look
         path = attempt(lambda: os.readlink(f"/proc/{pid}/exe")) or self.path
         libraries = attempt(partial(_mapped, pid))
         raw = text(f"/proc/{pid}/environ") if not self.variables else None
         if not is_same():
             return
         if libraries is not None and not self.loaded:
-            same = libraries == self.libraries and since_s - first > _LOADED_S
-            self.loaded = same or bool(path and attempt(partial(_has_loaded, path, libraries)))
-        self._first_look, self._next_look = first, first + _MAPPED_LATER * (since_s - first)
+            is_settled = libraries == self.libraries and since_s - first_look_s > _LOADED_S
+            self.loaded = is_settled or bool(path and attempt(partial(_has_loaded, path, libraries)))
+        self._first_look, self._next_look = first_look_s, first_look_s + _MAPPED_LATER * (since_s - first_look_s)
         self.path = path
         if libraries is not None:
             self.libraries = (self.libraries or set()) | libraries
@@ -119,8 +119,8 @@ class Program:
         affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")
         if affinity:
             self.affinities[affinity] = None
-        asked = memory.asked_of(pid, policy=self.memory["policy"] is None)
-        self.memory.update({name: value for name, value in asked.items() if value is not None})
+        memory_settings = memory.memory_requests(pid, policy=self.memory["policy"] is None)
+        self.memory.update({name: value for name, value in memory_settings.items() if value is not None})
 
     def is_unplaced(self, pid: int, threads: int) -> bool:
         """Whether nobody has seen yet which runtime started the threads of one of its processes."""
@@ -132,13 +132,17 @@ class Program:
         If none was placed, that is done again when it has worked twice as long: one that runs may not show its place.
         """
         worked = self.of_process.get(pid, 0.0)
-        before, then = self._counted.get(pid, (0, 0.0))
-        again = 2 * then if threads == before and self.is_unplaced(pid, threads) else then + _WORKED_S
-        if threads > 1 and worked >= again and (threads != before or self.is_unplaced(pid, threads)):
+        threads_before, counted_at_s = self._counted.get(pid, (0, 0.0))
+        next_s = (
+            2 * counted_at_s
+            if threads == threads_before and self.is_unplaced(pid, threads)
+            else counted_at_s + _WORKED_S
+        )
+        if threads > 1 and worked >= next_s and (threads != threads_before or self.is_unplaced(pid, threads)):
             self._counted[pid] = threads, worked
-            most = self.teams.setdefault(pid, {})
+            largest_teams = self.teams.setdefault(pid, {})
             for runtime, number in (attempt(partial(teams.workers_of, pid)) or {}).items():
-                most[runtime] = max(number, most.get(runtime, 0))
+                largest_teams[runtime] = max(number, largest_teams.get(runtime, 0))
 
 
 def _mapped(pid: int) -> set[str]:
@@ -153,24 +157,24 @@ def _has_loaded(path: str, libraries: set[str]) -> bool:
     A loader that is a part of the C library (musl's) is there from the beginning and shows nothing. What is mapped may
     have a version in its name, as the libc-2.31.so that libc.so.6 is a link to.
     """
-    needed, names = elf.needed(path), [os.path.basename(library) for library in libraries]
-    if needed is None:
+    needed_names, names = elf.needed_libraries(path), [os.path.basename(library) for library in libraries]
+    if needed_names is None:
         return True  # it has no loader
-    stems = [name.partition(".so")[0] for name in needed if not name.startswith("libc.musl-")]
+    stems = [name.partition(".so")[0] for name in needed_names if not name.startswith("libc.musl-")]
     return bool(stems) and all(any(name.startswith((f"{stem}.", f"{stem}-")) for name in names) for stem in stems)
 
 
 def _variables(raw: str) -> dict[str, str]:
     """Return what a program was given. glibc's loader ends each tunable that it reads with a NUL, in place."""
-    found: dict[str, str] = {}
-    last = ""
+    variables: dict[str, str] = {}
+    last_name = ""
     for item in raw.split("\0"):
-        name, given, value = item.partition("=")
-        if last == "GLIBC_TUNABLES" and name.startswith("glibc."):
-            found[last] += f":{item}"
-        elif given:
-            found[name], last = value, name
-    return found
+        name, separator, value = item.partition("=")
+        if last_name == "GLIBC_TUNABLES" and name.startswith("glibc."):
+            variables[last_name] += f":{item}"
+        elif separator:
+            variables[name], last_name = value, name
+    return variables
 
 
 @dataclass(frozen=True)
@@ -204,12 +208,12 @@ def waited_s(pids: Iterable[int]) -> float:
 
 def cpu_s_below(pid: int) -> float:
     """Return the CPU time of all living processes below one, and of those that they have waited for."""
-    found = 0
+    ticks = 0
     for child in children(pid):
         stat = attempt(partial(stat_of, child))
-        found += stat.ticks + stat.of_children if stat else 0
-        found += round(cpu_s_below(child) * _TICKS_PER_S)
-    return found / _TICKS_PER_S
+        ticks += stat.ticks + stat.of_children if stat else 0
+        ticks += round(cpu_s_below(child) * _TICKS_PER_S)
+    return ticks / _TICKS_PER_S
 
 
 @dataclass
@@ -280,7 +284,7 @@ class Watch:
         self._living: dict[tuple[int, int], _Process] = {}
         self._ended_ns = (0, 0)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True)
+        self._thread = threading.Thread(target=self._watch_loop, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -302,18 +306,18 @@ class Watch:
         What was seen is taken for the whole, as threads take the rest of their waiting with them when they end. None
         where less than half of the CPU time was seen.
         """
-        parts = [self._ended_ns, *(process.waits_ns() for process in self._living.values())]
-        ran, late = (sum(part) / 1e9 for part in zip(*parts))
+        waits_ns = [self._ended_ns, *(process.waits_ns() for process in self._living.values())]
+        ran, late = (sum(part) / 1e9 for part in zip(*waits_ns))
         return late * max(1.0, cpu_s / ran) if ran > 0 and ran >= cpu_s / 2 else None
 
-    def _look_on(self) -> None:
+    def _watch_loop(self) -> None:
         pause = _SHORTEST_S
         while not self._over.wait(pause):
             started = time.thread_time()
             self._look(self._family())
-            taken = time.thread_time() - started
-            self.cost_s += taken
-            owed = (self.cost_s - self._read_s + taken - _FIRST_S) / _SHARE - (time.monotonic() - self._began)
+            look_s = time.thread_time() - started
+            self.cost_s += look_s
+            owed = (self.cost_s - self._read_s + look_s - _FIRST_S) / _SHARE - (time.monotonic() - self._began)
             pause = max(owed, min(_LONGEST_S, 1.3 * pause))
 
     def _family(self) -> list[int]:
@@ -329,31 +333,35 @@ class Watch:
         for pid in pids:
             stat = attempt(partial(stat_of, pid))
             if stat:
-                living[pid, stat.started] = self._looked_at(pid, stat, last)
-        self._note_the_ended(living, now)
+                living[pid, stat.started] = self._update_process(pid, stat, last)
+        self._note_ended(living, now)
         for key, process in self._living.items():
             if key not in living:
                 ran, late = process.waits_ns()
                 self._ended_ns = self._ended_ns[0] + ran, self._ended_ns[1] + late
         self._living, self._looked = living, now
 
-    def _looked_at(self, pid: int, stat: Stat, last: bool) -> _Process:
-        before = self._living.get((pid, stat.started))
-        if before is None:
+    def _update_process(self, pid: int, stat: Stat, last: bool) -> _Process:
+        known_process = self._living.get((pid, stat.started))
+        if known_process is None:
             self.processes += 1
-        self.stops += stat.state == "T" and not (before and before.stat.state == "T")
+        self.stops += stat.state == "T" and not (known_process and known_process.stat.state == "T")
         # What ends has given its memory back already, so that all addresses are 0.
-        if before and (last or stat.image in (before.stat.image, _GONE)):
-            program = before.program
+        if known_process and (last or stat.image in (known_process.stat.image, _GONE)):
+            program = known_process.program
         else:
             program = self._programs.setdefault(stat.image, Program(pid, stat.name, len(self._programs)))
-        program.took(pid, (stat.ticks - (before.stat.ticks if before else 0)) / _TICKS_PER_S)
+        program.took(pid, (stat.ticks - (known_process.stat.ticks if known_process else 0)) / _TICKS_PER_S)
         program.threads = max(program.threads, stat.threads)
-        seen = _Process(program, stat, before.waited, before.next_s) if before else _Process(program, stat)
+        process = (
+            _Process(program, stat, known_process.waited, known_process.next_s)
+            if known_process
+            else _Process(program, stat)
+        )
         started = time.thread_time()
-        self._read(pid, seen, last)
+        self._read(pid, process, last)
         self._read_s += time.thread_time() - started
-        return seen
+        return process
 
     def _read(self, pid: int, process: _Process, last: bool) -> None:
         """Read what a process has and does, as often as that may be."""
@@ -368,22 +376,22 @@ class Watch:
         if last or (since_s >= process.next_s and self._read_s <= may_take_s):
             process.read_waits(pid, since_s)
             attempt(partial(self.sockets.look, pid))
-            most = max((ran for ran, _ in process.waited.values()), default=0)
-            program.busy[pid] = sum(ran >= WORKS * most for ran, _ in process.waited.values())
+            longest_ns = max((ran for ran, _ in process.waited.values()), default=0)
+            program.busy[pid] = sum(ran >= WORKS * longest_ns for ran, _ in process.waited.values())
 
-    def _note_the_ended(self, living: dict[tuple[int, int], _Process], now: float) -> None:
+    def _note_ended(self, living: dict[tuple[int, int], _Process], now: float) -> None:
         """Note what processes took after they were last seen: who waits for them is told it."""
-        gone = {key[0]: process for key, process in self._living.items() if key not in living}
-        ended: dict[int, list[tuple[int, Program, float]]] = {}
-        for pid, process in gone.items():
-            above = process.stat.parent
-            while above in gone:
-                above = gone[above].stat.parent
+        ended_processes = {key[0]: process for key, process in self._living.items() if key not in living}
+        ended_by_parent: dict[int, list[tuple[int, Program, float]]] = {}
+        for pid, process in ended_processes.items():
+            ancestor = process.stat.parent
+            while ancestor in ended_processes:
+                ancestor = ended_processes[ancestor].stat.parent
             seen_s = (process.stat.ticks + process.stat.of_children) / _TICKS_PER_S
-            ended.setdefault(above, []).append((pid, process.program, seen_s))
+            ended_by_parent.setdefault(ancestor, []).append((pid, process.program, seen_s))
         for key, parent in living.items():
-            before = self._living.get(key)
-            told = parent.stat.of_children - before.stat.of_children if before else 0
-            if told:
-                mine = tuple(ended.get(key[0], ()))
-                self.reaped.append(Reaped(key[0], self._looked, now, told / _TICKS_PER_S, mine))
+            known_parent = self._living.get(key)
+            child_ticks = parent.stat.of_children - known_parent.stat.of_children if known_parent else 0
+            if child_ticks:
+                own_ended = tuple(ended_by_parent.get(key[0], ()))
+                self.reaped.append(Reaped(key[0], self._looked, now, child_ticks / _TICKS_PER_S, own_ended))

@@ -46,17 +46,17 @@ def learning_rate(options: Options, world: int) -> float:
     return float(options["learning_rate"] * factors[options["learning_rate_scaling"]])
 
 
-def resolved(options: Options) -> Options:
+def resolve_options(options: Options) -> Options:
     """Return the options with the device that the environment names, where they leave it to that.
 
     Raises SkipError where that device cannot do what the other options ask for.
     """
-    chosen: Options = {**options, "device": device(options)}
+    resolved_options: Options = {**options, "device": device(options)}
     if options["device"] == "environment":
-        broken = workload_options.broken_rules(cast("dict[str, workload_options.Value]", chosen))
-        if broken:
-            raise SkipError(f"{broken[0].message}; the environment names device {chosen['device']}")
-    return chosen
+        rules = workload_options.broken_rules(cast("dict[str, workload_options.Value]", resolved_options))
+        if rules:
+            raise SkipError(f"{rules[0].message}; the environment names device {resolved_options['device']}")
+    return resolved_options
 
 
 def check(options: Options) -> None:

@@ -46,8 +46,8 @@ class Exchange:
 
     def __call__(self, batch: Batch, mark: Mark = no_mark) -> None:
         """Take one round."""
-        taken = [self.place.device.elapsed_ns(partial(self._act, part, self.place)) for part in self._buffers]
-        self.taken_ns.append(taken)
+        times_ns = [self.place.device.elapsed_ns(partial(self._act, part, self.place)) for part in self._buffers]
+        self.taken_ns.append(times_ns)
         mark("exchange")
 
     def table(self, rounds: int) -> list[dict[str, Any]]:
@@ -93,9 +93,9 @@ class Communication:
         self.step.check()
 
     def _numbers(self) -> Iterator[Batch]:
-        nothing = torch.empty(0)
+        empty = torch.empty(0)
         while True:
-            yield Batch(nothing, nothing, sum(self.step.sizes))
+            yield Batch(empty, empty, sum(self.step.sizes))
 
     def drive(self, loop: timing.Loop) -> None:
         """Take all steps of the loop."""

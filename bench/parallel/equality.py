@@ -31,13 +31,13 @@ def tolerance(options: Options, device: str) -> float:
     return _HALF_TOLERANCE if same_places else _OTHER_HALF_TOLERANCE
 
 
-def refuse_what_cannot_be_equal(model: nn.Module, options: Options) -> None:
+def check_comparable(model: nn.Module, options: Options) -> None:
     """Raise BenchError when the network itself makes shares unequal to the whole."""
-    found = strategies.batch_dependent_layers(model)
+    layers = strategies.batch_dependent_layers(model)
     shared = options["parallel"] != "none" or options["accumulation"] > 1
-    if options["verify_steps"] and shared and found:
+    if options["verify_steps"] and shared and layers:
         raise BenchError(
-            f"--verify-steps cannot hold for {options['model']}: {', '.join(found)} sees its share of the batch only"
+            f"--verify-steps cannot hold for {options['model']}: {', '.join(layers)} sees its share of the batch only"
         )
 
 
@@ -48,9 +48,9 @@ def one_process_losses(samples: tensors.Samples, options: Options, world: int) -
     scaled: Options = {**options, "learning_rate": choices.learning_rate(options, world), "cuda_graphs": False}
     optimizer = training.optimizer_for(model.parameters(), scaled)
     scaler = precision.scaler(options, "cpu")
-    found: list[float] = []
-    for numbers in feeds.order(feeds.rows_of(samples, options), choices.effective_batch(options, world), options):
-        if len(found) == options["verify_steps"]:
+    losses: list[float] = []
+    for numbers in feeds.order(feeds.epoch_samples(samples, options), choices.effective_batch(options, world), options):
+        if len(losses) == options["verify_steps"]:
             break
         optimizer.zero_grad()
         with precision.autocast(options, "cpu")():
@@ -62,13 +62,16 @@ def one_process_losses(samples: tensors.Samples, options: Options, world: int) -
         else:
             scaler.step(optimizer)
             scaler.update()
-        found.append(loss.item())
-    return found
+        losses.append(loss.item())
+    return losses
 
 
 def compare(own: Sequence[float], reference: Sequence[float], allowed: float) -> dict[str, Any]:
     """Return what goes into ``result.equality``; a relative difference above ``allowed`` is a RunError."""
-    differences = [abs(mine - theirs) / max(abs(theirs), 1e-6) for mine, theirs in zip(own, reference)]
+    differences = [
+        abs(own_loss - reference_loss) / max(abs(reference_loss), 1e-6)
+        for own_loss, reference_loss in zip(own, reference)
+    ]
     # Not "worst > allowed": a loss that is not a number compares false with everything.
     if not all(difference <= allowed for difference in differences):
         number = next(n for n, difference in enumerate(differences) if not difference <= allowed)

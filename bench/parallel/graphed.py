@@ -46,11 +46,11 @@ class GraphedTrainer:
         return loss
 
     def _on_a_side_stream(self, batch: Batch, mark: Mark) -> Tensor:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
             loss = self.trainer(batch, mark)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(side_stream)
         return loss
 
     def _record(self, batch: Batch) -> torch.cuda.CUDAGraph:
@@ -62,8 +62,8 @@ class GraphedTrainer:
             self._loss = trainer.gradients(self._images, self._labels, batch.total)
             if trainer.scaler is None:
                 trainer.update()
-        parameters = [one for group in trainer.optimizer.param_groups for one in group["params"]]
-        self._gradients = [(one, one.grad) for one in parameters]
+        parameters = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+        self._gradients = [(parameter, parameter.grad) for parameter in parameters]
         return graph
 
     def _without_the_graph(self, batch: Batch, mark: Mark) -> Tensor:

@@ -87,12 +87,12 @@ def wrap(model: nn.Module) -> nn.Module:
     return model
 
 
-def optimizer(given: torch.optim.Optimizer, model: nn.Module, parts: int) -> torch.optim.Optimizer:
+def optimizer(base_optimizer: torch.optim.Optimizer, model: nn.Module, parts: int) -> torch.optim.Optimizer:
     """Return an optimiser that averages gradients over the ranks once in ``parts`` backward passes."""
     import horovod.torch as hvd
 
     averaging: torch.optim.Optimizer = hvd.DistributedOptimizer(
-        given, model.named_parameters(), backward_passes_per_step=parts
+        base_optimizer, model.named_parameters(), backward_passes_per_step=parts
     )
     # Horovod's own takes no `set_to_none`; it guards gradients that are still exchanged, and no step leaves any.
     averaging.zero_grad = functools.partial(torch.optim.Optimizer.zero_grad, averaging)

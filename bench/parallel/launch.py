@@ -44,19 +44,19 @@ def run(options: Options, data_dir: str | None, node: Node | None = None) -> dic
         records: list[dict[str, Any]] | None = _records(options, data_dir, node)
         if node and records:
             records = node.gather(records, options["collective_timeout_s"])
-        return merge(records) if records else None
+        return merge_records(records) if records else None
 
 
 def _records(options: Options, data_dir: str | None, node: Node | None) -> list[dict[str, Any]]:
     """Run the ranks of this machine and return their records."""
     world = choices.processes(options)
-    mine = node.ranks(world) if node else range(world)
+    own_ranks = node.ranks(world) if node else range(world)
     folder = tempfile.mkdtemp(prefix=f"bench-ranks.{os.getpid()}.")
     try:
         job = {
             "options": options,
             "world": world,
-            "here": len(mine),
+            "here": len(own_ranks),
             "meet": node and node.meet(),
             "folder": folder,
             "data_dir": _ready_data(options, data_dir, folder),
@@ -65,8 +65,8 @@ def _records(options: Options, data_dir: str | None, node: Node | None) -> list[
         path = os.path.join(folder, "job.json")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(job, file)
-        _watch(path, world, mine, folder, node)
-        return [_read(os.path.join(folder, f"rank-{rank}.json"), rank) for rank in mine]
+        _watch(path, world, own_ranks, folder, node)
+        return [_read(os.path.join(folder, f"rank-{rank}.json"), rank) for rank in own_ranks]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -85,31 +85,35 @@ def _ready_data(options: Options, data_dir: str | None, folder: str) -> str | No
     return os.path.abspath(target)
 
 
-def _watch(job: str, world: int, mine: Sequence[int], folder: str, node: Node | None) -> None:
-    above = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    ranks = Ranks(lambda n: [*python(), "-m", "bench.parallel.rank", job, str(mine[n])], len(mine), folder, above)
+def _watch(job: str, world: int, own_ranks: Sequence[int], folder: str, node: Node | None) -> None:
+    project_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    ranks = Ranks(
+        lambda n: [*python(), "-m", "bench.parallel.rank", job, str(own_ranks[n])], len(own_ranks), folder, project_root
+    )
     try:
         failure = ranks.wait()
-        for number, rank in enumerate(mine):
-            said = ranks.last_words(number)
-            if said:
-                print("\n".join(f"[rank {rank}] {line}" for line in said.splitlines()), file=sys.stderr)
+        for number, rank in enumerate(own_ranks):
+            rank_log = ranks.last_words(number)
+            if rank_log:
+                print("\n".join(f"[rank {rank}] {line}" for line in rank_log.splitlines()), file=sys.stderr)
     finally:
         ranks.end()
     if failure:
-        words = _told(failure, ranks.last_words(failure.rank), world, mine, f" on node {node.name}" if node else "")
-        raise RunError(node.settle(failure.guilt, words) if node else words)
+        message = _failure_message(
+            failure, ranks.last_words(failure.rank), world, own_ranks, f" on node {node.name}" if node else ""
+        )
+        raise RunError(node.settle(failure.guilt, message) if node else message)
 
 
-def _told(failure: Failure, log: str, world: int, mine: Sequence[int], where: str) -> str:
+def _failure_message(failure: Failure, log: str, world: int, own_ranks: Sequence[int], where: str) -> str:
     """Return the one line that says how the job broke; ``log`` is that of the rank that broke first."""
-    running = [mine[number] for number in failure.running]
+    running = [own_ranks[number] for number in failure.running]
     if failure.timeout:
-        return timeouts.described(failure.timeout, mine[failure.rank], running, world) + where
-    said = log.splitlines()
-    reason = f": {_plain(said[-1])}" if said else ""
+        return timeouts.timeout_message(failure.timeout, own_ranks[failure.rank], running, world) + where
+    log_lines = log.splitlines()
+    reason = f": {_plain(log_lines[-1])}" if log_lines else ""
     stuck = f" (still running then: rank {', '.join(map(str, running))})" if running else ""
-    return f"rank {mine[failure.rank]} of {world}{where} {failure.how}{reason}{stuck}"
+    return f"rank {own_ranks[failure.rank]} of {world}{where} {failure.how}{reason}{stuck}"
 
 
 def _plain(line: str) -> str:
@@ -126,31 +130,31 @@ def _read(path: str, rank: int) -> dict[str, Any]:
         raise RunError(f"rank {rank} ended well but left no readable record: {error}") from error
 
 
-def merge(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merge_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return rank 0's record with counters summed over all ranks and each rank's own part in its evidence.
 
     All ranks began the timed part together; it is over when the slowest of them is (predictions wait for nobody).
     """
-    first = records[0]
-    parts = [record.pop("rank") for record in records]
+    first_record = records[0]
+    rank_parts = [record.pop("rank") for record in records]
     skipped = next((record for record in records if record["skipped"]), None)
     if skipped:
         return skipped
-    for part, record in zip(parts, records):
+    for part, record in zip(rank_parts, records):
         part["steps_ns"] = record["timing"]["steps_ns"]
         part["training_ns"] = record["timing"]["training_ns"]
         part["peak_rss_bytes"] = record["metrics"]["peak_rss_bytes"]
         part["openmp"] = (record["evidence"].get("openmp") or {}).get("library")
-        part["evidence_differs"] = differences(first["evidence"], record["evidence"])
+        part["evidence_differs"] = evidence_differences(first_record["evidence"], record["evidence"])
     for name in _SUMMED:
-        if name in first["metrics"]:
+        if name in first_record["metrics"]:
             values = [record["metrics"][name] for record in records]
-            first["metrics"][name] = None if None in values else sum(values)
+            first_record["metrics"][name] = None if None in values else sum(values)
     if len(records) > 1:
-        first["metrics"]["others_s"] = None  # each rank counts the others of them too
-    _take_the_slowest(first, [part["training_ns"] for part in parts])
-    first["evidence"]["parallel"]["ranks"] = parts
-    return first
+        first_record["metrics"]["others_s"] = None  # each rank counts the others of them too
+    _take_the_slowest(first_record, [part["training_ns"] for part in rank_parts])
+    first_record["evidence"]["parallel"]["ranks"] = rank_parts
+    return first_record
 
 
 def _take_the_slowest(record: dict[str, Any], training_ns: Sequence[int]) -> None:
@@ -164,12 +168,16 @@ def _take_the_slowest(record: dict[str, Any], training_ns: Sequence[int]) -> Non
 _FLEETING = ("load_1m", "steal_ticks", "mhz", "parallel", "memory")
 
 
-def differences(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+def evidence_differences(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return what of a rank's evidence is not as rank 0's, in the same shape; a list is compared as a whole."""
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for name, value in other.items():
-        theirs = first.get(name)
-        if name in _FLEETING or value == theirs:
+        first_value = first.get(name)
+        if name in _FLEETING or value == first_value:
             continue
-        found[name] = differences(theirs, value) if isinstance(value, dict) and isinstance(theirs, dict) else value
-    return {name: value for name, value in found.items() if value != {}}
+        changed[name] = (
+            evidence_differences(first_value, value)
+            if isinstance(value, dict) and isinstance(first_value, dict)
+            else value
+        )
+    return {name: value for name, value in changed.items() if value != {}}

@@ -46,8 +46,8 @@ class Node:
 
     def ranks(self, world: int) -> range:
         """Return the ranks that this node starts: as many on each node, in the order of the nodes."""
-        here = world // self.count
-        return range(self.index * here, (self.index + 1) * here)
+        ranks_per_node = world // self.count
+        return range(self.index * ranks_per_node, (self.index + 1) * ranks_per_node)
 
     def meet(self) -> dict[str, Any]:
         """Return what a rank must know of this node, for its job file."""
@@ -73,11 +73,11 @@ class Node:
         self._tell({"failure": [guilt, words]})
         until = time.monotonic() + (0 if guilt == KILLED else _VERDICT_S)
         while True:
-            heard = [self._heard(number) for number in range(self.count)]
-            failures = [answer["failure"] for answer in heard if answer and "failure" in answer]
-            if time.monotonic() >= until or None not in heard or any(one[0] == KILLED for one in failures):
-                first: str = min([[guilt, words], *failures])[1]
-                return first
+            reports = [self._heard(number) for number in range(self.count)]
+            failures = [answer["failure"] for answer in reports if answer and "failure" in answer]
+            if time.monotonic() >= until or None not in reports or any(failure[0] == KILLED for failure in failures):
+                first_words: str = min([[guilt, words], *failures])[1]
+                return first_words
             time.sleep(_POLL_S)
 
     @contextmanager
@@ -96,10 +96,10 @@ class Node:
         if self.index:
             return None
         until = time.monotonic() + limit_s
-        found = list(records)
+        all_records = list(records)
         for number in range(1, self.count):
-            found += self._records_of(number, until, limit_s)
-        return found
+            all_records += self._records_of(number, until, limit_s)
+        return all_records
 
     def _records_of(self, number: int, until: float, limit_s: float) -> list[dict[str, Any]]:
         while time.monotonic() < until:
@@ -115,12 +115,12 @@ class Node:
 
 def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | None:
     """Return this process's Node, None where the job has one node; BenchError says which argument is missing."""
-    given = (arguments.node_rank, arguments.meet)
+    node_options = (arguments.node_rank, arguments.meet)
     if options["nodes"] == 1:
-        if given != (None, None):
+        if node_options != (None, None):
             raise BenchError("--node-rank and --meet belong to --nodes above 1")
         return None
-    if None in given or not arguments.record:
+    if None in node_options or not arguments.record:
         raise BenchError(
             "--nodes above 1 wants one start on each node, each with --node-rank K, --meet HOST:PORT (an address of "
             "node 0) and --record FILE in a folder that all nodes share"
@@ -144,18 +144,18 @@ def interface(store: Any, meet: dict[str, Any]) -> str | None:
     """
     if meet["first"]:
         return _interface_of(store.get("envmatrix/first-node").decode())
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:  # connecting it sends nothing
-        end.connect((meet["host"], meet["port"]))
-        store.set("envmatrix/first-node", end.getpeername()[0])
-        return _interface_of(end.getsockname()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:  # connecting it sends nothing
+        probe_socket.connect((meet["host"], meet["port"]))
+        store.set("envmatrix/first-node", probe_socket.getpeername()[0])
+        return _interface_of(probe_socket.getsockname()[0])
 
 
 def _interface_of(address: str) -> str | None:
     """Return the name of the interface that has this IPv4 address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         for _, name in socket.if_nameindex():
             try:
-                answer = fcntl.ioctl(end.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                answer = fcntl.ioctl(probe_socket.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue
             if socket.inet_ntoa(answer[20:24]) == address:

@@ -13,13 +13,13 @@ _ESTABLISHED = "01"  # include/net/tcp_states.h
 
 def connections() -> int:
     """Return the number of this process's TCP connections."""
-    own = set()
+    own_inodes = set()
     for name in os.listdir("/proc/self/fd"):
         target = attempt(partial(os.readlink, f"/proc/self/fd/{name}")) or ""
         if target.startswith("socket:["):
-            own.add(target[len("socket:[") : -1])
+            own_inodes.add(target[len("socket:[") : -1])
     lines = [line.split() for table in ("tcp", "tcp6") for line in (text(f"/proc/self/net/{table}") or "").splitlines()]
-    return sum(words[3] == _ESTABLISHED and words[9] in own for words in lines if len(words) > 9)
+    return sum(words[3] == _ESTABLISHED and words[9] in own_inodes for words in lines if len(words) > 9)
 
 
 def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:
@@ -39,8 +39,8 @@ def asked_of_nccl(path: str) -> dict[str, str]:
 
 def taken_by_nccl(path: str | None) -> dict[str, str] | None:
     """Return what NCCL says it took and made (``described``), None where it did not start or said it elsewhere."""
-    said = text(path) if path else None
-    return None if said is None else described(said)
+    log_text = text(path) if path else None
+    return None if log_text is None else described(log_text)
 
 
 def described(said: str) -> dict[str, str]:
@@ -49,7 +49,9 @@ def described(said: str) -> dict[str, str]:
     Variables have their names, but for those of NCCL_DEBUG, which whoever asks sets; ``channels`` and ``nvls_channels``
     are those of the communicator made last.
     """
-    taken = dict(re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", said, re.MULTILINE))
-    made = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", said)
-    channels = zip(("channels", "nvls_channels"), made[-1]) if made else ()
-    return {**taken, **{name: number for name, number in channels if number}}
+    environment_settings = dict(
+        re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", said, re.MULTILINE)
+    )
+    channel_counts = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", said)
+    channels = zip(("channels", "nvls_channels"), channel_counts[-1]) if channel_counts else ()
+    return {**environment_settings, **{name: number for name, number in channels if number}}

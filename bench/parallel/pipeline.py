@@ -88,18 +88,18 @@ class Pipeline(nn.Module):
         return _whole([lanes[-1].get() for _ in range(self.micro_batches)])
 
     def _work(
-        self, number: int, taken: queue.SimpleQueue[_Done], given: queue.SimpleQueue[_Done], modes: Context
+        self, number: int, input_queue: queue.SimpleQueue[_Done], output_queue: queue.SimpleQueue[_Done], modes: Context
     ) -> None:
         """Run one stage over all micro-batches; an error travels down the line in place of its result."""
         with modes():
             for _ in range(self.micro_batches):
-                part = taken.get()
+                part = input_queue.get()
                 try:
                     if not isinstance(part, Exception):
                         part = self.stages[number](part.to(self.devices[number], non_blocking=True))
                 except Exception as error:
                     part = error
-                given.put(part)
+                output_queue.put(part)
 
 
 class ThreadedDataParallel(nn.Module):
@@ -117,15 +117,15 @@ class ThreadedDataParallel(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the scores of the whole batch."""
         parts = images.tensor_split(self.shares)
-        done: list[_Done] = list(parts)
+        results: list[_Done] = list(parts)
         modes = _modes_for_threads(self.context)
 
         def work(number: int) -> None:
             try:
                 with modes():
-                    done[number] = self.module(parts[number])
+                    results[number] = self.module(parts[number])
             except Exception as error:
-                done[number] = error
+                results[number] = error
 
         workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(1, self.shares)]
         for worker in workers:
@@ -133,4 +133,4 @@ class ThreadedDataParallel(nn.Module):
         work(0)
         for worker in workers:
             worker.join()
-        return _whole(done)
+        return _whole(results)

@@ -86,7 +86,7 @@ class Member:
         device = devices.open_device(choices.device(options), self.rank % self.job["here"])
         world, folder = self.job["world"], self.job["folder"]
         place = Place(device, self.rank, world, cpus=cpus, age_ns=self.age_ns, scratch=folder)
-        with rendezvous.joined(place, folder, options, self.job["meet"]) as here, _library(options, here):
+        with rendezvous.join_group(place, folder, options, self.job["meet"]) as here, _library(options, here):
             yield here
 
 

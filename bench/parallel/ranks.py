@@ -82,18 +82,18 @@ class Ranks:
         """Find the rank that broke first; one killed by a signal beats one that only lost its peer."""
         self._gather(_GATHER_S, lambda: any((process.poll() or 0) < 0 for process in self.processes))
         rank = self._first_broken()
-        timeout = timeouts.found_in(self.last_words(rank))
+        timeout = timeouts.find_timeout(self.last_words(rank))
         if timeout:
             self._gather(_TIME_OUT_GATHER_S, lambda: None not in [process.poll() for process in self.processes])
             rank = self._first_broken()
-            timeout = timeouts.found_in(self.last_words(rank))
+            timeout = timeouts.find_timeout(self.last_words(rank))
         running = [
             rank for rank, process in enumerate(self.processes)
             if process.poll() is None and not (timeout and self._waited(rank))
         ]  # fmt: skip
-        how, (guilt, _, _) = ended_how(self._code(rank)), self._innocence(rank)
+        ending, (guilt, _, _) = ended_how(self._code(rank)), self._innocence(rank)
         self.end()
-        return Failure(rank, how, running, guilt, timeout)
+        return Failure(rank, ending, running, guilt, timeout)
 
     def _gather(self, seconds: float, enough: Callable[[], bool]) -> None:
         until = time.monotonic() + seconds
@@ -104,16 +104,16 @@ class Ranks:
         return min((rank for rank, process in enumerate(self.processes) if process.poll()), key=self._innocence)
 
     def _waited(self, rank: int) -> bool:
-        said = self.last_words(rank)
-        return bool(timeouts.found_in(said)) or any(word in said for word in _CONNECTION_LOST)
+        log_tail = self.last_words(rank)
+        return bool(timeouts.find_timeout(log_tail)) or any(word in log_tail for word in _CONNECTION_LOST)
 
     def _innocence(self, rank: int) -> tuple[int, int, int]:
-        said = self.last_words(rank)
-        if timeouts.found_in(said):  # also where NCCL then ends the process by a signal
+        log_tail = self.last_words(rank)
+        if timeouts.find_timeout(log_tail):  # also where NCCL then ends the process by a signal
             return (2, 0, rank)
         if self._code(rank) < 0:
             return (0, 0, rank)
-        return (2, 1, rank) if any(word in said for word in _LOST_A_PEER) else (1, 0, rank)
+        return (2, 1, rank) if any(word in log_tail for word in _LOST_A_PEER) else (1, 0, rank)
 
     def _code(self, rank: int) -> int:
         return self.processes[rank].returncode or 0

@@ -20,7 +20,7 @@ _HOST = "127.0.0.1"
 
 
 @contextlib.contextmanager
-def joined(place: Place, folder: str, options: Options, meet: dict[str, Any] | None = None) -> Iterator[Place]:
+def join_group(place: Place, folder: str, options: Options, meet: dict[str, Any] | None = None) -> Iterator[Place]:
     """Join the process group as rank ``place.rank``, give the Place in it, and leave it in the end.
 
     ``meet`` says where ranks of several nodes meet (``nodes.Node.meet``). A collective that waits longer
@@ -34,15 +34,15 @@ def joined(place: Place, folder: str, options: Options, meet: dict[str, Any] | N
     store = _store_of_nodes(rank, world, meet, limit) if meet else _store(rank, world, folder, options["port"], limit)
     agree_on_the_world(store, rank, world, limit)
     interface = _interface_for_gloo(store, meet) if backend == "gloo" else None
-    words = _words_of_nccl(folder, rank) if backend == "nccl" else None
-    before = attempt(observed.connections)
+    nccl_log = _words_of_nccl(folder, rank) if backend == "nccl" else None
+    connections_before = attempt(observed.connections)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
-    lazy = observed.is_lazy(before, attempt(observed.connections), world) if backend == "gloo" else None
-    here = replace(place, backend=backend, interface=interface, lazy=lazy, nccl_words=words)
-    here.barrier()
-    yield here
+    lazy = observed.is_lazy(connections_before, attempt(observed.connections), world) if backend == "gloo" else None
+    joined_place = replace(place, backend=backend, interface=interface, lazy=lazy, nccl_words=nccl_log)
+    joined_place.barrier()
+    yield joined_place
     # Not after an exception: leaving would wait for peers that are gone, and hide what happened.
-    here.barrier()
+    joined_place.barrier()
     dist.destroy_process_group()
 
 
@@ -51,19 +51,21 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
 
     Raises RunError that names the rank that was told otherwise, or those that did not come within ``limit``.
     """
-    mine = f"{world} processes (rank {rank})"
-    first = store.compare_set("envmatrix/world", "", mine).decode()
-    if first.partition(" ")[0] != str(world):
-        store.set("envmatrix/verdict", f"the ranks were told of different numbers of processes: {first} and {mine}")
+    own_world = f"{world} processes (rank {rank})"
+    first_world = store.compare_set("envmatrix/world", "", own_world).decode()
+    if first_world.partition(" ")[0] != str(world):
+        store.set(
+            "envmatrix/verdict", f"the ranks were told of different numbers of processes: {first_world} and {own_world}"
+        )
     store.set(f"envmatrix/here/{rank}", "")
     if store.add("envmatrix/count", 1) == world:
         store.compare_set("envmatrix/verdict", "", "all are here")
     try:
         store.wait(["envmatrix/verdict"], limit)
     except (RuntimeError, OSError) as error:
-        absent = [str(other) for other in range(world) if not store.check([f"envmatrix/here/{other}"])]
+        missing_ranks = [str(other) for other in range(world) if not store.check([f"envmatrix/here/{other}"])]
         raise RunError(
-            f"Timed out waiting {limit.total_seconds():g} s for rank {', '.join(absent)} of {world} to join"
+            f"Timed out waiting {limit.total_seconds():g} s for rank {', '.join(missing_ranks)} of {world} to join"
         ) from error
     verdict = store.get("envmatrix/verdict").decode()
     if verdict != "all are here":
@@ -89,16 +91,16 @@ def _store_of_nodes(rank: int, world: int, meet: dict[str, Any], limit: datetime
     try:
         return TCPStore(meet["host"], meet["port"], world, rank == 0, limit, wait_for_workers=False)
     except (RuntimeError, OSError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise RunError(f"the nodes cannot meet at {meet['host']}:{meet['port']}: {said}") from error
+        message = " ".join(str(error).split())[:200]
+        raise RunError(f"the nodes cannot meet at {meet['host']}:{meet['port']}: {message}") from error
 
 
 def _store(rank: int, world: int, folder: str, port: int, limit: datetime.timedelta) -> Any:
     from torch.distributed import TCPStore
 
-    told = os.path.join(folder, "port")
+    port_file = os.path.join(folder, "port")
     if rank:
-        return TCPStore(_HOST, _wait_for(told, limit), world, False, limit, wait_for_workers=False)
+        return TCPStore(_HOST, _wait_for(port_file, limit), world, False, limit, wait_for_workers=False)
     try:
         store = TCPStore(_HOST, port, world, True, limit, wait_for_workers=False)
     except (RuntimeError, OSError) as error:
@@ -106,9 +108,9 @@ def _store(rank: int, world: int, folder: str, port: int, limit: datetime.timede
             f"port {port} of {_HOST} cannot be had ({' '.join(str(error).split())[:200]}): "
             "choose another --port, or 0 to let the system choose"
         ) from error
-    with open(told + ".new", "w", encoding="ascii") as file:
+    with open(port_file + ".new", "w", encoding="ascii") as file:
         file.write(str(store.port))
-    os.replace(told + ".new", told)
+    os.replace(port_file + ".new", port_file)
     return store
 
 

@@ -20,7 +20,7 @@ from bench.training import Trainer
 Wrap = Callable[[nn.Module, Options, Place], nn.Module]
 
 
-def _as_it_is(given: torch.optim.Optimizer, _model: nn.Module, _parts: int) -> torch.optim.Optimizer:
+def _unchanged_optimizer(given: torch.optim.Optimizer, _model: nn.Module, _parts: int) -> torch.optim.Optimizer:
     return given
 
 
@@ -41,13 +41,13 @@ class Strategy:
 
     wrap: Wrap
     replicate: Wrap
-    optimizer: Callable[[torch.optim.Optimizer, nn.Module, int], torch.optim.Optimizer] = _as_it_is
+    optimizer: Callable[[torch.optim.Optimizer, nn.Module, int], torch.optim.Optimizer] = _unchanged_optimizer
     scaler: Callable[[Options, str], Any] = precision.scaler
     exchanged: Callable[[torch.optim.Optimizer], AbstractContextManager[Any]] = _exchanged_already
     fit: Callable[[Any, timing.Loop, Options, Place], None] = _drive
 
 
-def _alone(model: nn.Module, _options: Options, place: Place) -> nn.Module:
+def _single_process(model: nn.Module, _options: Options, place: Place) -> nn.Module:
     return model.to(place.device.device)
 
 
@@ -61,10 +61,10 @@ def _stage_devices(options: Options, place: Place) -> list[torch.device]:
     """Return the two devices of a pipeline: two GPUs of this rank, or the CPU twice."""
     if place.device.name != "cuda":
         return [place.device.device, place.device.device]
-    found = torch.cuda.device_count()
-    needed = 2 * place.world
-    if found < needed:
-        raise SkipError(f"parallel: {options['parallel']} needs {needed} GPUs, and there are {found}")
+    gpu_count = torch.cuda.device_count()
+    needed_gpus = 2 * place.world
+    if gpu_count < needed_gpus:
+        raise SkipError(f"parallel: {options['parallel']} needs {needed_gpus} GPUs, and there are {gpu_count}")
     return [torch.device("cuda", 2 * place.rank), torch.device("cuda", 2 * place.rank + 1)]
 
 
@@ -132,14 +132,14 @@ def _lightning_fit(step: Any, loop: timing.Loop, options: Options, place: Place)
 
 
 _STRATEGIES = {
-    "none": Strategy(_alone, _alone),
+    "none": Strategy(_single_process, _single_process),
     "dp": Strategy(_data_parallel, _data_parallel),
     "pipeline": Strategy(_pipeline, _pipeline),
     # A prediction has no gradient to exchange: each rank predicts its share with a network of its own.
-    "ddp": Strategy(_distributed, _alone),
+    "ddp": Strategy(_distributed, _single_process),
     "ddp-pipeline": Strategy(_distributed_pipeline, _pipeline),
     "fsdp": Strategy(_fully_sharded, _fully_sharded, scaler=_sharded_scaler),
-    "lightning": Strategy(_alone, _alone, fit=_lightning_fit),  # the Trainer wraps it itself
+    "lightning": Strategy(_single_process, _single_process, fit=_lightning_fit),  # the Trainer wraps it itself
     "horovod": Strategy(_horovod, _horovod, optimizer=_horovod_optimizer, exchanged=_horovod_exchanged),
 }
 

@@ -18,7 +18,7 @@ _WORDS = (
 )
 
 
-def found_in(text: str) -> Timeout | None:
+def find_timeout(text: str) -> Timeout | None:
     """Return (what was waited for, the limit in seconds) when ``text`` tells of a time-out, else None."""
     for pattern in _WORDS:
         match = pattern.search(text)
@@ -27,13 +27,13 @@ def found_in(text: str) -> Timeout | None:
     return None
 
 
-def described(timeout: Timeout, waiting: int, missing: Sequence[int], world: int) -> str:
+def timeout_message(timeout: Timeout, waiting: int, missing: Sequence[int], world: int) -> str:
     """Say which ranks did not take part (``missing``, as far as this machine can tell) and who waited for them."""
-    what, seconds = timeout
+    operation, seconds = timeout
     if not missing:
-        return f"time-out: {what} was not over within {seconds:g} s, for which rank {waiting} of {world} waited"
+        return f"time-out: {operation} was not over within {seconds:g} s, for which rank {waiting} of {world} waited"
     names = ", ".join(map(str, missing))
     return (
-        f"time-out: rank {names} of {world} took no part in {what} within {seconds:g} s, "
+        f"time-out: rank {names} of {world} took no part in {operation} within {seconds:g} s, "
         f"for which rank {waiting} of {world} waited (still running then: rank {names})"
     )

@@ -75,28 +75,28 @@ class _Notes:
             if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.worker":
                 self._note(number)
 
-        for place in (torch, getattr(torch, "_C", None)):
-            if hasattr(place, "set_num_threads"):
-                place.set_num_threads = set_num_threads  # type: ignore[union-attr]
-        for place in (getattr(torch, "cuda", None), getattr(torch, "accelerator", None)):
-            if hasattr(place, "is_available"):
-                self._note_question(place)
+        for owner in (torch, getattr(torch, "_C", None)):
+            if hasattr(owner, "set_num_threads"):
+                owner.set_num_threads = set_num_threads  # type: ignore[union-attr]
+        for owner in (getattr(torch, "cuda", None), getattr(torch, "accelerator", None)):
+            if hasattr(owner, "is_available"):
+                self._note_question(owner)
 
-    def _note_question(self, place: Any) -> None:
+    def _note_question(self, owner: Any) -> None:
         """Note the first time that somebody but PyTorch itself asks for a GPU."""
         import functools
 
-        function = place.is_available
+        function = owner.is_available
 
         @functools.wraps(function)
         def is_available() -> bool:
             asks = str(sys._getframe(1).f_globals.get("__name__"))
             if os.environ.get("BENCH_PROBE") and not asks.startswith("torch."):  # not what collects the evidence
-                place.is_available = function
+                owner.is_available = function
                 self._write("gpus", str(os.getpid()))
             return function()
 
-        place.is_available = is_available
+        owner.is_available = is_available
 
     def _of_ctypes(self, ctypes: Any) -> None:
         find = ctypes.CDLL.__getitem__
@@ -136,12 +136,12 @@ def _chain() -> None:
     """Run the sitecustomize that this one hides, as Debian's and some clusters' Pythons have one."""
     import importlib.machinery
 
-    others = [path for path in sys.path if path and os.path.abspath(path) != _HERE]
-    found = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
-    if found is not None and found.loader is not None:
+    other_folders = [path for path in sys.path if path and os.path.abspath(path) != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", other_folders)
+    if spec is not None and spec.loader is not None:
         import importlib.util
 
-        found.loader.exec_module(importlib.util.module_from_spec(found))
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def _write(folder: str, allowed: list[int] | None, pid: int) -> None:
@@ -177,8 +177,8 @@ def _write(folder: str, allowed: list[int] | None, pid: int) -> None:
 def _children_s() -> float:
     import resource
 
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _at_exit(folder: str, allowed: list[int] | None, pid: int) -> None:

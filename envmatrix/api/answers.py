@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from envmatrix.api.places import Names, PathLike, fraction, split_names
+from envmatrix.api.places import Names, PathLike, parse_fraction, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.runs import run_to_read
+from envmatrix.api.runs import find_run_to_read
 from envmatrix.errors import InputError
-from envmatrix.report.catalog import REPORTS, rendered
+from envmatrix.report.catalog import REPORTS, render_report
 from envmatrix.report.exports import figure_pdf, figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.stats.between_runs import compare_runs
@@ -41,14 +41,14 @@ def effects(
         StoreError: the run cannot be read.
 
     """
-    found = Result.of(run_to_read(run, results)).summary.analysis
+    analysis = Result.of(find_run_to_read(run, results)).summary.analysis
     if metric is None:
-        return found.primary_effects()
-    chosen = tuple(effect for effect in found.effects if effect.metric == metric)
-    if not chosen:
-        known = ", ".join(dict.fromkeys(effect.metric for effect in found.effects)) or "none"
-        raise InputError(f"the run has no effects in {metric!r}", remedy=f"its metrics: {known}")
-    return chosen
+        return analysis.primary_effects()
+    selected = tuple(effect for effect in analysis.effects if effect.metric == metric)
+    if not selected:
+        metric_names = ", ".join(dict.fromkeys(effect.metric for effect in analysis.effects)) or "none"
+        raise InputError(f"the run has no effects in {metric!r}", remedy=f"its metrics: {metric_names}")
+    return selected
 
 
 def compare(
@@ -79,26 +79,28 @@ def compare(
         StoreError: a run cannot be read.
 
     """
-    names, limit = split_names(environments) or (), fraction("allowed", allowed, parse_tolerance)
-    first = run_to_read(old, results)
+    names, limit = split_names(environments) or (), parse_fraction("allowed", allowed, parse_tolerance)
+    old_folder = find_run_to_read(old, results)
     if new is not None:
-        return compare_runs(first, run_to_read(new, results), environments=names, allowed=limit, anyway=anyway)
-    whole = first.load()
-    if whole.sides and not names:
-        return compare_sides(whole, read_measurements(first, whole.plan), limit)
+        return compare_runs(
+            old_folder, find_run_to_read(new, results), environments=names, allowed=limit, anyway=anyway
+        )
+    old_run = old_folder.load()
+    if old_run.sides and not names:
+        return compare_sides(old_run, read_measurements(old_folder, old_run.plan), limit)
     if len(names) != 2:
         raise InputError(
             "one run needs two environments to compare",
-            remedy=f"envmatrix compare {first.path.name} --environments OLD,NEW, or name a second run",
+            remedy=f"envmatrix compare {old_folder.path.name} --environments OLD,NEW, or name a second run",
         )
-    return compare_environments(whole, read_measurements(first, whole.plan), *names, limit)
+    return compare_environments(old_run, read_measurements(old_folder, old_run.plan), *names, limit)
 
 
 def write_report(
     run: PathLike | Result | None = None, results: PathLike = "results", progress: ProgressCallback = silent
 ) -> Result:
     """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``."""
-    folder = run_to_read(run, results)
+    folder = find_run_to_read(run, results)
     write_reports(folder, progress=progress)
     return Result.of(folder)
 
@@ -110,7 +112,7 @@ def report_as(
 
     Parquet alone is bytes; an InputError says where there is no pyarrow to write it.
     """
-    return rendered(REPORTS.make(form), Result.of(run_to_read(run, results)).summary, environment)
+    return render_report(REPORTS.make(form), Result.of(find_run_to_read(run, results)).summary, environment)
 
 
 def figure(
@@ -126,7 +128,7 @@ def figure(
     Raises as ``effects``.
     """
     draw = figure_pdf if form == "pdf" else figure_svg
-    return draw(Result.of(run_to_read(run, results)).summary, kind, group)
+    return draw(Result.of(find_run_to_read(run, results)).summary, kind, group)
 
 
 def history(results: PathLike = "results") -> History:

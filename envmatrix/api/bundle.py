@@ -13,8 +13,8 @@ from envmatrix.results import write_whole
 from envmatrix.trials.environment_shell import Session
 
 #: Says that a folder is a bundle, which the next export may replace.
-_MARK = "envmatrix-bundle.json"
-_LIBRARIES = "lib"
+_MARKER_FILE = "envmatrix-bundle.json"
+_LIBRARY_FOLDER = "lib"
 
 
 def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:
@@ -23,31 +23,33 @@ def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> t
     ``for_image``: nothing is preloaded from the folder itself. Raises InputError for a folder that holds something
     else, and for libraries that lie in an image.
     """
-    _check(folder, for_image=for_image)
-    found = {path: _folder_of(session, path) for path in session.preload if "/" in path}
+    _check_bundle_folder(folder, for_image=for_image)
+    source_folders = {path: _host_folder(session, path) for path in session.preload if "/" in path}
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / _MARK, json.dumps({"schema": 1, "environment": session.environment.name}) + "\n")
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
-        for place in dict.fromkeys(found.values()):
-            shutil.copytree(place, Path(new) / _LIBRARIES / place.name)  # links become files
-        shutil.rmtree(folder / _LIBRARIES, ignore_errors=True)
-        if found:
-            (Path(new) / _LIBRARIES).rename(folder / _LIBRARIES)
+    write_whole(folder / _MARKER_FILE, json.dumps({"schema": 1, "environment": session.environment.name}) + "\n")
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as temporary_folder:
+        for library_folder in dict.fromkeys(source_folders.values()):
+            shutil.copytree(
+                library_folder, Path(temporary_folder) / _LIBRARY_FOLDER / library_folder.name
+            )  # links become files
+        shutil.rmtree(folder / _LIBRARY_FOLDER, ignore_errors=True)
+        if source_folders:
+            (Path(temporary_folder) / _LIBRARY_FOLDER).rename(folder / _LIBRARY_FOLDER)
     return tuple(
-        f"{_LIBRARIES}/{found[path].name}/{PurePosixPath(path).name}" if path in found else path
+        f"{_LIBRARY_FOLDER}/{source_folders[path].name}/{PurePosixPath(path).name}" if path in source_folders else path
         for path in session.preload
     )
 
 
-def placed_in(folder: str, preload: tuple[str, ...]) -> tuple[str, ...]:
+def bundle_paths(folder: str, preload: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files of a bundle by their paths where it lies in ``folder``."""
     return tuple(f"{folder}/{path}" if "/" in path else path for path in preload)
 
 
-def _check(folder: Path, *, for_image: bool) -> None:
+def _check_bundle_folder(folder: Path, *, for_image: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--bundle: {folder} is no folder", remedy="name a new folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARKER_FILE).is_file():
         raise InputError(
             f"--bundle: {folder} is not empty and was not made by `export --bundle`", remedy="name a new folder"
         )
@@ -58,7 +60,7 @@ def _check(folder: Path, *, for_image: bool) -> None:
         )
 
 
-def _folder_of(session: Session, path: str) -> Path:
+def _host_folder(session: Session, path: str) -> Path:
     """Return the folder of this machine that holds a library which is preloaded as ``path``."""
     parent = str(PurePosixPath(path).parent)
     if session.engine.shares_files:

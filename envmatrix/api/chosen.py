@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_run, has_matrix, home_of_run, load_matrix, matrix_of_run
+from envmatrix.api.places import PathLike, find_run, has_matrix, run_matrix_path, load_matrix, matrix_of_run
 from envmatrix.api.tunes import find_study
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, suggestion
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.environment import Environment, Library, all_libraries, resolve
+from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
 from envmatrix.results import Run, RunFolder
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.environment_shell import Session, open_prepared, open_session
-from envmatrix.trials.images import check_same_bits, kept_given, kept_matrix, libraries_of
+from envmatrix.trials.environment_shell import Session, prepare_session, open_session
+from envmatrix.trials.images import check_images_unchanged, load_supplied_images, side_matrix_path, run_libraries
 
 
 def open_environment(
@@ -31,35 +31,35 @@ def open_environment(
     if run is not None and matrix is not None:
         raise InputError("a run has a matrix of its own", remedy="give --matrix or --run")
     if run is not None:
-        return _of_run(_folder(environment, run, results), environment, engine, progress)
-    newest = None if matrix is not None else _newest(environment, results)
+        return _open_run_environment(_find_run_folder(environment, run, results), environment, engine, progress)
+    newest = None if matrix is not None else _newest_run(environment, results)
     if newest and not has_matrix():
-        session = _of_run(newest, environment, engine, progress)
-        progress(f"{environment} is that of {_called(newest)}, the newest here; --run or --matrix names another")
+        session = _open_run_environment(newest, environment, engine, progress)
+        progress(f"{environment} is that of {_run_label(newest)}, the newest here; --run or --matrix names another")
         return session
-    if newest and (name := _other_python(newest, environment)):
+    if newest and (name := _run_with_other_python(newest, environment)):
         progress(
             f"{environment} is that of matrix.yaml; the newest run had it with another Python: --run {name} takes that"
         )
     return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress)
 
 
-def _called(folder: RunFolder) -> str:
+def _run_label(folder: RunFolder) -> str:
     """Return what a run is called on the command line; a step of a search is that search."""
     study = folder.path.parent
     return f"search {study.name}" if (study / "study.json").exists() else f"run {folder.path.name}"
 
 
-def _newest(environment: str, results: PathLike) -> RunFolder | None:
+def _newest_run(environment: str, results: PathLike) -> RunFolder | None:
     """Return the newest run, or a step of the newest search that has one; None if there is none."""
     with suppress(InputError):
-        return _folder(environment, None, results)
+        return _find_run_folder(environment, None, results)
     with suppress(InputError):  # the newest search has run nothing yet
         return find_run(None, results)
     return None
 
 
-def _folder(environment: str, run: PathLike | None, results: PathLike) -> RunFolder:
+def _find_run_folder(environment: str, run: PathLike | None, results: PathLike) -> RunFolder:
     """Return the folder of a run; of a search (`tune`) that of its newest step which has the environment."""
     study = find_study(run, results)
     if study is None:
@@ -70,55 +70,61 @@ def _folder(environment: str, run: PathLike | None, results: PathLike) -> RunFol
     return next((step for step in reversed(steps) if environment in step.load().environments), steps[-1])
 
 
-def _other_python(folder: RunFolder, environment: str) -> str:
+def _run_with_other_python(folder: RunFolder, environment: str) -> str:
     """Return the name of a run of a program whose environment has another image than that of ./matrix.yaml; else ''."""
     try:
-        run = folder.load_here()
+        run = folder.load_for_resume()
     except StoreError:  # nobody asked for that run
         return ""
     if not run.is_of_program or environment not in run.environments:
         return ""
     matrix = load_matrix()
-    same = environment in matrix.environments and (
-        resolve(matrix, environment, {}).image == run.environments[environment].image
+    is_same_image = environment in matrix.environments and (
+        resolve_environment(matrix, environment, {}).image == run.environments[environment].image
     )
-    return "" if same else folder.path.name
+    return "" if is_same_image else folder.path.name
 
 
-def _of_run(folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback) -> Session:
+def _open_run_environment(folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback) -> Session:
     """Prepare an environment of a run as it was measured, or another one of the run's own matrix."""
-    run = folder.load_here()
-    environment, libraries, matrix = _resolved(folder, run, name)
+    run = folder.load_for_resume()
+    environment, libraries, matrix = _find_in_run(folder, run, name)
     engines = [arm.engine for arm in run.arms if arm.runs == environment.name] or [run.arms[0].engine]
     try:
-        session = open_prepared(
-            environment, libraries, engine or engines[0], matrix, progress, program_of(run), kept_given(folder)
+        session = prepare_session(
+            environment,
+            libraries,
+            engine or engines[0],
+            matrix,
+            progress,
+            program_of(run),
+            load_supplied_images(folder),
         )
     except SkipEnvironmentError as error:
-        said = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
-        other = "export it on the machine that measured it, or name a matrix of this machine: `--matrix FILE`"
-        remedy = other if environment.image.on_host else error.remedy
-        raise SkipEnvironmentError(said, remedy=remedy or other) from error
-    _warn_of_other_bits(run, session, progress)
+        message = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
+        default_remedy = "export it on the machine that measured it, or name a matrix of this machine: `--matrix FILE`"
+        remedy = default_remedy if environment.image.on_host else error.remedy
+        raise SkipEnvironmentError(message, remedy=remedy or default_remedy) from error
+    _warn_if_image_changed(run, session, progress)
     return session
 
 
-def _resolved(folder: RunFolder, run: Run, name: str) -> tuple[Environment, tuple[Library, ...], Path]:
+def _find_in_run(folder: RunFolder, run: Run, name: str) -> tuple[Environment, tuple[Library, ...], Path]:
     """Return an environment of a run, the libraries that its image holds, and the matrix beside which its locks are."""
     runs = next((arm.runs for arm in run.arms if arm.environment == name), name)
-    found = run.environments.get(runs)
-    if found and found.side:
-        return found, run.sides[found.side].libraries, kept_matrix(folder, found.side)
-    if found:
-        return found, libraries_of(folder, run), home_of_run(run)
+    environment = run.environments.get(runs)
+    if environment and environment.side:
+        return environment, run.sides[environment.side].libraries, side_matrix_path(folder, environment.side)
+    if environment:
+        return environment, run_libraries(folder, run), run_matrix_path(run)
     matrix = matrix_of_run(folder, run)
     if name not in matrix.environments:
-        known = (*run.environments, *matrix.environments)
+        known_names = (*run.environments, *matrix.environments)
         raise InputError(
             f"run {folder.path.name} has no environment {name!r}",
-            remedy=f"{suggestion(name, known)}; `--matrix FILE` takes one of another matrix",
+            remedy=f"{suggestion(name, known_names)}; `--matrix FILE` takes one of another matrix",
         )
-    return resolve(matrix, name, this_host().facts()), all_libraries(matrix), Path(matrix.path)
+    return resolve_environment(matrix, name, this_host().facts()), all_libraries(matrix), Path(matrix.path)
 
 
 def program_of(run: Run) -> Workload | None:
@@ -126,8 +132,8 @@ def program_of(run: Run) -> Workload | None:
     return next((run.workloads[name] for name in run.design.workloads if run.workloads[name].command), None)
 
 
-def _warn_of_other_bits(run: Run, session: Session, progress: ProgressCallback) -> None:
+def _warn_if_image_changed(run: Run, session: Session, progress: ProgressCallback) -> None:
     try:
-        check_same_bits(run, {(session.environment.image_key, session.engine.name): session.prepared})
+        check_images_unchanged(run, {(session.environment.image_key, session.engine.name): session.prepared})
     except EnvmatrixError as error:
         progress(f"warning: {error.message}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.api import FORMS
-from envmatrix.api.bundle import make_bundle, placed_in
+from envmatrix.api.bundle import make_bundle, bundle_paths
 from envmatrix.api.chosen import open_environment
 from envmatrix.api.places import PathLike
 from envmatrix.engines.base import HasImageFiles
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
-from envmatrix.plan.export import BUNDLED, dockerfile, export_lines
+from envmatrix.plan.export import BUNDLE_FOLDER, dockerfile, export_lines
 from envmatrix.report.group import Group
 from envmatrix.results import write_whole
 from envmatrix.system.progress import ProgressCallback, silent
@@ -58,16 +58,18 @@ def export(
     if form not in (*FORMS, *scripts):
         raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
     session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, progress=progress)
-    return _lines(session, form, Path(bundle).resolve() if bundle is not None else None)
+    return _export_text(session, form, Path(bundle).resolve() if bundle is not None else None)
 
 
-def _lines(session: Session, form: str, place: Path | None) -> str:
+def _export_text(session: Session, form: str, place: Path | None) -> str:
     """Return what sets a session's environment up elsewhere; ``place`` is the folder of its bundle."""
-    held = make_bundle(place, session, for_image=form == "dockerfile") if place else ()
-    preload = placed_in(str(place), held) if place else session.preload
+    bundled_files = make_bundle(place, session, for_image=form == "dockerfile") if place else ()
+    preload = bundle_paths(str(place), bundled_files) if place else session.preload
     if form == "dockerfile":
         text = dockerfile(
-            session.environment, placed_in(BUNDLED, held) if place else _of_image(session), _base(session)
+            session.environment,
+            bundle_paths(BUNDLE_FOLDER, bundled_files) if place else _image_preload(session),
+            _base_image(session),
         )
         if place:
             write_whole(place / "Dockerfile", text + "\n")
@@ -80,7 +82,7 @@ def _lines(session: Session, form: str, place: Path | None) -> str:
     return export_lines(session.environment, preload, form)
 
 
-def _of_image(session: Session) -> tuple[str, ...]:
+def _image_preload(session: Session) -> tuple[str, ...]:
     """Return what is preloaded, if an image has it. Raises InputError."""
     if any("/" in path for path in session.preload) and (session.prepared.mounted or not _is_image(session)):
         raise InputError(
@@ -95,7 +97,7 @@ def _is_image(session: Session) -> bool:
     return not (session.engine.shares_files or isinstance(session.engine, HasImageFiles))
 
 
-def _base(session: Session) -> str:
+def _base_image(session: Session) -> str:
     """Return the image that a Dockerfile starts from unless BASE says otherwise."""
     if _is_image(session):
         return session.prepared.reference
@@ -103,7 +105,7 @@ def _base(session: Session) -> str:
     return f"python:{'.'.join(version[:2])}-slim" if len(version) > 1 else "debian:stable-slim"
 
 
-def lines_of_best(experiment: Experiment, group: Group) -> str:
+def best_export_lines(experiment: Experiment, group: Group) -> str:
     """Return the shell's lines that set up a group's recommended environment, '' where none is shown to be faster.
 
     Of programs that are compared with one another the recommended one is no environment.

@@ -7,40 +7,40 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_matrix, find_run, fraction
+from envmatrix.api.places import PathLike, find_matrix, find_run, parse_fraction
 from envmatrix.api.result import Result
-from envmatrix.api.runs import Watch, carry_out, named, place, telling
+from envmatrix.api.runs import Watch, finish_run, run_path, find_run_host, line_progress_watch
 from envmatrix.build.cache import file_digest
 from envmatrix.bundle.archive import write_archive
-from envmatrix.bundle.comparison import Reproduction, reproduction
-from envmatrix.bundle.contents import bills, collect, listings, make_manifest
-from envmatrix.bundle.crate import CRATE, crate
-from envmatrix.bundle.images import image_files, packed_images
+from envmatrix.bundle.comparison import Reproduction, compare_reproduction
+from envmatrix.bundle.contents import sbom_contents, collect_files, file_listing_contents, make_manifest
+from envmatrix.bundle.crate import CRATE_FILE, make_crate
+from envmatrix.bundle.images import image_files, image_contents
 from envmatrix.bundle.manifest import Manifest
-from envmatrix.bundle.programs import MOST_BYTES, left_out, packed_programs
-from envmatrix.bundle.rerun import Opened, begin_again, built_images, open_pack, was_begun_from
-from envmatrix.bundle.signature import sign
+from envmatrix.bundle.programs import DEFAULT_MAX_BYTES, not_packed_texts, collect_programs
+from envmatrix.bundle.rerun import OpenedPack, begin_packed_run, built_image_digests, open_pack, is_run_of_pack
+from envmatrix.bundle.signature import sign_manifest
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError, StoreError, Where
 from envmatrix.launchers.base import Ask
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
-from envmatrix.results.redact import names_somebody, redact
-from envmatrix.results.run import Asked, Run
+from envmatrix.results.redact import has_personal_names, redact
+from envmatrix.results.run import LauncherOptions, Run
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.experiment import Experiment, kept_bench, reopen
-from envmatrix.trials.images import places_of
+from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
+from envmatrix.trials.images import build_places
 from envmatrix.units import parse_bytes
 
-_UNVOUCHED = (
+_UNVERIFIED_NOTE = (
     "what runs now is the archive's own bench/, on this host and in its environments, "
     "and neither --signers nor --sha256 vouches for it"
 )
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackResult:
     """An archive that was written; ``sha256`` is its digest, ``size`` its bytes."""
 
     archive: Path
@@ -55,12 +55,12 @@ def pack_run(
     *,
     output: PathLike | None = None,
     images: bool = False,
-    programs: int | str = MOST_BYTES,
+    programs: int | str = DEFAULT_MAX_BYTES,
     key: Path | None = None,
     matrix: PathLike | None = None,
     results: PathLike = "results",
     progress: ProgressCallback = silent,
-) -> Packed:
+) -> PackResult:
     """Write one archive with everything that is needed to repeat a run elsewhere.
 
     Args:
@@ -81,28 +81,36 @@ def pack_run(
         StoreError: a file cannot be read or written, or a line of trials.jsonl is no trial of the run.
 
     """
-    folder, home = find_run(named(run), results), find_matrix(matrix)
-    packed = _held_to_plan(folder)
-    contents = collect(folder, packed, home, kept_bench(packed.bench_digest))
-    if names_somebody(folder):
-        progress(f"the archive names hosts, or folders of a user: `envmatrix redact {packed.name}`, then pack it again")
-    contents |= packed_programs(here := folder.load_here(), _size(programs))
+    folder, matrix_file = find_run(run_path(run), results), find_matrix(matrix)
+    packed_run = _load_checked_run(folder)
+    contents = collect_files(folder, packed_run, matrix_file, find_bench_copy(packed_run.bench_digest))
+    if has_personal_names(folder):
+        progress(
+            f"the archive names hosts, or folders of a user: `envmatrix redact {packed_run.name}`, then pack it again"
+        )
+    contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
     files: dict[str, Path] = {}
-    if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed.plan.arms):
-        experiment = reopen(folder, home, progress)
+    if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
+        experiment = reopen_experiment(folder, matrix_file, progress)
         files = image_files(experiment.engines, experiment.prepared)
-        contents |= bills(experiment) | listings(experiment, places_of(home, experiment.bench).cache)
-        contents |= packed_images(experiment.engines, experiment.prepared) if images else {}
+        contents |= sbom_contents(experiment) | file_listing_contents(
+            experiment, build_places(matrix_file, experiment.bench).cache
+        )
+        contents |= image_contents(experiment.engines, experiment.prepared) if images else {}
     if images and not files:
         progress("no image of this run is a file: none was packed")
-    contents[CRATE] = crate(packed, contents)
-    manifest = make_manifest(packed, contents, files, _said(left_out(here, contents), folder, progress))
-    archive = Path(output) if output is not None else Path(f"{packed.name}.tar.gz")
-    written = write_archive(archive, manifest, contents, signature := sign(manifest.text(), key) if key else None)
-    return Packed(archive, written.sha256, written.size, signature is not None, manifest)
+    contents[CRATE_FILE] = make_crate(packed_run, contents)
+    manifest = make_manifest(
+        packed_run, contents, files, _report_left_out(not_packed_texts(local_run, contents), folder, progress)
+    )
+    archive = Path(output) if output is not None else Path(f"{packed_run.name}.tar.gz")
+    written_archive = write_archive(
+        archive, manifest, contents, signature := sign_manifest(manifest.text(), key) if key else None
+    )
+    return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
 
 
-def _held_to_plan(folder: RunFolder) -> Run:
+def _load_checked_run(folder: RunFolder) -> Run:
     """Return the run: what no report may count is not sent, or signed, as what was measured."""
     run = folder.load()
     for _ in folder.trials(run.plan):
@@ -128,21 +136,21 @@ def redact_run(
         StoreError: it cannot be read or written, or another envmatrix writes to it.
 
     """
-    folder = find_run(named(run), results)
+    folder = find_run(run_path(run), results)
     changed = redact(folder)
     write_reports(RunFolder(folder.path), progress=progress)
     return Result.of(RunFolder(folder.path)), changed
 
 
-def _said(lines: Iterable[str], folder: RunFolder, progress: ProgressCallback) -> list[str]:
+def _report_left_out(lines: Iterable[str], folder: RunFolder, progress: ProgressCallback) -> list[str]:
     """Say what a pack does not hold, and return it without this machine's own folders."""
-    shown = [folder.names.text(line) for line in lines]
-    for line in shown:
+    redacted_lines = [folder.names.text(line) for line in lines]
+    for line in redacted_lines:
         progress(line)
-    return shown
+    return redacted_lines
 
 
-def _size(programs: int | str) -> int:
+def _size_limit(programs: int | str) -> int:
     try:
         return parse_bytes(programs) if programs else 0
     except ValueError as error:
@@ -160,7 +168,7 @@ def reproduce(
     programs: Mapping[str, PathLike] | None = None,
     results: PathLike = "results",
     launcher: str = "here",
-    launcher_options: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     progress: ProgressCallback = silent,
 ) -> Reproduction:
     """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
@@ -192,23 +200,23 @@ def reproduce(
         InterruptedRunError: Ctrl-C ended the run; it says how to go on.
 
     """
-    limit = fraction("tolerance", tolerance)
+    limit = parse_fraction("tolerance", tolerance)
     opened = open_archive(archive, sha256=sha256, signers=signers, results=results, progress=progress)
-    earlier = named(run)
-    if earlier is not None:
-        return compare_again(opened, earlier, results, limit, progress)
-    vouched = bool(sha256 or signers)
-    again = begin_packed(
-        opened, results=results, launcher=launcher, asked=launcher_options or {}, rebuild=rebuild, vouched=vouched,
+    earlier_run = run_path(run)
+    if earlier_run is not None:
+        return compare_again(opened, earlier_run, results, limit, progress)
+    is_trusted = bool(sha256 or signers)
+    new_experiment = begin_reproduction(
+        opened, results=results, launcher=launcher, launcher_options=launcher_options or {}, rebuild=rebuild, vouched=is_trusted,
         programs=programs, progress=progress,
     )  # fmt: skip
-    return carry_out_again(opened, Path(archive), again, limit, telling(progress))[0]
+    return finish_reproduction(opened, Path(archive), new_experiment, limit, line_progress_watch(progress))[0]
 
 
 def open_archive(
     archive: PathLike, *, sha256: str = "", signers: PathLike | None = None, results: PathLike = "results",
     progress: ProgressCallback = silent,
-) -> Opened:  # fmt: skip
+) -> OpenedPack:  # fmt: skip
     """Verify an archive and unpack it below ``results``. Raises InputError and StoreError as ``reproduce``."""
     file = Path(archive)
     if not file.is_file():
@@ -224,12 +232,12 @@ def open_archive(
     return opened
 
 
-def begin_packed(
-    opened: Opened,
+def begin_reproduction(
+    opened: OpenedPack,
     *,
     results: PathLike = "results",
     launcher: str = "here",
-    asked: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     rebuild: bool = False,
     vouched: bool = False,
     programs: Mapping[str, PathLike] | None = None,
@@ -237,50 +245,52 @@ def begin_packed(
 ) -> Experiment:
     """Begin the plan of a verified archive here. Raises as ``reproduce``."""
     if not vouched:
-        progress(_UNVOUCHED)
-    return begin_again(
+        progress(_UNVERIFIED_NOTE)
+    return begin_packed_run(
         opened, Path(results), progress,
-        lambda matrix, design, engines, asked: place(matrix, design, engines, launcher, asked, progress),
-        launcher=launcher, asked=asked or {}, rebuild=rebuild,
+        lambda matrix, design, engines, launcher_options: find_run_host(matrix, design, engines, launcher, launcher_options, progress),
+        launcher=launcher, asked=launcher_options or {}, rebuild=rebuild,
         programs={name: Path(folder) for name, folder in (programs or {}).items()},
     )  # fmt: skip
 
 
-def carry_out_again(
-    opened: Opened, archive: Path, experiment: Experiment, tolerance: float, watch: Watch, ask: Ask | None = None
+def finish_reproduction(
+    opened: OpenedPack, archive: Path, experiment: Experiment, tolerance: float, watch: Watch, ask: Ask | None = None
 ) -> tuple[Reproduction, Result]:
     """Run what was begun from an archive and compare. Raises as ``reproduce``."""
-    result = carry_out(experiment, watch, ask)
+    result = finish_run(experiment, watch, ask)
     name = result.name
-    then = f"envmatrix reproduce {archive} {name}"
+    compare_command = f"envmatrix reproduce {archive} {name}"
     if result.interrupted:
-        raise InterruptedRunError("interrupted", remedy=f"go on with: envmatrix resume {name}, then: {then}")
+        raise InterruptedRunError("interrupted", remedy=f"go on with: envmatrix resume {name}, then: {compare_command}")
     if result.exit_code == ExitCode.NOTHING_RAN:
-        raise NothingRanError("not one trial was ok", remedy=f"envmatrix resume {name}, then: {then}")
-    return _compared(opened, experiment, tolerance), result
+        raise NothingRanError("not one trial was ok", remedy=f"envmatrix resume {name}, then: {compare_command}")
+    return _write_reproduction(opened, experiment, tolerance), result
 
 
 def compare_again(
-    opened: Opened, run: PathLike, results: PathLike, tolerance: float, progress: ProgressCallback
+    opened: OpenedPack, run: PathLike, results: PathLike, tolerance: float, progress: ProgressCallback
 ) -> Reproduction:
     """Compare a verified archive with a run that was begun from it earlier. Raises as ``reproduce``."""
-    return _compared(opened, _begun(opened, run, results, progress), tolerance)
+    return _write_reproduction(opened, _reopen_reproduction(opened, run, results, progress), tolerance)
 
 
-def stored_code(run: PathLike, results: PathLike) -> ExitCode:
+def stored_exit_code(run: PathLike, results: PathLike) -> ExitCode:
     """Return what ``envmatrix bench`` exits with for the trials that a run has on disk."""
     return Result.of(find_run(run, results)).exit_code
 
 
-def _begun(opened: Opened, run: PathLike, results: PathLike, progress: ProgressCallback) -> Experiment:
+def _reopen_reproduction(
+    opened: OpenedPack, run: PathLike, results: PathLike, progress: ProgressCallback
+) -> Experiment:
     folder = find_run(run, results)
-    if not was_begun_from(opened, folder):
+    if not is_run_of_pack(opened, folder):
         raise InputError(f"run {folder.path.name} was not begun from this archive")
-    return reopen(folder, opened.folder / "matrix.yaml", progress)
+    return reopen_experiment(folder, opened.folder / "matrix.yaml", progress)
 
 
-def _compared(opened: Opened, experiment: Experiment, tolerance: float) -> Reproduction:
+def _write_reproduction(opened: OpenedPack, experiment: Experiment, tolerance: float) -> Reproduction:
     folders = (opened.run, experiment.folder)
-    found = reproduction(folders, opened.manifest.images, built_images(experiment), tolerance)
-    write_whole(experiment.folder.path / "reproduction.json", json.dumps(found.to_json(), indent=1) + "\n")
-    return found
+    comparison = compare_reproduction(folders, opened.manifest.images, built_image_digests(experiment), tolerance)
+    write_whole(experiment.folder.path / "reproduction.json", json.dumps(comparison.to_json(), indent=1) + "\n")
+    return comparison

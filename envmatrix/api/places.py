@@ -21,30 +21,30 @@ PathLike = str | os.PathLike[str]
 Names = str | Sequence[str]
 
 
-_HERE = Path("matrix.yaml")
+_DEFAULT_MATRIX = Path("matrix.yaml")
 
 
 def has_matrix() -> bool:
     """Whether there is a ./matrix.yaml, be it one that leads nowhere."""
-    return os.path.lexists(_HERE)
+    return os.path.lexists(_DEFAULT_MATRIX)
 
 
-def find_matrix(named: PathLike | None = None, progress: ProgressCallback = silent) -> Path:
+def find_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback = silent) -> Path:
     """Return the path of the matrix named, else ./matrix.yaml, else of the one that comes with envmatrix.
 
     ``progress`` is told of the last.
     """
-    if named is not None:
-        return Path(named)
+    if matrix_path is not None:
+        return Path(matrix_path)
     if has_matrix():
-        return _HERE
+        return _DEFAULT_MATRIX
     progress("there is no matrix.yaml here: the matrix that comes with envmatrix is used, with a PyTorch of its own")
     return default_matrix()
 
 
-def load_matrix(named: PathLike | None = None, progress: ProgressCallback = silent) -> Matrix:
+def load_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback = silent) -> Matrix:
     """Load what ``find_matrix`` finds; raises InputError with line and column for what is wrong in it."""
-    return load(find_matrix(named, progress))
+    return load(find_matrix(matrix_path, progress))
 
 
 def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
@@ -53,11 +53,11 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
     Raises InputError with the nearest name when there is none.
     """
     folder = Path(results)
-    known = [file.parent for file in folder.glob("*/run.json")]
+    run_folders = [file.parent for file in folder.glob("*/run.json")]
     if name is None:
-        if not known:
+        if not run_folders:
             raise InputError(f"there is no run in {folder}", remedy="make one: `envmatrix bench`")
-        return RunFolder(max(known, key=lambda path: (path / "run.json").stat().st_mtime))
+        return RunFolder(max(run_folders, key=lambda path: (path / "run.json").stat().st_mtime))
     for path in (Path(name), folder / name) if os.fspath(name) else ():
         if (path / "run.json").exists():
             return RunFolder(path)
@@ -67,10 +67,14 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
                 remedy=f"`envmatrix report {os.fspath(name)}` shows it; its steps are runs: "
                 f"--results {path} {_newest_step(path)}",
             )
-    there = next((path for path in (Path(name), folder / name) if os.fspath(name) and path.exists()), None)
-    if there:
-        raise InputError(f"{there} is no run: it has no run.json", remedy="`envmatrix list runs` lists the runs")
-    raise InputError(f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in known]))
+    existing_path = next((path for path in (Path(name), folder / name) if os.fspath(name) and path.exists()), None)
+    if existing_path:
+        raise InputError(
+            f"{existing_path} is no run: it has no run.json", remedy="`envmatrix list runs` lists the runs"
+        )
+    raise InputError(
+        f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in run_folders])
+    )
 
 
 def _newest_step(study: Path) -> str:
@@ -82,27 +86,27 @@ def matrix_of_run(folder: RunFolder, run: Run, beside: PathLike | None = None) -
 
     ``beside``: a matrix that they lie beside now.
     """
-    return parse(str(folder.names.real(folder.matrix())), home_of_run(run, beside), begun=True)
+    return parse(str(folder.names.real(folder.matrix())), run_matrix_path(run, beside), begun=True)
 
 
-def home_of_run(run: Run, beside: PathLike | None = None) -> Path:
+def run_matrix_path(run: Run, beside: PathLike | None = None) -> Path:
     """Return the matrix that the locks and programs of a run lie beside; arguments as of ``matrix_of_run``."""
     words = [word for part in run.command for word in part.split("=", 1)]
-    named = [Path(then) for word, then in itertools.pairwise(words) if word == "--matrix"]
-    named = named if beside is None else [Path(beside)]
-    return next((path for path in named if path.is_file()), find_matrix())
+    matrix_paths = [Path(value) for word, value in itertools.pairwise(words) if word == "--matrix"]
+    matrix_paths = matrix_paths if beside is None else [Path(beside)]
+    return next((path for path in matrix_paths if path.is_file()), find_matrix())
 
 
-def split_names(given: Names | None) -> tuple[str, ...] | None:
+def split_names(names: Names | None) -> tuple[str, ...] | None:
     """Return names as a tuple; None stays None."""
-    if given is None:
+    if names is None:
         return None
-    return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
+    return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
 
 
-def fraction(name: str, given: float | str, parse: Callable[[object], float] = parse_percent) -> float:
+def parse_fraction(name: str, value: float | str, parse: Callable[[object], float] = parse_percent) -> float:
     """Return what an argument called ``name`` says as 0.03 or '3%'; an InputError names it where it says neither."""
     try:
-        return parse(given)
+        return parse(value)
     except ValueError as error:
         raise InputError(f"{name}: {error}") from error

@@ -13,16 +13,22 @@ from envmatrix.engines.catalog import check_engine, find_engine
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.include import is_packaged
-from envmatrix.matrix.parse import of_user, place_in
+from envmatrix.matrix.parse import locate_in_user_matrix, locate_key
 from envmatrix.matrix.yaml_positions import Key
 from envmatrix.plan import Plan, plan_of
-from envmatrix.plan.environment import ClashError, resolve
+from envmatrix.plan.environment import VariableConflictError, resolve_environment
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.experiment import PLACEMENTS, arms_of, check_placement, confined, design_environments
-from envmatrix.trials.feasibility import placed_workload
-from envmatrix.trials.interleaving_eligibility import with_schedule
-from envmatrix.trials.overrides import Overrides, requested_design, requested_engines
+from envmatrix.trials.experiment import (
+    PLACEMENT_NAMES,
+    make_design_arms,
+    check_placement,
+    confined_cpus,
+    design_environments,
+)
+from envmatrix.trials.feasibility import resolve_program_folder
+from envmatrix.trials.interleaving_eligibility import decide_schedule
+from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
 
 
 def make_plan(
@@ -34,15 +40,15 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a design on this machine: its arms, and each block's order. Raises InputError."""
     whole = load_matrix(matrix, progress)
-    chosen = requested_design(whole, design, overrides)
+    selected_design = apply_overrides(whole, design, overrides)
     host = this_host()
-    environments = design_environments(whole, chosen, host.facts(confined(chosen, host)))
-    kinds = {name: _engine(name) for name in requested_engines(chosen, engines, progress)}
-    arms = arms_of(chosen, tuple(environments), tuple(kinds))
-    return plan_of(*with_schedule(chosen, arms, environments, whole.workloads, kinds))
+    environments = design_environments(whole, selected_design, host.facts(confined_cpus(selected_design, host)))
+    kinds = {name: _find_usable_engine(name) for name in select_engines(selected_design, engines, progress)}
+    arms = make_design_arms(selected_design, tuple(environments), tuple(kinds))
+    return plan_of(*decide_schedule(selected_design, arms, environments, whole.workloads, kinds))
 
 
-def _engine(name: str) -> Engine | None:
+def _find_usable_engine(name: str) -> Engine | None:
     """Return an engine, None for one that is broken here: a plan is shown all the same."""
     try:
         return find_engine(name)
@@ -54,44 +60,46 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
     """Load a matrix and resolve everything in it, as a run would. Raises MatrixError and InputError."""
     matrix, host = load_matrix(named), this_host()
     for name in matrix.environments:
-        with _placed(matrix, ("environments", name)):
-            environment = resolve(matrix, name, host.facts())
-        for kind in PLACEMENTS:
-            with _placed(matrix, _of_placement(matrix, environment.levels, kind)):
+        with _locate_errors(matrix, ("environments", name)):
+            environment = resolve_environment(matrix, name, host.facts())
+        for kind in PLACEMENT_NAMES:
+            with _locate_errors(matrix, _placement_key(matrix, environment.levels, kind)):
                 check_placement([environment], host, [kind])
     for workload in matrix.workloads.values() if Path(matrix.path).is_file() else ():  # beside a pipe lies nothing
-        with _placed(matrix, ("workloads", workload.name, "command")):
-            placed_workload(workload, Path(matrix.path).resolve().parent)
+        with _locate_errors(matrix, ("workloads", workload.name, "command")):
+            resolve_program_folder(workload, Path(matrix.path).resolve().parent)
     for design in matrix.designs.values():
         for index, engine in enumerate(design.engines):
             key = ("designs", design.name, "engines", index)
-            check_engine(engine, partial(place_in, Path(matrix.path), key))
-        with _placed(matrix, ("designs", design.name, "cpus")):
-            cpus = confined(design, host)
-        with _placed(matrix, ("designs", design.name)):
+            check_engine(engine, partial(locate_key, Path(matrix.path), key))
+        with _locate_errors(matrix, ("designs", design.name, "cpus")):
+            cpus = confined_cpus(design, host)
+        with _locate_errors(matrix, ("designs", design.name)):
             design_environments(matrix, design, host.facts(cpus))
     return matrix
 
 
-def _of_placement(matrix: Matrix, levels: Mapping[str, str], kind: str) -> Key:
+def _placement_key(matrix: Matrix, levels: Mapping[str, str], kind: str) -> Key:
     """Return where the CPUs or memory nodes of an environment stand: in the last of its levels that has any."""
-    having = [pair for pair in levels.items() if getattr(matrix.factors[pair[0]].levels[pair[1]], kind) is not None]
-    return ("factors", *having[-1], kind) if having else ()
+    placed_levels = [
+        pair for pair in levels.items() if getattr(matrix.factors[pair[0]].levels[pair[1]], kind) is not None
+    ]
+    return ("factors", *placed_levels[-1], kind) if placed_levels else ()
 
 
 @contextmanager
-def _placed(matrix: Matrix, key: Key) -> Iterator[None]:
+def _locate_errors(matrix: Matrix, key: Key) -> Iterator[None]:
     """Give an error that has no place the one of ``key``."""
     path = Path(matrix.path)
     try:
         yield
-    except ClashError as error:
+    except VariableConflictError as error:
         setting = [("factors", factor.name, level, "env", error.variable)
                    for factor in matrix.factors.values() for level, body in factor.levels.items()
                    if error.variable in body.env]  # fmt: skip
-        places = [place_in(path, one, key=True) for one in setting]
-        error.where = next((place for place in places if not is_packaged(place.file)), place_in(path, key))
-        raise of_user(path, error) from error
+        places = [locate_key(path, setting_key, key=True) for setting_key in setting]
+        error.where = next((place for place in places if not is_packaged(place.file)), locate_key(path, key))
+        raise locate_in_user_matrix(path, error) from error
     except InputError as error:
-        error.where = error.where or place_in(path, key)
-        raise of_user(path, error) from error
+        error.where = error.where or locate_key(path, key)
+        raise locate_in_user_matrix(path, error) from error

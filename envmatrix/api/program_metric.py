@@ -10,24 +10,30 @@ from pydantic import ValidationError
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import WALL_TIME, MetricSource
-from envmatrix.matrix.throughput import Throughput, candidates, counts_steps, cut, is_of_pytest_benchmark
+from envmatrix.matrix.throughput import (
+    Throughput,
+    throughput_candidates,
+    step_line_pattern,
+    is_truncated,
+    has_pytest_benchmark_table,
+)
 from envmatrix.system.bench_options import NumberField, quantities
-from envmatrix.system.validation_messages import in_words
+from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials.trial_run import Arrivals
 
 #: Of the steps of a program, one in so many is warm-up, and no more than so many are.
-_WARMUP_SHARE, _WARMUP = 5, 10
+_WARMUP_SHARE, _MAX_WARMUP = 5, 10
 #: Shorter steps are not timed well by their lines, and no more than this share of these may come at once.
-_SHORTEST_STEP_S, _TOGETHER = 0.01, 0.1
+_SHORTEST_STEP_S, _MAX_BURST_SHARE = 0.01, 0.1
 #: So many characters of a line are shown around its number, and so many numbers at most.
-_SHOWN, _LISTED = 60, 6
-_ABOUT_PYTEST_BENCHMARK = (
+_EXCERPT_WIDTH, _MAX_CANDIDATES = 60, 6
+_PYTEST_BENCHMARK_NOTE = (
     "wall time, which says little of pytest-benchmark: it repeats until a time is spent; better is "
     "--metric-json speed.json:benchmarks.0.stats.ops -- pytest --benchmark-json=speed.json ..."
 )
 
 
-def metric_of(
+def choose_metric(
     regex: str, steps: str, output: str, wall_s: float | None = None, arrivals: Arrivals = ()
 ) -> tuple[MetricSource, str]:
     """Return what is measured of a program that printed ``output``, and how it was chosen: a line, and lines below it.
@@ -36,19 +42,19 @@ def metric_of(
     ``arrivals`` when its output came. Raises InputError for a pattern that is of no use.
     """
     if steps:
-        return _of_steps(steps, output, "that --metric-steps matches")
+        return _step_rate_metric(steps, output, "that --metric-steps matches")
     if regex:
-        return _of_regex(regex, output)
-    source, why = _found(output, wall_s)
-    seen = counts_steps(output)
-    if not seen or not came_as_printed(seen, output, arrivals):
+        return _regex_metric(regex, output)
+    source, why = _detect_metric(output, wall_s)
+    step_pattern = step_line_pattern(output)
+    if not step_pattern or not can_time_lines(step_pattern, output, arrivals):
         return source, why
-    by_steps, timed = _of_steps(seen, output, "that count up")
+    by_steps, timed = _step_rate_metric(step_pattern, output, "that count up")
     instead = f"\n  for {why.partition(';')[0]}: --metric-regex {shlex.quote(source.regex)}" if source.regex else ""
     return by_steps, f"{timed}{instead}"
 
 
-def came_as_printed(pattern: str, output: str, arrivals: Arrivals) -> bool:
+def can_time_lines(pattern: str, output: str, arrivals: Arrivals) -> bool:
     """Say whether the lines that match can be timed: they came one after another, and each took long enough.
 
     Only the beginning of a long output is written while the program runs.
@@ -58,36 +64,41 @@ def came_as_printed(pattern: str, output: str, arrivals: Arrivals) -> bool:
         size += len(line.encode()) + 1
         if re.match(pattern, quantities().without_colours(line)):
             ends.append(size)
-    times = [when for end in ends if (when := next((at for at, come in arrivals if come >= end), None)) is not None]
+    times = [
+        line_s
+        for end in ends
+        if (line_s := next((arrived_s for arrived_s, received_bytes in arrivals if received_bytes >= end), None))
+        is not None
+    ]
     if not times or len(times) < len(ends) or times[-1] - times[0] < _SHORTEST_STEP_S * len(times):
         return False
-    return max(times.count(when) for when in set(times)) <= max(3, _TOGETHER * len(times))
+    return max(times.count(line_s) for line_s in set(times)) <= max(3, _MAX_BURST_SHARE * len(times))
 
 
-def _of_steps(pattern: str, output: str, which: str) -> tuple[MetricSource, str]:
-    _source("--metric-steps", steps=pattern, better="higher")
+def _step_rate_metric(pattern: str, output: str, description: str) -> tuple[MetricSource, str]:
+    _make_source("--metric-steps", steps=pattern, better="higher")
     text = quantities().without_colours(output)
     lines = [text[match.start() :].partition("\n")[0] for match in re.finditer(pattern, text, re.MULTILINE)]
-    unseen = cut(output)
-    if not lines and not unseen:
+    is_cut = is_truncated(output)
+    if not lines and not is_cut:
         raise _no_match("--metric-steps", pattern)
-    if len(lines) < 2 and not unseen:
+    if len(lines) < 2 and not is_cut:
         raise InputError(
             f"--metric-steps: {pattern!r} matches one line that it printed: one step's time is that of the start too",
             remedy="a line must be printed for every step, or for every so many of them",
         )
-    warmup = max(1, min(_WARMUP, len(lines) // _WARMUP_SHARE))
+    warmup = max(1, min(_MAX_WARMUP, len(lines) // _WARMUP_SHARE))
     source = MetricSource.model_validate({"steps": pattern, "warmup": warmup})
-    count = f"{len(lines)} lines {which}" if lines else f"lines {which} (its output is long: not checked)"
-    shown = f"\n  | {lines[-1][:_SHOWN]}" if lines else ""
-    return source, f"steps a second, of {count}; the first {warmup} do not count{shown}"
+    count = f"{len(lines)} lines {description}" if lines else f"lines {description} (its output is long: not checked)"
+    excerpt = f"\n  | {lines[-1][:_EXCERPT_WIDTH]}" if lines else ""
+    return source, f"steps a second, of {count}; the first {warmup} do not count{excerpt}"
 
 
-def _of_regex(pattern: str, output: str) -> tuple[MetricSource, str]:
-    source = _source("--metric-regex", regex=pattern, better="higher")
+def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
+    source = _make_source("--metric-regex", regex=pattern, better="higher")
     text = quantities().plain(output)
     matches = [match for match in re.finditer(pattern, text, re.MULTILINE) if match[1] is not None]
-    if not matches and cut(output):
+    if not matches and is_truncated(output):
         return source, "as --metric-regex says (its output is long, and what is kept has no match); higher is better"
     if not matches:
         raise _no_match("--metric-regex", pattern)
@@ -99,67 +110,75 @@ def _of_regex(pattern: str, output: str) -> tuple[MetricSource, str]:
     except ValueError as error:
         raise InputError(f"--metric-regex: {error}", remedy="put ( ) around one number") from None
     unit = field.unit if field.unit and field.unit.kind != "count" else None
-    better = "lower" if (unit and unit.kind == "time") or _names_a_time(field) else "higher"
-    source = _source("--metric-regex", regex=pattern, better=better, unit=unit.text if unit else "")
-    shown = _shown(line, field.start, field.unit_end if unit else field.end)
-    return source, f"as --metric-regex says, {field.value:g} {source.unit}".rstrip() + f"; {better} is better\n{shown}"
+    better = "lower" if (unit and unit.kind == "time") or _is_time_field(field) else "higher"
+    source = _make_source("--metric-regex", regex=pattern, better=better, unit=unit.text if unit else "")
+    excerpt = _excerpt(line, field.start, field.unit_end if unit else field.end)
+    return (
+        source,
+        f"as --metric-regex says, {field.value:g} {source.unit}".rstrip() + f"; {better} is better\n{excerpt}",
+    )
 
 
-def _names_a_time(field: NumberField) -> bool:
+def _is_time_field(field: NumberField) -> bool:
     words = quantities().words(field.label)
-    named = re.search(r"\b(?:time|timing|latency|duration|dt|ms|seconds)\b", words)
-    return named is not None and not quantities().of_label(words)
+    match = re.search(r"\b(?:time|timing|latency|duration|dt|ms|seconds)\b", words)
+    return match is not None and not quantities().of_label(words)
 
 
 def _no_match(option: str, pattern: str) -> InputError:
     return InputError(f"{option}: {pattern!r} matches nothing that it printed", remedy="--show-output shows it")
 
 
-def _source(option: str, **source: str) -> MetricSource:
+def _make_source(option: str, **source: str) -> MetricSource:
     try:
         return MetricSource.model_validate({name: value for name, value in source.items() if value})
     except ValidationError as error:
-        raise InputError(f"{option}: {in_words(error.errors()[0])}") from error
+        raise InputError(f"{option}: {validation_message(error.errors()[0])}") from error
 
 
-def _found(output: str, wall_s: float | None) -> tuple[MetricSource, str]:
-    found = candidates(output, wall_s)
-    if len(found) == 1 and found[0].regex:
-        one = found[0]
-        source = _source("--metric-regex", regex=one.regex, unit=one.unit, better=one.better)
-        note = f" ({one.note})" if one.note else ""
-        return source, f"{one.label}, {_value(one)}{note}; {one.better} is better\n{_marked(one)}"
-    if not found and is_of_pytest_benchmark(output):
-        return WALL_TIME, _ABOUT_PYTEST_BENCHMARK
-    if not found:
+def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str]:
+    numbers = throughput_candidates(output, wall_s)
+    if len(numbers) == 1 and numbers[0].regex:
+        number = numbers[0]
+        source = _make_source("--metric-regex", regex=number.regex, unit=number.unit, better=number.better)
+        note = f" ({number.note})" if number.note else ""
+        return source, f"{number.label}, {_value_text(number)}{note}; {number.better} is better\n{_marked_line(number)}"
+    if not numbers and has_pytest_benchmark_table(output):
+        return WALL_TIME, _PYTEST_BENCHMARK_NOTE
+    if not numbers:
         return WALL_TIME, "wall time, as no number of its output looks like a speed; --metric-regex names one"
-    if len(found) == 1:
-        return WALL_TIME, f"wall time, as no pattern finds {found[0].label} and nothing else\n{_marked(found[0])}"
+    if len(numbers) == 1:
+        return (
+            WALL_TIME,
+            f"wall time, as no pattern finds {numbers[0].label} and nothing else\n{_marked_line(numbers[0])}",
+        )
     return (
         WALL_TIME,
-        f"wall time, as {len(found)} numbers look like its speed and differ. Choose one:\n{_listed(found)}",
+        f"wall time, as {len(numbers)} numbers look like its speed and differ. Choose one:\n{_candidate_lines(numbers)}",
     )
 
 
-def _listed(found: Sequence[Throughput]) -> str:
+def _candidate_lines(numbers: Sequence[Throughput]) -> str:
     lines = []
-    for one in found[:_LISTED]:
-        note = f", {one.note}" if one.note else ""
-        chosen = f"--metric-regex {shlex.quote(one.regex)}" if one.regex else "(no pattern finds it alone)"
-        lines.append(f"  {chosen}  # {one.label}: {_value(one)}{note}")
-    return "\n".join([*lines, *([f"  ({len(found) - _LISTED} more)"] if len(found) > _LISTED else [])])
+    for number in numbers[:_MAX_CANDIDATES]:
+        note = f", {number.note}" if number.note else ""
+        option = f"--metric-regex {shlex.quote(number.regex)}" if number.regex else "(no pattern finds it alone)"
+        lines.append(f"  {option}  # {number.label}: {_value_text(number)}{note}")
+    return "\n".join(
+        [*lines, *([f"  ({len(numbers) - _MAX_CANDIDATES} more)"] if len(numbers) > _MAX_CANDIDATES else [])]
+    )
 
 
-def _value(one: Throughput) -> str:
-    return f"{one.value:g} {one.unit}".strip()
+def _value_text(number: Throughput) -> str:
+    return f"{number.value:g} {number.unit}".strip()
 
 
-def _marked(one: Throughput) -> str:
-    return _shown(one.line, *one.span)
+def _marked_line(number: Throughput) -> str:
+    return _excerpt(number.line, *number.span)
 
 
-def _shown(line: str, start: int, end: int) -> str:
+def _excerpt(line: str, start: int, end: int) -> str:
     """Return the part of a line around a number, and a line that marks it."""
-    begin = max(0, start - _SHOWN)
-    shown = line[begin : end + _SHOWN].replace("\t", " ")
-    return f"  | {shown.rstrip()}\n  | {' ' * (start - begin)}{'^' * (end - start)}"
+    begin = max(0, start - _EXCERPT_WIDTH)
+    visible = line[begin : end + _EXCERPT_WIDTH].replace("\t", " ")
+    return f"  | {visible.rstrip()}\n  | {' ' * (start - begin)}{'^' * (end - start)}"

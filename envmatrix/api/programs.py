@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix.api.program_metric import metric_of
+from envmatrix.api.program_metric import choose_metric
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
@@ -23,42 +23,49 @@ from envmatrix.evidence.record import Record
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.program import of_python
-from envmatrix.matrix.requirements import read
-from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, Starter
+from envmatrix.matrix.program import python_target
+from envmatrix.matrix.requirements import expand_requirements
+from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
 from envmatrix.plan.environment import Image
-from envmatrix.report.formatting import count
+from envmatrix.report.formatting import format_count
 from envmatrix.system import bench_options
 from envmatrix.system.host import this_host
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import Heartbeat, ProgressCallback
-from envmatrix.system.validation_messages import in_words
+from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
-from envmatrix.trials.hooks import clean_up, set_up
+from envmatrix.trials.hooks import run_cleanup, run_setup
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.program_files import program_files
-from envmatrix.trials.program_variables import about_shell, looked_for
-from envmatrix.trials.python_wrappers import unwrapped
-from envmatrix.trials.trial_run import Look, Started, given, is_python, look, started
+from envmatrix.trials.program_variables import describe_shell_variables, likely_needed_variables
+from envmatrix.trials.python_wrappers import unwrap_command
+from envmatrix.trials.trial_run import (
+    TrialRunResult,
+    ProgramCommand,
+    with_interpreter,
+    is_python,
+    run_once,
+    find_program,
+)
 from envmatrix.units import as_budget, is_too_long, parse_duration
 
 #: A program that takes longer than this (seconds) once is for a matrix of its own.
-_LONGEST_LOOK_S = 4 * 3600.0
+_TRIAL_RUN_LIMIT_S = 4 * 3600.0
 #: Unless --budget says otherwise: as many environments as have an answer within these seconds of blocks, and no fewer
 #: than so many. What is left of three minutes is for `pip install`, the first look, the libraries and the table.
-_SOON_S = 120.0
-_FEWEST = 2
+_FIRST_ANSWER_S = 120.0
+_MIN_ENVIRONMENTS = 2
 _MIN_BLOCKS = 6
 #: How many environments are in a matrix for a program of which nobody knows how long it takes.
-_FIRST = 4
-_LONGEST_IMPORT_S = 120.0
-_SPARE = 1.15
-_GNU = "libgomp"
-_AROUND = ("setup", "prepare", "cleanup")
+_DRAFT_ENVIRONMENTS = 4
+_IMPORT_LIMIT_S = 120.0
+_TIME_MARGIN = 1.15
+_GNU_OPENMP = "libgomp"
+_HOOKS = ("setup", "prepare", "cleanup")
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProgramRequest:
     """What the command line says of a program; ``parameters`` (name, values) stand in braces in its words.
 
     ``requirements`` are files of what its Python lacks, ``pass_env`` variables of this shell that it needs beside those
@@ -80,12 +87,12 @@ class Asked:
     def image(self, interpreter: str) -> Image:
         """Return what the program is looked at in: its Python, and over it what that lacks."""
         words = [f"-r {file.resolve()}" for file in self.requirements]
-        known = read(words, Path.cwd(), Where(Path("--requirements")))
-        return Image("first-look", interpreter=interpreter, requirements=known.words, index=known.index)
+        parsed = expand_requirements(words, Path.cwd(), Where(Path("--requirements")))
+        return Image("first-look", interpreter=interpreter, requirements=parsed.words, index=parsed.index)
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedMatrix:
     """The matrix that was made for a program, its text with comments, what its run is called, and how long it took.
 
     ``more`` says what is left out to have the first answer soon, and the budget that has time for all; else ''.
@@ -102,45 +109,45 @@ class Made:
 
 
 def make_matrix(
-    asked: Asked, overrides: Overrides, file: Path, progress: ProgressCallback, show: Callable[[str], None]
-) -> Made:
+    request: ProgramRequest, overrides: Overrides, file: Path, progress: ProgressCallback, show: Callable[[str], None]
+) -> GeneratedMatrix:
     """Run a program once and make a matrix for it, as if ``file`` held it. ``show`` takes its output.
 
     Its ``setup`` has been run by then, for every value of its parameters. Raises InputError for what cannot be,
     NothingRanError for a program that fails.
     """
-    asked = replace(asked, words=unwrapped(asked.words, progress))
-    program = started(asked.words)
-    workloads = _workloads(asked, program)
-    with cleaned_up_on_failure(workloads, progress):
-        set_up(workloads, progress)
-        seen = _looked(workloads[0], asked.image(program.interpreter), asked.warmup, progress, show)
-        starter = _starter(program.interpreter, workloads, seen, asked, overrides, progress)
-        text = _relative(starter, file).text()
-        return Made(
-            _wanted(parse(text, file), overrides),
+    request = replace(request, words=unwrap_command(request.words, progress))
+    program = find_program(request.words)
+    workloads = _workloads(request, program)
+    with cleanup_on_failure(workloads, progress):
+        run_setup(workloads, progress)
+        first_run = _run_program(workloads[0], request.image(program.interpreter), request.warmup, progress, show)
+        starter = _make_starter(program.interpreter, workloads, first_run, request, overrides, progress)
+        text = _with_relative_paths(starter, file).text()
+        return GeneratedMatrix(
+            _drop_unused_levels(parse(text, file), overrides),
             text,
-            f"{_stem(asked.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
-            seen.wall_s,
-            _more(starter, seen, overrides),
+            f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
+            first_run.wall_s,
+            _left_out_text(starter, first_run, overrides),
             starter.torch,
             starter.on_gpu,
         )
 
 
-def first_matrix(asked: Asked, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
+def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
     """Return the text of a matrix for a program that is not run, as if ``file`` held it: what ``make_matrix`` makes.
 
     ``interpreter`` is its Python (None: as ``make_matrix`` finds it). Raises InputError for what cannot be.
     """
-    asked = replace(asked, words=unwrapped(asked.words, progress))
-    program = given(asked.words, interpreter) if interpreter else started(asked.words)
-    workloads = _workloads(asked, program)
-    torch = _imports_torch(asked.image(program.interpreter), progress)
-    starter = Starter(
-        program.interpreter, workloads, torch, _possible(torch)[:_FIRST], requirements=asked.requirements
+    request = replace(request, words=unwrap_command(request.words, progress))
+    program = with_interpreter(request.words, interpreter) if interpreter else find_program(request.words)
+    workloads = _workloads(request, program)
+    torch = _imports_torch(request.image(program.interpreter), progress)
+    starter = MatrixTemplate(
+        program.interpreter, workloads, torch, _usable_environments(torch)[:_DRAFT_ENVIRONMENTS], requirements=request.requirements
     )  # fmt: skip
-    text = _relative(starter, file).text()
+    text = _with_relative_paths(starter, file).text()
     parse(text, file)
     return text
 
@@ -149,23 +156,23 @@ def _imports_torch(image: Image, progress: ProgressCallback) -> bool:
     """Say whether a Python has a PyTorch as pip installs it; one that does not start here may be another machine's."""
     workload = _workload({"name": "torch", "command": ("python", "-c", "import torch"), "files": str(Path.cwd())})
     with tempfile.TemporaryDirectory(prefix="envmatrix-look-") as folder, suppress(EnvmatrixError):
-        return _runs_torch(look(workload, image, _LONGEST_IMPORT_S, Path(folder) / "log", progress).record)
+        return _runs_torch(run_once(workload, image, _IMPORT_LIMIT_S, Path(folder) / "log", progress).record)
     return False
 
 
 @contextmanager
-def cleaned_up_on_failure(workloads: Iterable[Workload], progress: ProgressCallback) -> Iterator[None]:
+def cleanup_on_failure(workloads: Iterable[Workload], progress: ProgressCallback) -> Iterator[None]:
     """Clean up where something goes wrong before the run, which cleans up itself."""
     try:
         yield
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            interrupts.heeded()  # what cleans up now is not to be interrupted by the same signal
-        clean_up(workloads, progress)
+            interrupts.mark_handled()  # what cleans up now is not to be interrupted by the same signal
+        run_cleanup(workloads, progress)
         raise
 
 
-def write_new(file: Path, text: str) -> None:
+def write_new_file(file: Path, text: str) -> None:
     """Write a file that must not be there. Raises InputError."""
     try:
         with file.open("x", encoding="utf-8") as body:
@@ -179,74 +186,77 @@ def write_new(file: Path, text: str) -> None:
         ) from error  # fmt: skip
 
 
-def _workloads(asked: Asked, program: Started) -> tuple[Workload, ...]:
+def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Workload, ...]:
     """Return a workload for every combination of the parameters' values."""
-    stem = _stem(asked.words)
-    _check_parameters(asked)
-    passed = tuple(sorted({*_passed(program), *asked.pass_env}))
-    found = []
-    for values in itertools.product(*(values for _, values in asked.parameters)):
-        chosen = dict(zip((name for name, _ in asked.parameters), values, strict=True))
-        name = _plain("-".join([stem, *(f"{key}-{value}" for key, value in chosen.items())]))
-        around = {key: tuple(_filled(word, chosen) for word in getattr(asked, key)) for key in _AROUND}
+    stem = _program_label(request.words)
+    _check_parameters(request)
+    passed = tuple(sorted({*_passed_variables(program), *request.pass_env}))
+    workloads = []
+    for values in itertools.product(*(values for _, values in request.parameters)):
+        values_by_name = dict(zip((name for name, _ in request.parameters), values, strict=True))
+        name = _safe_name("-".join([stem, *(f"{key}-{value}" for key, value in values_by_name.items())]))
+        hooks = {key: tuple(_fill_parameters(word, values_by_name) for word in getattr(request, key)) for key in _HOOKS}
         body = {
-            "name": name, "command": tuple(_filled(word, chosen) for word in program.command), "home": "real",
-            "pass_env": passed, **{key: argv for key, argv in around.items() if argv},
-            **({"metric": {"json_file": asked.metric_json, "better": "higher"}} if asked.metric_json else {}),
+            "name": name, "command": tuple(_fill_parameters(word, values_by_name) for word in program.command), "home": "real",
+            "pass_env": passed, **{key: argv for key, argv in hooks.items() if argv},
+            **({"metric": {"json_file": request.metric_json, "better": "higher"}} if request.metric_json else {}),
         }  # fmt: skip
-        found.append(_workload(body))
-    if len({workload.name for workload in found}) < len(found):
+        workloads.append(_workload(body))
+    if len({workload.name for workload in workloads}) < len(workloads):
         raise InputError("--parameter-list: two values give the same name", remedy="make them differ in letters")
-    return tuple(found)
+    return tuple(workloads)
 
 
 def _workload(body: Mapping[str, object]) -> Workload:
     try:
         return Workload.model_validate(body)
     except ValidationError as error:
-        raise InputError(f"the program's command line: {in_words(error.errors()[0])}") from error
+        raise InputError(f"the program's command line: {validation_message(error.errors()[0])}") from error
 
 
-def _check_parameters(asked: Asked) -> None:
-    text = " ".join([*asked.words, *asked.setup, *asked.prepare, *asked.cleanup])
-    for name, _ in asked.parameters:
+def _check_parameters(request: ProgramRequest) -> None:
+    text = " ".join([*request.words, *request.setup, *request.prepare, *request.cleanup])
+    for name, _ in request.parameters:
         if f"{{{name}}}" not in text:
             raise InputError(f"--parameter-list: {{{name}}} is nowhere in the program's words", remedy="write it there")
 
 
-def _filled(text: str, chosen: Mapping[str, str]) -> str:
-    for name, value in chosen.items():
+def _fill_parameters(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
         text = text.replace(f"{{{name}}}", value)
     return text
 
 
-def _stem(words: Sequence[str]) -> str:
+def _program_label(words: Sequence[str]) -> str:
     """Return what a program is called: its script or module, else the program itself."""
-    kind, name = of_python(words[1:]) if is_python(words[0]) else ("", "")
-    if kind == "module":
-        return _plain(name.removesuffix(".__main__").rpartition(".")[2])
+    launch_kind, name = python_target(words[1:]) if is_python(words[0]) else ("", "")
+    if launch_kind == "module":
+        return _safe_name(name.removesuffix(".__main__").rpartition(".")[2])
     scripts = [word for word in words[1:] if word.endswith((".py", ".sh"))] if words[0] != "pytest" else []
-    return _plain(Path((*scripts, words[0])[0]).stem)
+    return _safe_name(Path((*scripts, words[0])[0]).stem)
 
 
-def _plain(text: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:60] or "program"
-    return f"{plain}-program" if plain in ("control", "baseline") else plain
+def _safe_name(text: str) -> str:
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:60] or "program"
+    return f"{safe}-program" if safe in ("control", "baseline") else safe
 
 
-def _passed(program: Started) -> tuple[str, ...]:
+def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:
     """Return the variables of this shell that a program is given: what it looks for, and what bears on performance."""
     draft = _workload({"name": "draft", "command": program.command, "files": str(Path.cwd())})
     sources = [Path.cwd() / name for name in program_files(draft)]
-    ours = ("LD_PRELOAD", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
+    own_variables = ("LD_PRELOAD", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
     fast = [name for name in os.environ if bench_options.bears_on_performance(name)]
-    found = {*looked_for(sources), *(name for name in fast if not name.startswith(("LC_", "BENCH_", "LANG", "TMPDIR")))}
-    return tuple(sorted({"PATH", *found} - set(ours)))
+    variables = {
+        *likely_needed_variables(sources),
+        *(name for name in fast if not name.startswith(("LC_", "BENCH_", "LANG", "TMPDIR"))),
+    }
+    return tuple(sorted({"PATH", *variables} - set(own_variables)))
 
 
-def _looked(
+def _run_program(
     workload: Workload, image: Image, times: int, progress: ProgressCallback, show: Callable[[str], None]
-) -> Look:
+) -> TrialRunResult:
     """Run a program ``times`` times (at least once), alone as trials are, and return the last one."""
     times = max(1, times)
     with (
@@ -255,141 +265,147 @@ def _looked(
     ):
         orphans.end_processes()
         for number in range(1, times + 1):
-            which = f" ({number} of {times})" if times > 1 else ""
-            progress(f"running it once, to see how long it takes and what it prints{which}")
+            counter_text = f" ({number} of {times})" if times > 1 else ""
+            progress(f"running it once, to see how long it takes and what it prints{counter_text}")
             with ExitStack() as ending:
 
                 def begins() -> None:
                     ending.callback(Heartbeat(progress, "the program runs").stop)
 
-                seen = look(workload, image, _LONGEST_LOOK_S, Path(logs) / f"{number}.log", progress, begins)
-            show(seen.output)
-    return seen
+                last_run = run_once(workload, image, _TRIAL_RUN_LIMIT_S, Path(logs) / f"{number}.log", progress, begins)
+            show(last_run.output)
+    return last_run
 
 
-def _starter(
+def _make_starter(
     interpreter: str,
     workloads: Sequence[Workload],
-    seen: Look,
-    asked: Asked,
+    first_run: TrialRunResult,
+    request: ProgramRequest,
     overrides: Overrides,
     progress: ProgressCallback,
-) -> Starter:
-    torch = _runs_torch(seen.record)
+) -> MatrixTemplate:
+    torch = _runs_torch(first_run.record)
     given_metric = workloads[0].metric
-    told = (given_metric, "as --metric-json says, higher is better") if given_metric else None
-    metric, why = told or metric_of(asked.metric_regex, asked.metric_steps, seen.output, seen.wall_s, seen.arrivals)
-    known = _possible(torch)
-    named = tuple(overrides.environments or ())
-    trial_s = seen.wall_s * len(workloads)
-    arms, budget_s = _affordable(trial_s, len(named) or len(known), overrides)
-    chosen = named if named and set(named) <= set(known) else tuple(known[: arms - 2])
-    for text in f"it took {seen.wall_s:.1f} s; metric: {why}".split("\n"):
+    stated_metric = (given_metric, "as --metric-json says, higher is better") if given_metric else None
+    metric, why = stated_metric or choose_metric(
+        request.metric_regex, request.metric_steps, first_run.output, first_run.wall_s, first_run.arrivals
+    )
+    usable = _usable_environments(torch)
+    requested = tuple(overrides.environments or ())
+    trial_s = first_run.wall_s * len(workloads)
+    arms, budget_s = _fit_budget(trial_s, len(requested) or len(usable), overrides)
+    selected = requested if requested and set(requested) <= set(usable) else tuple(usable[: arms - 2])
+    for text in f"it took {first_run.wall_s:.1f} s; metric: {why}".split("\n"):
         progress(text)
-    evidence = seen.record.evidence or Evidence()
-    for text in (*about_shell(workloads[0].pass_env), *notices.oddities(evidence)):
+    evidence = first_run.record.evidence or Evidence()
+    for text in (*describe_shell_variables(workloads[0].pass_env), *notices.process_oddities(evidence)):
         progress(f"note: {text}")
     for line in itertools.chain(
-        *(find(evidence) for find in (notices.without_gpu, notices.elsewhere, notices.unverifiable))
+        *(find(evidence) for find in (notices.missing_gpu, notices.work_elsewhere, notices.unverifiable_programs))
     ):
         progress(f"warning: {line}")
-    progress(_about_set(chosen, torch=torch, record=seen.record))
-    progress(_about_time(budget_s, trial_s, (len(named) or len(chosen)) + 2, overrides))
-    limit_s = max(60.0, 10 * seen.wall_s)
-    return Starter(
-        interpreter, workloads, torch, chosen, metric, why.partition("\n")[0], budget_s, overrides.budget is None,
-        limit_s, requirements=asked.requirements, on_gpu=_on_gpu(seen.record),
+    progress(_environments_text(selected, torch=torch, record=first_run.record))
+    progress(_time_text(budget_s, trial_s, (len(requested) or len(selected)) + 2, overrides))
+    limit_s = max(60.0, 10 * first_run.wall_s)
+    return MatrixTemplate(
+        interpreter, workloads, torch, selected, metric, why.partition("\n")[0], budget_s, overrides.budget is None,
+        limit_s, requirements=request.requirements, on_gpu=_gpu_process_count(first_run.record),
     )  # fmt: skip
 
 
-def _about_time(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
+def _time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
     """Say how much is run. When the first table comes, and whether a budget is enough, the first trials tell."""
     blocks = overrides.min_blocks or _MIN_BLOCKS
     if overrides.budget:
-        fit = count(int(budget_s / trial_s), "trial")
+        fit = format_count(int(budget_s / trial_s), "trial")
         return f"budget {overrides.budget}: time for {fit} as long as that one; a verdict needs {blocks * arms}"
-    most = overrides.max_blocks or 0
-    if 0 < most < blocks:
-        return f"the table comes after {most} x {arms} trials: about {as_budget(trial_s * arms * most)}"
+    max_blocks = overrides.max_blocks or 0
+    if 0 < max_blocks < blocks:
+        return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"
     return f"{blocks} blocks of {arms} trials, or more: the first ones tell how long that takes"
 
 
-def _affordable(trial_s: float, most: int, overrides: Overrides) -> tuple[int, float]:
+def _fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:
     """Return how many arms (with baseline and control) and how many seconds: enough for claims about all of them."""
-    each_s = _each_s(trial_s, overrides)
+    each_s = _arm_time_s(trial_s, overrides)
     given_s = parse_duration(overrides.budget) if overrides.budget else None
-    fit = int((given_s / each_s if given_s else _SOON_S * _SPARE / each_s) + 1e-6)
-    arms = most + 2 if overrides.environments else max(min(most, _FEWEST) + 2, min(most + 2, fit))
-    return arms, given_s or min(_SOON_S, max(60.0, each_s * arms))
+    fit = int((given_s / each_s if given_s else _FIRST_ANSWER_S * _TIME_MARGIN / each_s) + 1e-6)
+    arms = (
+        environment_count + 2
+        if overrides.environments
+        else max(min(environment_count, _MIN_ENVIRONMENTS) + 2, min(environment_count + 2, fit))
+    )
+    return arms, given_s or min(_FIRST_ANSWER_S, max(60.0, each_s * arms))
 
 
-def _each_s(trial_s: float, overrides: Overrides) -> float:
+def _arm_time_s(trial_s: float, overrides: Overrides) -> float:
     """Return the seconds that an arm takes until a claim can be made."""
-    return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _SPARE
+    return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _TIME_MARGIN
 
 
-def _wanted(matrix: Matrix, overrides: Overrides) -> Matrix:
+def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:
     """Return a matrix without the levels that nothing asks for: their libraries would be fetched first."""
     design = matrix.designs["default"]
     names = dict.fromkeys((design.baseline, *(overrides.environments or design.environments)))
     if not set(names) <= set(matrix.environments):
         return matrix  # whoever says that one is not there knows them all
-    kept = {name: matrix.environments[name] for name in names}
-    asked = {pair for entry in kept.values() for pair in entry.levels.items()}
+    kept_environments = {name: matrix.environments[name] for name in names}
+    used_levels = {pair for entry in kept_environments.values() for pair in entry.levels.items()}
     factors = {
         name: factor.model_copy(update={"levels": {
-            level: body for level, body in factor.levels.items() if level == factor.reference or (name, level) in asked
+            level: body for level, body in factor.levels.items() if level == factor.reference or (name, level) in used_levels
         }})
         for name, factor in matrix.factors.items()
     }  # fmt: skip
-    return matrix.model_copy(update={"environments": kept, "factors": factors})
+    return matrix.model_copy(update={"environments": kept_environments, "factors": factors})
 
 
-def _more(starter: Starter, seen: Look, overrides: Overrides) -> str:
-    known = _possible(starter.torch)
-    left = [name for name in known if name not in starter.environments]
-    if overrides.environments or not left:
+def _left_out_text(starter: MatrixTemplate, first_run: TrialRunResult, overrides: Overrides) -> str:
+    usable = _usable_environments(starter.torch)
+    left_out = [name for name in usable if name not in starter.environments]
+    if overrides.environments or not left_out:
         return ""
-    all_s = _each_s(seen.wall_s * len(starter.workloads), overrides) * (len(known) + 2)
-    enough = "" if is_too_long(all_s) else f" (--budget {as_budget(all_s)} has time for all)"
-    return f"left out, to be done soon: {', '.join(left)}{enough}"
+    all_s = _arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
+    budget_note = "" if is_too_long(all_s) else f" (--budget {as_budget(all_s)} has time for all)"
+    return f"left out, to be done soon: {', '.join(left_out)}{budget_note}"
 
 
-def _about_set(chosen: Sequence[str], *, torch: bool, record: Record) -> str:
+def _environments_text(environments: Sequence[str], *, torch: bool, record: Record) -> str:
     """Say what is benchmarked, and which recipes are no use here."""
-    said = f"environments: {', '.join(chosen)}"
+    environments_text = f"environments: {', '.join(environments)}"
     evidence = record.evidence
     if torch:
-        return said
+        return environments_text
     if evidence and evidence.torch:
         library = (evidence.openmp and evidence.openmp.library) or "no OpenMP runtime that could be seen"
-        return f"{said}. Its PyTorch runs over {library}: the recipes, which are for {_GNU}, are left out"
-    return f"{said}. It does not run PyTorch, as far as could be seen: the recipes for that are left out"
+        return f"{environments_text}. Its PyTorch runs over {library}: the recipes, which are for {_GNU_OPENMP}, are left out"
+    return f"{environments_text}. It does not run PyTorch, as far as could be seen: the recipes for that are left out"
 
 
-def _relative(starter: Starter, file: Path) -> Starter:
+def _with_relative_paths(starter: MatrixTemplate, file: Path) -> MatrixTemplate:
     """Return a starter whose programs lie in this folder, wherever its file is to be."""
-    home = file.resolve().parent
-    inside = tuple(Path(os.path.relpath(one.resolve(), home)) for one in starter.requirements)
-    starter = replace(starter, requirements=inside)
-    if home == Path.cwd().resolve():
+    matrix_folder = file.resolve().parent
+    relative_paths = tuple(Path(os.path.relpath(entry.resolve(), matrix_folder)) for entry in starter.requirements)
+    starter = replace(starter, requirements=relative_paths)
+    if matrix_folder == Path.cwd().resolve():
         return starter
-    folder = os.path.relpath(Path.cwd(), home)
-    return replace(starter, workloads=[one.model_copy(update={"files": folder}) for one in starter.workloads])
+    folder = os.path.relpath(Path.cwd(), matrix_folder)
+    return replace(starter, workloads=[entry.model_copy(update={"files": folder}) for entry in starter.workloads])
 
 
 def _runs_torch(record: Record) -> bool:
     evidence = record.evidence
-    return bool(evidence and evidence.torch and evidence.openmp and evidence.openmp.library == _GNU)
+    return bool(evidence and evidence.torch and evidence.openmp and evidence.openmp.library == _GNU_OPENMP)
 
 
-def _on_gpu(record: Record) -> int:
-    first = record.evidence
-    known = [first, *(one.evidence for one in first.programs or ())] if first else []
-    return sum(bool(one and one.cuda and one.cuda.used) for one in known)
+def _gpu_process_count(record: Record) -> int:
+    evidence = record.evidence
+    parts = [evidence, *(part.evidence for part in evidence.programs or ())] if evidence else []
+    return sum(bool(part and part.cuda and part.cuda.used) for part in parts)
 
 
-def _possible(torch: bool) -> list[str]:
+def _usable_environments(torch: bool) -> list[str]:
     """Return the environments that can be otherwise on this machine."""
     host = this_host()
     useless = {"one-thread"} if len(host.cpus) == 1 else set()

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.api.places import Names, PathLike, find_run, fraction, matrix_of_run, split_names
+from envmatrix.api.places import Names, PathLike, find_run, parse_fraction, matrix_of_run, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.runs import carry_out, place, telling
+from envmatrix.api.runs import finish_run, find_run_host, line_progress_watch
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, scheduled
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
 from envmatrix.matrix import Design, load
 from envmatrix.matrix.model import NAME
 from envmatrix.results import RunFolder
-from envmatrix.results.run import Asked
+from envmatrix.results.run import LauncherOptions
 from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.within_run import compare_sides
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
-from envmatrix.trials.experiment import Experiment, begin, find_design
-from envmatrix.trials.overrides import Overrides, overridden, requested_engines
+from envmatrix.trials.experiment import Experiment, create_experiment, find_design
+from envmatrix.trials.overrides import Overrides, with_changed_values, select_engines
 from envmatrix.trials.program_files import program_files
 from envmatrix.units import parse_tolerance
 
@@ -38,7 +38,7 @@ def rerun(
     max_blocks: int | None = None,
     allowed: float | str = 0.0,
     launcher: str = DEFAULT,
-    launcher_options: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     progress: ProgressCallback = silent,
     results: PathLike = "results",
 ) -> Comparison:
@@ -71,21 +71,21 @@ def rerun(
         InterruptedRunError: Ctrl-C ended the run; it says how to go on.
 
     """
-    limit = fraction("allowed", allowed, parse_tolerance)
-    begun = begin_rerun(
+    limit = parse_fraction("allowed", allowed, parse_tolerance)
+    experiment = begin_rerun(
         _path(old), _path(new), design,
         Overrides(budget=budget, max_blocks=max_blocks, workloads=split_names(workloads),
                   environments=split_names(environments)),
         engines=split_names(engines) or (), results=results, name=name, launcher=launcher,
-        asked=launcher_options or {}, command=("envmatrix.rerun", str(_path(old)), str(_path(new))), progress=progress,
+        launcher_options=launcher_options or {}, command=("envmatrix.rerun", str(_path(old)), str(_path(new))), progress=progress,
     )  # fmt: skip
-    result = carry_out(begun, telling(progress))
-    then = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
+    result = finish_run(experiment, line_progress_watch(progress))
+    next_commands = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
     if result.interrupted:
-        raise InterruptedRunError("interrupted", remedy=f"go on with: {then}")
+        raise InterruptedRunError("interrupted", remedy=f"go on with: {next_commands}")
     if result.exit_code == ExitCode.NOTHING_RAN:
-        raise NothingRanError("not one trial was ok", remedy=then)
-    return compared(begun.folder, limit)
+        raise NothingRanError("not one trial was ok", remedy=next_commands)
+    return compare_run_sides(experiment.folder, limit)
 
 
 def _path(side: PathLike | Result) -> PathLike:
@@ -102,7 +102,7 @@ def begin_rerun(
     results: PathLike = "results",
     name: str | None = None,
     launcher: str = DEFAULT,
-    asked: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     command: tuple[str, ...] = (),
     progress: ProgressCallback = silent,
 ) -> Experiment:
@@ -114,59 +114,67 @@ def begin_rerun(
     """
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
-    sides = (find_side("old", old, results), find_side("new", new, results))
-    chosen = scheduled(LAUNCHERS.make(launcher), _design(sides[1], design, overrides or Overrides()), progress)
-    check_comparable(sides, chosen)
-    names = requested_engines(chosen, engines, progress)
+    sides = (load_side("old", old, results), load_side("new", new, results))
+    selected_design = adapt_schedule(
+        LAUNCHERS.make(launcher), _choose_design(sides[1], design, overrides or Overrides()), progress
+    )
+    check_comparable(sides, selected_design)
+    names = select_engines(selected_design, engines, progress)
     matrix = sides[1].matrix
-    for own in (name for name in chosen.workloads if matrix.workloads[name].command):
-        progress(f"workload {own}: the program beside {matrix.path} runs on both sides{_unlike(sides, own)}")
-    host = place(matrix, chosen, names, launcher, asked or {}, progress)
-    return begin(
-        matrix, chosen, names, Path(results), progress, command, launcher, host, asked, name=name, sides=sides
+    for workload_name in (name for name in selected_design.workloads if matrix.workloads[name].command):
+        progress(
+            f"workload {workload_name}: the program beside {matrix.path} runs on both sides{_changed_files_text(sides, workload_name)}"
+        )
+    host = find_run_host(matrix, selected_design, names, launcher, launcher_options or {}, progress)
+    return create_experiment(
+        matrix, selected_design, names, Path(results), progress, command, launcher, host, launcher_options, name=name, sides=sides
     )  # fmt: skip
 
 
-def _design(side: Side, name: str | None, asked: Overrides) -> Design:
-    known = side.run.design if side.run and name is None else None
-    found = known or find_design(side.matrix, name or "default")
-    limits = {key: value for key, value in vars(asked).items() if key != "environments" and value is not None}
-    return side_design(overridden(found, limits), asked.environments)
+def _choose_design(side: Side, name: str | None, overrides: Overrides) -> Design:
+    run_design = side.run.design if side.run and name is None else None
+    base_design = run_design or find_design(side.matrix, name or "default")
+    limits = {key: value for key, value in vars(overrides).items() if key != "environments" and value is not None}
+    return side_design(with_changed_values(base_design, limits), overrides.environments)
 
 
-def _unlike(sides: Sequence[Side], workload: str) -> str:
+def _changed_files_text(sides: Sequence[Side], workload: str) -> str:
     """Say which files of a program differ between the sides: what that changes is not measured."""
-    then, now = (_program(side, workload) for side in sides)
-    names = sorted(name for name in {*then, *now} if then.get(name) != now.get(name)) if then else []
+    old_files, new_files = (_program_digests(side, workload) for side in sides)
+    names = (
+        sorted(name for name in {*old_files, *new_files} if old_files.get(name) != new_files.get(name))
+        if old_files
+        else []
+    )
     if not names:
         return ""
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"; what differs there ({shown}) is not measured: `envmatrix docs gate`, The program itself"
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"; what differs there ({listed}) is not measured: `envmatrix docs gate`, The program itself"
 
 
-def _program(side: Side, workload: str) -> dict[str, str]:
+def _program_digests(side: Side, workload: str) -> dict[str, str]:
     entry = side.matrix.workloads[workload]
     folder = Path(side.matrix.path).resolve().parent / (entry.files or ".")
     return program_files(entry.model_copy(update={"files": str(folder)}))
 
 
-def find_side(name: str, given: PathLike, results: PathLike = "results") -> Side:
+def load_side(name: str, source: PathLike, results: PathLike = "results") -> Side:
     """Return what one word of ``compare --rerun`` means; InputError where it is neither a matrix nor a run."""
-    path = Path(given)
+    path = Path(source)
     if path.is_file():
         return Side(name, load(path))
     if (path / "matrix.yaml").is_file() and not (path / "run.json").exists():
         return Side(name, load(path / "matrix.yaml"))
     try:
-        folder = find_run(given, results)
+        folder = find_run(source, results)
     except InputError as error:
-        said = f"{str(given)!r} is no matrix, no folder with a matrix.yaml and no run"
-        raise InputError(said, remedy=error.remedy) from error
+        message = f"{str(source)!r} is no matrix, no folder with a matrix.yaml and no run"
+        raise InputError(message, remedy=error.remedy) from error
     return _side_of_run(name, folder)
 
 
 def _side_of_run(name: str, folder: RunFolder) -> Side:
-    run = folder.load_here()
+    run = folder.load_for_resume()
     if run.sides:
         remedy = f"name one of its sides: {folder.path / 'sides' / name}"
         raise InputError(f"run {run.name} compares two matrices itself", remedy=remedy)
@@ -174,7 +182,7 @@ def _side_of_run(name: str, folder: RunFolder) -> Side:
     return Side(name, matrix_of_run(folder, run), file, run)
 
 
-def compared(folder: RunFolder, allowed: float = 0.0) -> Comparison:
+def compare_run_sides(folder: RunFolder, allowed: float = 0.0) -> Comparison:
     """Compare the two sides of a run that ``begin_rerun`` began."""
     run = folder.load()
     return compare_sides(run, read_measurements(folder, run.plan), allowed)

@@ -12,10 +12,10 @@ from envmatrix.report.columns import Value, effect_values
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary, summarise
 from envmatrix.results import RunFolder, Trial
-from envmatrix.runner.loop import Ended
+from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.effects import Effect, Flag
 
-_BROKEN = ("failed", "invalid", "timed_out")
+_BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Result:
     lost: bool = False
 
     @classmethod
-    def of(cls, folder: RunFolder, ended: Ended | None = None) -> Result:
+    def of(cls, folder: RunFolder, ending: RunEnding | None = None) -> Result:
         """Return the result of a run's folder, and of how it ended."""
-        if ended is None:
+        if ending is None:
             return cls(folder.path)
-        return cls(folder.path, ended.why, ended.interrupted, ended.incomplete, ended.lost)
+        return cls(folder.path, ending.why, ending.interrupted, ending.incomplete, ending.lost)
 
     @cached_property
     def summary(self) -> Summary:
@@ -65,8 +65,8 @@ class Result:
         None: no environment is, at equal work and failing no more often than its reference. Of several workloads or
         engines it is the first one's; ``summary.groups`` has the best of each.
         """
-        found = self.summary.groups[0].best if self.summary.groups else None
-        return found.effect if found else None
+        group_best = self.summary.groups[0].best if self.summary.groups else None
+        return group_best.effect if group_best else None
 
     @property
     def best_set(self) -> tuple[str, ...]:
@@ -97,13 +97,13 @@ class Result:
             return ExitCode.NOTHING_RAN
         if self.other_work:
             return ExitCode.OTHER_WORK
-        broken = sum(self.outcomes.get(name, 0) for name in _BROKEN) + self.incomplete
+        broken = sum(self.outcomes.get(name, 0) for name in _BROKEN_OUTCOMES) + self.incomplete
         return ExitCode.SOME_FAILED if broken else ExitCode.FINE
 
     @property
     def other_work(self) -> tuple[str, ...]:
         """The environments that did other work than their reference: a check of equal work failed."""
-        return tuple(dict.fromkeys(one.environment for one in self.effects if Flag.UNEQUAL_WORK in one.flags))
+        return tuple(dict.fromkeys(effect.environment for effect in self.effects if Flag.UNEQUAL_WORK in effect.flags))
 
     def rows(self) -> list[dict[str, Value]]:
         """Return the effects as a table, one dict each, for ``pandas.DataFrame(result.rows())``.

@@ -17,22 +17,22 @@ from envmatrix.launchers.base import Ask, Launcher, LimitsBlocks, RunsElsewhere,
 from envmatrix.launchers.catalog import LAUNCHERS, check_options
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
-from envmatrix.matrix.variables import doubts
+from envmatrix.matrix.variables import find_unread_variables
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
-from envmatrix.results.run import Asked
+from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.progress import LineProgress
-from envmatrix.system.bench_options import nodes_of
+from envmatrix.system.bench_options import node_count
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.system.write_retry import patient
-from envmatrix.trials.experiment import Experiment, arms_of, design_environments, reopen
-from envmatrix.trials.experiment import begin as begin_experiment
-from envmatrix.trials.hooks import around
-from envmatrix.trials.interleaving_eligibility import lone_arms, with_schedule
-from envmatrix.trials.overrides import Overrides, requested_design, requested_engines
-from envmatrix.trials.resume import note_reading, resumed
+from envmatrix.system.write_retry import retry_writes
+from envmatrix.trials.experiment import Experiment, make_design_arms, design_environments, reopen_experiment
+from envmatrix.trials.experiment import create_experiment as begin_experiment
+from envmatrix.trials.hooks import setup_and_cleanup
+from envmatrix.trials.interleaving_eligibility import non_interleaved_arms, decide_schedule
+from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
+from envmatrix.trials.resume import record_interim_reading, apply_resume_changes
 from envmatrix.units import as_duration
 
 #: Shows the progress of a run while the context is open.
@@ -54,7 +54,7 @@ def run(
     matrix: PathLike | None = None,
     results: PathLike = "results",
     launcher: str = "here",
-    launcher_options: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     host_names: bool = False,
     progress: ProgressCallback = silent,
 ) -> Result:
@@ -94,12 +94,12 @@ def run(
     overrides = Overrides(
         seed, budget, target, min_blocks, max_blocks, split_names(workloads), split_names(environments)
     )
-    begun = begin(
+    experiment = begin_run(
         design, overrides, engines=split_names(engines) or (), matrix=matrix, results=results, name=name,
-        launcher=launcher, asked=launcher_options or {}, command=("envmatrix.run", design), host_names=host_names,
+        launcher=launcher, launcher_options=launcher_options or {}, command=("envmatrix.run", design), host_names=host_names,
         progress=progress,
     )  # fmt: skip
-    return carry_out(begun, telling(progress))
+    return finish_run(experiment, line_progress_watch(progress))
 
 
 def resume(
@@ -110,7 +110,7 @@ def resume(
     max_blocks: int | None = None,
     results: PathLike = "results",
     matrix: PathLike | None = None,
-    launcher_options: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     progress: ProgressCallback = silent,
 ) -> Result:
     """Go on where a run stopped, was killed or cut short: nothing is lost, repeated or reordered.
@@ -134,11 +134,11 @@ def resume(
         StoreError: the folder cannot be read or written, or another envmatrix writes to it.
 
     """
-    again = reopen_run(
-        named(run), budget=budget, target=target, max_blocks=max_blocks, results=results, matrix=matrix,
-        asked=launcher_options or {}, command=("envmatrix.resume",), progress=progress,
+    experiment = reopen_run(
+        run_path(run), budget=budget, target=target, max_blocks=max_blocks, results=results, matrix=matrix,
+        launcher_options=launcher_options or {}, command=("envmatrix.resume",), progress=progress,
     )  # fmt: skip
-    return carry_out(again, telling(progress))
+    return finish_run(experiment, line_progress_watch(progress))
 
 
 def load(run: PathLike | None = None, *, results: PathLike = "results") -> Result:
@@ -156,26 +156,26 @@ def load(run: PathLike | None = None, *, results: PathLike = "results") -> Resul
         StoreError: when what is asked of the result cannot be read.
 
     """
-    return Result.of(run_to_read(run, results))
+    return Result.of(find_run_to_read(run, results))
 
 
-def named(run: PathLike | Result | None) -> PathLike | None:
+def run_path(run: PathLike | Result | None) -> PathLike | None:
     """Return the path or name of a run."""
     return run.folder if isinstance(run, Result) else run
 
 
-def run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFolder:
+def find_run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFolder:
     """Find a run that is read now: one that another process still runs has one look more (docs/statistics.md).
 
     Whoever may not write there does not decide when it ends either.
     """
-    folder = find_run(named(run), results)
+    folder = find_run(run_path(run), results)
     if folder.is_written() and os.access(folder.path, os.W_OK):
-        note_reading(folder)
+        record_interim_reading(folder)
     return folder
 
 
-def begin(
+def begin_run(
     design: str,
     overrides: Overrides,
     *,
@@ -184,7 +184,7 @@ def begin(
     results: PathLike = "results",
     name: str | None = None,
     launcher: str = "here",
-    asked: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     command: tuple[str, ...] = (),
     host_names: bool = False,
     progress: ProgressCallback = silent,
@@ -193,13 +193,25 @@ def begin(
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
     whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, progress)
-    chosen = catalog.scheduled(LAUNCHERS.make(launcher), requested_design(whole, design, overrides), progress)
-    tell_doubts(whole, chosen, progress)
-    names = requested_engines(chosen, engines, progress)
-    host = place(whole, chosen, names, launcher, asked or {}, progress)
-    check_block(whole, chosen, names, launcher, asked or {})
+    selected_design = catalog.adapt_schedule(
+        LAUNCHERS.make(launcher), apply_overrides(whole, design, overrides), progress
+    )
+    report_unknown_variables(whole, selected_design, progress)
+    names = select_engines(selected_design, engines, progress)
+    host = find_run_host(whole, selected_design, names, launcher, launcher_options or {}, progress)
+    check_block_time(whole, selected_design, names, launcher, launcher_options or {})
     return begin_experiment(
-        whole, chosen, names, Path(results), progress, command, launcher, host, asked, name=name, host_names=host_names
+        whole,
+        selected_design,
+        names,
+        Path(results),
+        progress,
+        command,
+        launcher,
+        host,
+        launcher_options,
+        name=name,
+        host_names=host_names,
     )
 
 
@@ -211,65 +223,85 @@ def reopen_run(
     max_blocks: int | None = None,
     results: PathLike = "results",
     matrix: PathLike | None = None,
-    asked: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     command: tuple[str, ...] = (),
     progress: ProgressCallback = silent,
 ) -> Experiment:
     """Load a run and prepare what its remaining trials need. Raises as ``resume``."""
-    experiment = reopen(find_run(run, results), find_matrix(matrix), progress)
+    experiment = reopen_experiment(find_run(run, results), find_matrix(matrix), progress)
     kind = LAUNCHERS.make(experiment.run.launcher)
-    check_options(kind, asked or {})
-    kind.width(experiment.run.design, {**experiment.run.launcher_options, **(asked or {})}, 1)  # refuses what cannot be
+    check_options(kind, launcher_options or {})
+    kind.width(
+        experiment.run.design, {**experiment.run.launcher_options, **(launcher_options or {})}, 1
+    )  # refuses what cannot be
     try:
-        found = resumed(
-            experiment, budget=budget, target=target, max_blocks=max_blocks, launcher_options=asked, command=command
+        changed = apply_resume_changes(
+            experiment,
+            budget=budget,
+            target=target,
+            max_blocks=max_blocks,
+            launcher_options=launcher_options,
+            command=command,
         )
     except EnvmatrixError:
         experiment.folder.unlock()
         raise
     had_s = experiment.run.plan.budget_s
-    if budget is not None and found.run.plan.budget_s <= had_s:
+    if budget is not None and changed.run.plan.budget_s <= had_s:
         progress(
             f"--budget is that of the whole run, which has {as_duration(had_s)} already: a longer one goes on with it"
         )
-    return found
+    return changed
 
 
-def tell_doubts(matrix: Matrix, design: Design, progress: ProgressCallback) -> None:
+def report_unknown_variables(matrix: Matrix, design: Design, progress: ProgressCallback) -> None:
     """Say which variables of the levels that a design uses nothing is known to read: trials with them are unproven."""
-    used = {pair for one in design_environments(matrix, design, {}).values() for pair in one.levels.items()}
-    for doubt in doubts(matrix):
-        if (doubt.factor, doubt.level) in used:
+    used_levels = {
+        pair for environment in design_environments(matrix, design, {}).values() for pair in environment.levels.items()
+    }
+    for doubt in find_unread_variables(matrix):
+        if (doubt.factor, doubt.level) in used_levels:
             progress(f"warning: {doubt}")
 
 
-def place(
-    matrix: Matrix, design: Design, engines: tuple[str, ...], launcher: str, asked: Asked, progress: ProgressCallback
+def find_run_host(
+    matrix: Matrix,
+    design: Design,
+    engines: tuple[str, ...],
+    launcher: str,
+    launcher_options: LauncherOptions,
+    progress: ProgressCallback,
 ) -> Host | None:
     """Return the machine that trials will run on (None: this one).
 
     Whatever the launcher cannot do is an error here, before anything is built or written.
     """
     kind = LAUNCHERS.make(launcher)
-    check_options(kind, asked)
-    spread = {name: nodes_of(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
-    return catalog.place(kind, design, asked, [find_engine(name) for name in engines], spread, progress)
+    check_options(kind, launcher_options)
+    spread = {name: node_count(matrix.workloads[name].options) for name in (*design.workloads, *design.application)}
+    return catalog.find_trial_host(
+        kind, design, launcher_options, [find_engine(name) for name in engines], spread, progress
+    )
 
 
-def check_block(matrix: Matrix, design: Design, names: tuple[str, ...], launcher: str, asked: Asked) -> None:
+def check_block_time(
+    matrix: Matrix, design: Design, names: tuple[str, ...], launcher: str, launcher_options: LauncherOptions
+) -> None:
     """Refuse a design of which a block may take longer than the launcher lets it."""
     kind = LAUNCHERS.make(launcher)
     if not isinstance(kind, LimitsBlocks):
         return
-    chosen, engines = design_environments(matrix, design, {}), {name: find_engine(name) for name in names}
-    about = (chosen, matrix.workloads, engines)
-    design, arms = with_schedule(design, arms_of(design, tuple(chosen), names), *about)
-    lone = lone_arms(arms, *about) if design.schedule == "turns" else {arm.name: "" for arm in arms}
-    span = max(nodes_of(matrix.workloads[arm.workload].options) for arm in arms)
-    kind.check_block(design, asked, span, len(arms), len(arms) - len(lone))
+    environments, engines = design_environments(matrix, design, {}), {name: find_engine(name) for name in names}
+    context = (environments, matrix.workloads, engines)
+    design, arms = decide_schedule(design, make_design_arms(design, tuple(environments), names), *context)
+    sequential_arms = (
+        non_interleaved_arms(arms, *context) if design.schedule == "turns" else {arm.name: "" for arm in arms}
+    )
+    span = max(node_count(matrix.workloads[arm.workload].options) for arm in arms)
+    kind.check_block(design, launcher_options, span, len(arms), len(arms) - len(sequential_arms))
 
 
-def scripts_of(launcher: str) -> Callable[[Experiment], list[str]]:
+def script_preview(launcher: str) -> Callable[[Experiment], list[str]]:
     """Return what gives the scripts that the first blocks would be handed over with, and removes the run's folder.
 
     Raises InputError for a launcher that has none.
@@ -289,7 +321,7 @@ def scripts_of(launcher: str) -> Callable[[Experiment], list[str]]:
     return scripts
 
 
-def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, is_set_up: bool = False) -> Result:
+def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, is_set_up: bool = False) -> Result:
     """Run what is left of an experiment and write its reports. ``ask`` is None where nobody can answer.
 
     Its programs are set up before (unless ``is_set_up``), and cleaned up after it.
@@ -299,40 +331,40 @@ def carry_out(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, i
         programs = experiment.run.workloads.values()
         with (
             watch(experiment) as observer,
-            patient(observer.progress),
-            around(programs, observer.progress, is_set_up=is_set_up),
+            retry_writes(observer.progress),
+            setup_and_cleanup(programs, observer.progress, is_set_up=is_set_up),
         ):
             for name, reason in experiment.run.skipped.items():
                 observer.progress(f"skipped {name}: {reason}")
             launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.progress, ask)
             folder.lock()
             try:
-                ended = run_experiment(experiment, launcher, observer, observer.progress)
+                ending = run_experiment(experiment, launcher, observer, observer.progress)
             except StoreError as error:
-                raise _stopped(error, experiment, launcher) from error
+                raise _stopped_error(error, experiment, launcher) from error
     finally:
         folder.unlock()  # whoever runs it goes on living, and may resume it
     try:
         write_reports(folder, progress=observer.progress)
     except StoreError as error:
-        said = f"{error.message}; the run has ended, and its reports were not written"
+        message = f"{error.message}; the run has ended, and its reports were not written"
         remedy = f"free space or make it writable, then `envmatrix report {experiment.run.name}`"
-        raise StoppedRunError(said, where=error.where, remedy=remedy) from error
-    return Result.of(folder, ended)
+        raise StoppedRunError(message, where=error.where, remedy=remedy) from error
+    return Result.of(folder, ending)
 
 
-def _stopped(error: StoreError, experiment: Experiment, launcher: Launcher) -> StoppedRunError:
+def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher) -> StoppedRunError:
     """Say what a run's folder lacked, which jobs are out, and how to go on."""
-    out = launcher.out() if isinstance(launcher, RunsElsewhere) else ""
-    first = f"{error.remedy}; " if error.remedy else ""
+    running_jobs = launcher.out() if isinstance(launcher, RunsElsewhere) else ""
+    prefix = f"{error.remedy}; " if error.remedy else ""
     return StoppedRunError(
-        f"{error.message}; the run was stopped" + (f", {out}" if out else ""),
+        f"{error.message}; the run was stopped" + (f", {running_jobs}" if running_jobs else ""),
         where=error.where,
-        remedy=f"{first}`envmatrix resume {experiment.run.name}` goes on, nothing that has ended is lost",
+        remedy=f"{prefix}`envmatrix resume {experiment.run.name}` goes on, nothing that has ended is lost",
     )
 
 
-def telling(progress: ProgressCallback) -> Watch:
+def line_progress_watch(progress: ProgressCallback) -> Watch:
     """Return what tells the progress of a run, line by line, to ``progress``."""
 
     @contextmanager

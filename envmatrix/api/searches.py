@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.api.tunes import TOLD, TuneResult
-from envmatrix.results.json_text import json_of
+from envmatrix.api.tunes import ANSWER_FILE, TuneResult
+from envmatrix.results.json_text import parse_json
 from envmatrix.system.atomic_files import read_text
 
 
@@ -15,17 +15,17 @@ def report_study(folder: Path) -> TuneResult:
     One that goes on, or that was stopped, claims nothing. Raises InputError where nothing of it was run yet, StoreError
     where its folder cannot be read or written.
     """
-    over = TuneResult(folder)
-    result = over if _is_over(over) else TuneResult(folder, interrupted=True)
+    loaded = TuneResult(folder)
+    result = loaded if _is_finished(loaded) else TuneResult(folder, interrupted=True)
     result.write()
     return result
 
 
-def _is_over(result: TuneResult) -> bool:
+def _is_finished(result: TuneResult) -> bool:
     """Say whether a search came to its end: what it wrote there tells of the trials that are on disk now."""
-    file = result.folder / TOLD
+    file = result.folder / ANSWER_FILE
     if not file.exists():
         return False
-    told = json_of(read_text(file), file)
-    found = isinstance(told, dict) and not told.get("interrupted") and told.get("trials")
-    return bool(found == dict(result.answer.phases))
+    document = parse_json(read_text(file), file)
+    trial_counts = isinstance(document, dict) and not document.get("interrupted") and document.get("trials")
+    return bool(trial_counts == dict(result.answer.phases))

@@ -11,7 +11,7 @@ from pathlib import Path
 #: The folder of the pipes, in a trial's work folder: no program of the user's own has one of this name.
 FOLDER = ".envmatrix-gate"
 _READY, _GO = "ready", "go"
-_SAID = re.compile(rb"ready (\d{1,9})\n")
+_READY_MESSAGE = re.compile(rb"ready (\d{1,9})\n")
 
 
 class GateError(Exception):
@@ -26,7 +26,7 @@ class Gate:
 
     def __init__(self, ready: int, go: int) -> None:
         self._ready, self._go = ready, go
-        self._said = b""
+        self._received = b""
 
     def fileno(self) -> int:
         """Return what can be read when the process says something."""
@@ -35,29 +35,29 @@ class Gate:
     def left(self) -> int | None:
         """Return how many timed steps the process that waits has to take, None when it has not said all of it."""
         with contextlib.suppress(BlockingIOError):
-            self._said += os.read(self._ready, 4096)
-        if b"\n" not in self._said and len(self._said) < 64:
+            self._received += os.read(self._ready, 4096)
+        if b"\n" not in self._received and len(self._received) < 64:
             return None
-        said, self._said = self._said, b""
-        match = _SAID.fullmatch(said)
+        message, self._received = self._received, b""
+        match = _READY_MESSAGE.fullmatch(message)
         if not match:
-            raise GateError(f"it said {said[:64]!r} at its gate")
+            raise GateError(f"it said {message[:64]!r} at its gate")
         return int(match[1])
 
-    def go(self, apart: int, counted: int) -> None:
+    def go(self, discarded_steps: int, timed_steps: int) -> None:
         """Give the process a turn, which begins when it runs."""
-        self._tell(f"go {apart} {counted}\n")
+        self._send(f"go {discarded_steps} {timed_steps}\n")
 
     def end(self) -> None:
         """Let the process finish."""
-        self._tell("end\n")
+        self._send("end\n")
 
-    def _tell(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         os.write(self._go, text.encode())
 
 
 @contextlib.contextmanager
-def opened(work: Path) -> Iterator[Gate]:
+def open_gate(work: Path) -> Iterator[Gate]:
     """Make the gate of a trial in its work folder; an OSError says why none can be made there."""
     folder = work / FOLDER
     with contextlib.ExitStack() as stack:

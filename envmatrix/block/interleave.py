@@ -17,7 +17,7 @@ from envmatrix.block.barrier import Gate, GateError
 from envmatrix.block.process import Exit
 
 #: The length of a process's next turn, (steps set apart, steps that count), by how many turns it has had.
-Lengths = Callable[[int], tuple[int, int]]
+TurnLengths = Callable[[int], tuple[int, int]]
 
 
 class Running(Protocol):
@@ -154,7 +154,7 @@ class Interleaving:
 
     schedule: Schedule
     start: Start
-    lengths: Lengths | None = None
+    lengths: TurnLengths | None = None
     stop: interrupts.Readable | None = None
     round: int = field(default=0, init=False)
 
@@ -162,8 +162,8 @@ class Interleaving:
         """Run all batches, and those that are kept through all of them, to the end of all."""
         kept: list[Member] = []
         ended: dict[str, Ended] = {}
-        with ExitStack() as stack, _ending(kept):
-            self._get_ready(self.schedule.kept, stack, kept)
+        with ExitStack() as stack, _end_all_on_error(kept):
+            self._start_all(self.schedule.kept, stack, kept)
             most = len(kept)
             for number, names in enumerate(self.schedule.batches):
                 ended |= (found := self._batch(number, names, kept))
@@ -174,9 +174,9 @@ class Interleaving:
         batch: list[Member] = []
         last = number + 1 == len(self.schedule.batches)
         with ExitStack() as stack:
-            self._get_ready(names, stack, batch)
+            self._start_all(names, stack, batch)
             alive = [*kept, *batch]
-            with _ending(alive):
+            with _end_all_on_error(alive):
                 self._take_turns(alive, number)
                 ending = alive if last else batch
                 self._finish([member for member in ending if not member.over])
@@ -188,13 +188,13 @@ class Interleaving:
         More of them are ready no sooner: each then takes so much longer, and drives the others out of the caches.
         """
         at_once = min(self.schedule.at_once, len(self.schedule.names))
-        with _ending(members):
+        with _end_all_on_error(members):
             for name in names:
-                self._wait(_not_ready(members), most=self.schedule.at_once - 1)
+                self._wait(_starting_processes(members), most=self.schedule.at_once - 1)
                 if member := self.start(name, stack):
                     member.due = time.monotonic() + at_once * self.schedule.limit_s
                     members.append(member)
-            self._wait(_not_ready(members))
+            self._wait(_starting_processes(members))
 
     def _take_turns(self, members: Sequence[Member], batch: int) -> None:
         """Let all processes take their turns.
@@ -229,7 +229,7 @@ class Interleaving:
 
     def take_turn(self, member: Member) -> None:
         """Let a process run until it is back at its gate, or has ended."""
-        member.gate.go(*self._length(member))
+        member.gate.go(*self._turn_length(member))
         member.turns += 1
         began = time.monotonic()
         member.due = began + self.schedule.limit_s - member.ran_s
@@ -258,30 +258,30 @@ class Interleaving:
         waiting = list(members)
         while len(waiting) > most:
             due = min(member.due for member in waiting)
-            ready = self._readable([file for member in waiting for file in (member.running, member.gate)], due)
-            there = [member for member in waiting if member.look(ready)]
-            for member in there:
+            readable = self._readable([file for member in waiting for file in (member.running, member.gate)], due)
+            arrived = [member for member in waiting if member.look(readable)]
+            for member in arrived:
                 member.hold()
-            for member in waiting if not ready else ():
+            for member in waiting if not readable else ():
                 if member.due <= due:
                     member.time_out()
-            waiting = [member for member in waiting if member not in there and not member.over]
+            waiting = [member for member in waiting if member not in arrived and not member.over]
 
     def _readable(self, files: Sequence[interrupts.Readable], due: float) -> list[interrupts.Readable]:
         """Wait until ``due`` for files that can be read, and return those."""
         watched = [*files, self.stop] if self.stop else files
-        ready = interrupts.wait(watched, max(0.0, due - time.monotonic()))
+        ready = interrupts.wait_readable(watched, max(0.0, due - time.monotonic()))
         if self.stop in ready:
             raise BrokenOffError
         return ready
 
 
-def _not_ready(members: Sequence[Member]) -> list[Member]:
+def _starting_processes(members: Sequence[Member]) -> list[Member]:
     return [member for member in members if member.left is None and not member.over]
 
 
 @contextlib.contextmanager
-def _ending(members: Sequence[Member]) -> Iterator[None]:
+def _end_all_on_error(members: Sequence[Member]) -> Iterator[None]:
     """Where something breaks, let all processes end at the same time."""
     try:
         yield

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How long (seconds) after a signal another one says nothing new.
-_SAME_S = 3.0
+_REPEAT_WINDOW_S = 3.0
 
 
 class Readable(Protocol):
@@ -45,21 +45,21 @@ class _State:
 _state = _State()
 
 
-def _here() -> bool:
+def _in_main_thread() -> bool:
     """Whether this thread is the one that signals come to."""
     return threading.current_thread() is threading.main_thread()
 
 
-def _arrived(_number: int, _frame: FrameType | None) -> None:
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
     now = time.monotonic()
-    if _state.heard is not None and now - _state.heard < _SAME_S:
+    if _state.heard is not None and now - _state.heard < _REPEAT_WINDOW_S:
         return
     _state.came, _state.heard = True, now
     if not _state.held:
         raise KeyboardInterrupt
 
 
-def heeded() -> None:
+def mark_handled() -> None:
     """Say that what a signal asked for is done: only another one, some seconds later, is raised again."""
     _state.came = False
 
@@ -71,40 +71,40 @@ def came() -> bool:
 
 def check() -> None:
     """Raise KeyboardInterrupt when a signal has come and none are held back."""
-    if _state.came and not _state.held and _here():
+    if _state.came and not _state.held and _in_main_thread():
         raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def remembered() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """Remember signals and raise them as KeyboardInterrupt, SIGTERM (a batch system) and SIGHUP as well."""
-    if not _here() or _state.wake:  # as in a notebook's worker: no signal comes here
+    if not _in_main_thread() or _state.wake:  # as in a notebook's worker: no signal comes here
         yield
         check()
         return
     # What is ignored stays ignored: that is what `nohup` means.
-    numbers = [number for number in _NUMBERS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    _state.wake, written = socket.socketpair()
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    _state.wake, wake_end = socket.socketpair()
     _state.wake.setblocking(False)
-    written.setblocking(False)
-    wakened = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
-    old = {number: signal.signal(number, _arrived) for number in numbers}
+    wake_end.setblocking(False)
+    wakened = signal.set_wakeup_fd(wake_end.fileno(), warn_on_full_buffer=False)
+    old_handlers = {number: signal.signal(number, _on_signal) for number in numbers}
     try:
         yield
         check()
     finally:
-        for number, handler in old.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakened)
         _state.wake.close()
-        written.close()
+        wake_end.close()
         _state.wake, _state.came, _state.heard = None, False, None
 
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """Hold signals back: one that comes meanwhile is raised at the end, so that what is done here is done whole."""
-    if not _here():
+    if not _in_main_thread():
         yield
         return
     _state.held += 1
@@ -115,15 +115,15 @@ def held() -> Iterator[None]:
     check()
 
 
-def wait(files: Iterable[Readable], seconds: float | None) -> list[Readable]:
+def wait_readable(files: Iterable[Readable], seconds: float | None) -> list[Readable]:
     """Wait until one of ``files`` can be read, and return those that can; a signal ends the wait at once."""
-    woken = _state.wake if _here() else None
-    wanted = list(files)
+    woken = _state.wake if _in_main_thread() else None
+    watched = list(files)
     while True:
-        found = select.select([*wanted, *([woken] if woken else [])], [], [], seconds)[0]
-        if woken in found and woken:
+        readable = select.select([*watched, *([woken] if woken else [])], [], [], seconds)[0]
+        if woken in readable and woken:
             woken.recv(64)
             check()
-        ready = [file for file in wanted if file in found]
-        if ready or not found:
-            return ready
+        ready_files = [file for file in watched if file in readable]
+        if ready_files or not readable:
+            return ready_files

@@ -13,11 +13,11 @@ from envmatrix.block import supervisor
 from envmatrix.block.process import WATCHER
 
 #: The variable by which a trial's processes are found again, daemons too.
-MARK = "ENVMATRIX_TRIAL"
+TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
 #: How long (seconds) the system may take to end what was killed.
-_ENDED_S = 10.0
+_KILL_WAIT_S = 10.0
 #: How long (seconds) the supervisors of a killed owner may take to end what is below them.
-_LET_END_S = 20.0
+_SUPERVISOR_WAIT_S = 20.0
 #: Seconds that a program's start may take in the kernel, which reads its file meanwhile.
 _STARTED_S = 5.0
 _NAMES = (Path(supervisor.__file__).name, WATCHER.name)
@@ -34,25 +34,25 @@ class CannotEndError(Exception):
 
 def end_processes(beginning: str) -> int:
     """End every process of an earlier trial whose mark begins so, and return how many there were."""
-    ended = set(_let_orphans_end())
-    deadline = time.monotonic() + _ENDED_S
-    while left := carriers(MARK, beginning):
+    ended = set(_end_orphans())
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while remaining := carriers(TRIAL_VARIABLE, beginning):
         if time.monotonic() > deadline:
-            raise CannotEndError(left[0])
-        _signal(left, signal.SIGKILL)
-        ended |= set(left)
+            raise CannotEndError(remaining[0])
+        _signal(remaining, signal.SIGKILL)
+        ended |= set(remaining)
         time.sleep(0.01)
     return len(ended)
 
 
-def _let_orphans_end() -> set[int]:
+def _end_orphans() -> set[int]:
     """Let the supervisors of a killed owner end what they started, and return them: what is stopped can end nothing."""
-    deadline, found = time.monotonic() + _LET_END_S, set()
-    while (left := find_orphans()) and time.monotonic() < deadline + _ENDED_S:
-        found |= set(left)
-        _signal(left, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
+    deadline, orphan_ids = time.monotonic() + _SUPERVISOR_WAIT_S, set()
+    while (remaining := find_orphans()) and time.monotonic() < deadline + _KILL_WAIT_S:
+        orphan_ids |= set(remaining)
+        _signal(remaining, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
         time.sleep(0.01)
-    return found
+    return orphan_ids
 
 
 def _signal(processes: Iterable[int], number: signal.Signals) -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO
 
 from envmatrix.block import interrupts, orphans
-from envmatrix.block.barrier import Gate, opened
+from envmatrix.block.barrier import Gate, open_gate
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
 from envmatrix.block.job_files import FULL, JobFiles, StopError
 from envmatrix.block.memory import free_memory, memory_kills, room
 from envmatrix.block.order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder
-from envmatrix.block.process import ENDED_S, Exit, Guarded, NotStartedError, Order
+from envmatrix.block.process import ENDED_S, Exit, SupervisedProcess, NotStartedError, Order
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.srun import GRACE_S, Nodes, variables
 
@@ -30,7 +30,7 @@ from envmatrix.block.srun import GRACE_S, Nodes, variables
 _NODE_FAILS_S = 5.0
 
 
-class _Program(Guarded):
+class _Program(SupervisedProcess):
     """A trial's process and its log; one that could not be started says why there, as a shell would."""
 
     def __init__(self, order: Order, log: IO[bytes]) -> None:
@@ -119,7 +119,7 @@ class PartRun:
 
     def _waited(self, program: _Program) -> Exit:
         """Wait for a program, which is ended where the job was suspended: it runs again."""
-        if self.alarm in interrupts.wait([program, self.alarm], program.order.limit_s + ENDED_S):
+        if self.alarm in interrupts.wait_readable([program, self.alarm], program.order.limit_s + ENDED_S):
             program.end()
         return program.exit()
 
@@ -129,7 +129,7 @@ class PartRun:
         place = self._folder(trial)
         words = ("rank", trial.name, self.nodes.meeting_place(self.job))
         argv = self.nodes.everywhere(trial.nodes, *words, output=place / "tasks")
-        own = {**os.environ, orphans.MARK: self.mark}
+        own = {**os.environ, orphans.TRIAL_VARIABLE: self.mark}
         outcome, killed = Outcome(), memory_kills()
         order = Order(argv, own, place / "work", trial.limit_s, grace_s=GRACE_S)
         with (place / "srun").open("wb") as log, _Program(order, log) as program:
@@ -140,7 +140,7 @@ class PartRun:
                 with contextlib.suppress(FileNotFoundError):
                     whole.write((place / name).read_bytes())
         if not outcome.exit.ok:  # a node that failed ends the whole job, and then this trial is not finished
-            interrupts.wait([], _NODE_FAILS_S)
+            interrupts.wait_readable([], _NODE_FAILS_S)
         return outcome
 
     def _together(self) -> None:
@@ -192,7 +192,7 @@ class PartRun:
     def _gate(self, trial: TrialOrder) -> Iterator[Gate]:
         with ExitStack() as stack:
             try:
-                gate = stack.enter_context(opened(self._folder(trial) / "work"))
+                gate = stack.enter_context(open_gate(self._folder(trial) / "work"))
             except OSError as error:
                 raise StopError(CANNOT_WRITE if error.errno in FULL else NO_PIPES) from error
             yield gate

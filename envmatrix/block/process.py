@@ -110,7 +110,7 @@ class Order:
         return len(order).to_bytes(8, "big") + order
 
 
-class Guarded:
+class SupervisedProcess:
     """A program that a supervisor started, and with which it ends all that came of it (see ``supervisor.py``).
 
     It can be read (``fileno``) when it has ended.
@@ -135,7 +135,7 @@ class Guarded:
         with contextlib.suppress(BrokenPipeError):  # the answer that is not there says it
             self._line.sendall(order.encoded())
 
-    def __enter__(self) -> Guarded:
+    def __enter__(self) -> SupervisedProcess:
         return self
 
     def fileno(self) -> int:
@@ -144,21 +144,21 @@ class Guarded:
 
     def hold(self) -> None:
         """Stop every process that came of it; they are stopped when this returns, or have ended."""
-        self._ask(supervisor.HOLD)
+        self._send_command(supervisor.HOLD)
 
     def release(self) -> None:
         """Let every process that came of it go on."""
-        self._ask(supervisor.RELEASE)
+        self._send_command(supervisor.RELEASE)
 
-    def _ask(self, what: bytes) -> None:
+    def _send_command(self, command: bytes) -> None:
         """Let the supervisor do something; what it says instead when the program has ended is kept for ``answer``."""
         if self._said:
             return
         self._line.settimeout(ENDED_S)
         try:
-            self._line.sendall(what)
-            said = self._line.recv(1)
-            self._said = b"" if said == what else said
+            self._line.sendall(command)
+            answer_byte = self._line.recv(1)
+            self._said = b"" if answer_byte == command else answer_byte
         except TimeoutError:
             self.process.kill()  # its program dies with it, and is known to have been killed
         except OSError:  # it has ended: the answer says how
@@ -181,39 +181,39 @@ class Guarded:
 
     def answer(self) -> Exit:
         """Wait until the program has ended and nothing of it is left; return how it ended."""
-        said = self._said
-        if not said:
-            interrupts.wait([self._line], self.order.limit_s + ENDED_S)
+        message = self._said
+        if not message:
+            interrupts.wait_readable([self._line], self.order.limit_s + ENDED_S)
         self._line.settimeout(ENDED_S)
         with contextlib.suppress(TimeoutError, ConnectionError):
-            while piece := self._line.recv(4096):
-                said += piece
-        if not said:
+            while chunk := self._line.recv(4096):
+                message += chunk
+        if not message:
             return Exit(-signal.SIGKILL, 0.0)
-        how, number, *rest = marshal.loads(said)  # noqa: S302 - our own process's
-        if how == "ended":
-            return Exit(number, *rest)
+        ending, number, *details = marshal.loads(message)  # noqa: S302 - our own process's
+        if ending == "ended":
+            return Exit(number, *details)
         program = self.order.argv[0]
         cpus = ", ".join(map(str, self.order.place.cpus)) or "of this process"
-        raise NotStartedError(program, number, None if how == "refused" else cpus)
+        raise NotStartedError(program, number, None if ending == "refused" else cpus)
 
 
 @contextlib.contextmanager
 def cleanup_watcher(argv: Sequence[str]) -> Iterator[None]:
     """See to it that ``argv`` is run should this process be killed meanwhile (see ``cleanup_watcher.py``)."""
-    waits, told = os.pipe()
+    read_end, write_end = os.pipe()
     with interrupts.held():
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(WATCHER), str(waits), str(os.getpid()), *argv],
+            [sys.executable, "-I", "-S", str(WATCHER), str(read_end), str(os.getpid()), *argv],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, pass_fds=[waits],
+            start_new_session=True, pass_fds=[read_end],
         )  # fmt: skip
-        os.close(waits)
+        os.close(read_end)
     try:
         yield
     finally:
         with interrupts.held():
             with contextlib.suppress(BrokenPipeError):  # it was killed
-                os.write(told, b".")
-            os.close(told)
+                os.write(write_end, b".")
+            os.close(write_end)
             process.wait()

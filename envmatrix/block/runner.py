@@ -166,7 +166,7 @@ class BlockRunner:
         self.files.append("starts", "\n".join(lines))
         ended = one.run()
         if self.stops or any(outcome.status > 128 for outcome in ended.values()):
-            interrupts.wait([], _OWN_SIGNAL_S)
+            interrupts.wait_readable([], _OWN_SIGNAL_S)
         return ended
 
     def _spoilt(self, part: Part, ended: Mapping[str, Outcome]) -> str:
@@ -220,7 +220,7 @@ def main(argv: list[str]) -> int:
     except OSError:
         return CANNOT_WRITE
     try:
-        with interrupts.remembered():
+        with interrupts.handle_signals():
             runner = BlockRunner(order, Path(file), node, job, int(restarts))
             if leash:
                 lock_host(runner.say)

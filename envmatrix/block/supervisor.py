@@ -76,7 +76,7 @@ def heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _become(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
+def _exec_program(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
     """Turn this new process into the program, which leads a session of its own."""
     try:
         os.setsid()
@@ -89,55 +89,55 @@ def _become(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
 
 def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> tuple[int, bytes]:
     """Start the program; return its process and, where it could not be started, the answer that says why."""
-    heard, told = os.pipe()
+    read_end, write_end = os.pipe()
     supervisor = os.getpid()
     child = os.fork()
     if child == 0:
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() == supervisor:
-                _become(argv, env, place)
+                _exec_program(argv, env, place)
         except OSError as error:
-            what = "misplaced" if isinstance(error, _CannotPlaceError) else "refused"
-            os.write(told, marshal.dumps((what, error.errno, error.strerror)))
+            kind = "misplaced" if isinstance(error, _CannotPlaceError) else "refused"
+            os.write(write_end, marshal.dumps((kind, error.errno, error.strerror)))
         finally:
             os._exit(127)
-    os.close(told)
-    with os.fdopen(heard, "rb") as said:
-        return child, said.read()
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as error_pipe:
+        return child, error_pipe.read()
 
 
 class _Watch:
     """Waits for the program: ``line`` leads to envmatrix, ``wake`` gets a byte with every signal."""
 
     def __init__(self, line: int) -> None:
-        self.wake, written = os.pipe()
-        os.set_blocking(written, False)
+        self.wake, write_end = os.pipe()
+        os.set_blocking(write_end, False)
         os.set_blocking(self.wake, False)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         self.line = line
         self.asked = False
         self.started = time.monotonic()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._ask)
+                signal.signal(number, self._request_end)
 
-    def _ask(self, *_: object) -> None:
+    def _request_end(self, *_: object) -> None:
         self.asked = True
 
-    def _hear(self) -> None:
+    def _read_command(self) -> None:
         """Do what envmatrix says: hold, release, or (the line's end) end the program."""
         try:
-            said = os.read(self.line, 1)
+            command = os.read(self.line, 1)
         except OSError:
-            said = b""
-        if said not in (HOLD, RELEASE):
+            command = b""
+        if command not in (HOLD, RELEASE):
             self.asked = True
             return
-        (_hold if said == HOLD else _release)()
+        (_stop_all if command == HOLD else _continue_all)()
         try:  # noqa: SIM105 - as below
-            os.write(self.line, said)
+            os.write(self.line, command)
         except OSError:
             pass  # envmatrix was killed: the next look at the line says so
 
@@ -148,43 +148,43 @@ class _Watch:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == child:
                 return os.waitstatus_to_exitcode(status)
-            left = deadline - time.monotonic()
-            if left <= 0 or (heed and self.asked):
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or (heed and self.asked):
                 return None
             if not pid:
-                self.sleep(left, heed=heed)
+                self.sleep(remaining_s, heed=heed)
 
     def sleep(self, seconds: float, *, heed: bool) -> None:
         """Sleep until a signal comes, a child ends, or the line closes."""
-        ready = select.select([self.wake, *([self.line] if heed else [])], [], [], seconds)[0]
-        if self.wake in ready:
+        readable = select.select([self.wake, *([self.line] if heed else [])], [], [], seconds)[0]
+        if self.wake in readable:
             os.read(self.wake, 512)
-        if self.line in ready:
-            self._hear()
+        if self.line in readable:
+            self._read_command()
 
 
-def _send(kill: Callable[[int, int], None], target: int, number: int) -> None:
+def _send_signal(kill: Callable[[int, int], None], target: int, number: int) -> None:
     try:  # noqa: SIM105 - contextlib takes milliseconds to load
         kill(target, number)
     except OSError:
         pass  # it has ended
 
 
-def _end(watch: _Watch, child: int, grace_s: float) -> int:
+def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
     """End the program: interrupt, terminate, kill; before that terminate it alone, where it is given time for it."""
     first = [(signal.SIGTERM, grace_s)] if grace_s else []
     for number, seconds in [*first, *((one, GRACE_S) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))]:
-        _send(os.killpg, child, number)
-        _release()  # what is stopped hears of no signal but the last
+        _send_signal(os.killpg, child, number)
+        _continue_all()  # what is stopped hears of no signal but the last
         code = watch.ended(child, seconds, heed=False)
         if code is not None:
             return code
     return -signal.SIGKILL
 
 
-def _states() -> dict[int, tuple[int, str]]:
+def _process_states() -> dict[int, tuple[int, str]]:
     """Return the parent and the state of every process."""
-    found = {}
+    states = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -192,11 +192,11 @@ def _states() -> dict[int, tuple[int, str]]:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
             except (OSError, ValueError):
                 continue
-            found[int(name)] = int(parent), state.decode()
-    return found
+            states[int(name)] = int(parent), state.decode()
+    return states
 
 
-def _is_first(pid: int) -> bool:
+def _is_namespace_init(pid: int) -> bool:
     """Whether a process is the first of a PID namespace below this one."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
@@ -206,51 +206,51 @@ def _is_first(pid: int) -> bool:
     return len(numbers) > 1 and numbers[-1] == b"1"
 
 
-def _below() -> dict[int, str]:
+def _descendants() -> dict[int, str]:
     """Return the processes that came of this one, with their states, but for a container's runtime.
 
     That has nothing to do while its program runs. Apptainer's, which passes signals on, takes one for a program that
     has ended meanwhile for its own end: the exit status would be 128 + SIGCONT.
     """
-    own, states, found = os.getpid(), _states(), {}
-    level = [own]
+    own_pid, states, descendants = os.getpid(), _process_states(), {}
+    level = [own_pid]
     while level:
         level = [pid for pid, (parent, _) in states.items() if parent in level]
-        found.update({pid: states[pid] for pid in level})
-    for first in [pid for pid in found if _is_first(pid)]:
-        runtime = first
-        while runtime in found:
-            runtime = found.pop(runtime)[0]
-    return {pid: state for pid, (_, state) in found.items()}
+        descendants.update({pid: states[pid] for pid in level})
+    for init_pid in [pid for pid in descendants if _is_namespace_init(pid)]:
+        runtime = init_pid
+        while runtime in descendants:
+            runtime = descendants.pop(runtime)[0]
+    return {pid: state for pid, (_, state) in descendants.items()}
 
 
-def _hold() -> None:
+def _stop_all() -> None:
     """Stop the program with all that came of it; what it starts meanwhile is found by the next look."""
     deadline = time.monotonic() + _STOPPED_S
-    told: set[int] = set()
+    stopped: set[int] = set()
     while time.monotonic() < deadline:
         # One that waits in the kernel for good (for a file system's process that is stopped) stops on its way back.
-        running = [pid for pid, state in _below().items() if state not in ("TtZXD" if pid in told else "TtZX")]
+        running = [pid for pid, state in _descendants().items() if state not in ("TtZXD" if pid in stopped else "TtZX")]
         if not running:
             return
         for pid in running:
-            _send(os.kill, pid, signal.SIGSTOP)
-        told.update(running)
+            _send_signal(os.kill, pid, signal.SIGSTOP)
+        stopped.update(running)
         time.sleep(0.001)
 
 
-def _release() -> None:
-    for pid in _below():
-        _send(os.kill, pid, signal.SIGCONT)
+def _continue_all() -> None:
+    for pid in _descendants():
+        _send_signal(os.kill, pid, signal.SIGCONT)
 
 
 def _children() -> list[int]:
     """Return this process's children, which no other process can take the place of before they are waited for."""
-    own = os.getpid()
-    return [pid for pid, (parent, _) in _states().items() if parent == own]
+    own_pid = os.getpid()
+    return [pid for pid, (parent, _) in _process_states().items() if parent == own_pid]
 
 
-def _end_rest(watch: _Watch) -> None:
+def _kill_remaining(watch: _Watch) -> None:
     """Kill whatever the program left running."""
     deadline = time.monotonic() + _REAPED_S
     while time.monotonic() < deadline:
@@ -260,55 +260,55 @@ def _end_rest(watch: _Watch) -> None:
         except ChildProcessError:
             return
         for pid in _children():
-            _send(os.kill, pid, signal.SIGKILL)
+            _send_signal(os.kill, pid, signal.SIGKILL)
         watch.sleep(0.05, heed=False)
 
 
-def _remove_notes(since: float) -> None:
+def _remove_openmp_notes(since: float) -> None:
     """Remove what OpenMP runtimes of processes that have ended noted since then, of this user alone."""
     try:
         notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]
     except OSError:
         return
-    living = _numbers_of_living() if notes else ()
+    living = _living_pids() if notes else ()
     for name in notes:
         try:
-            seen = os.stat(f"{_SHM}/{name}")
-            ours = seen.st_uid == os.getuid() and seen.st_mtime >= since
-            if ours and name[len(_NOTE) :].split("_")[0].encode() not in living:
+            status = os.stat(f"{_SHM}/{name}")
+            is_own = status.st_uid == os.getuid() and status.st_mtime >= since
+            if is_own and name[len(_NOTE) :].split("_")[0].encode() not in living:
                 os.unlink(f"{_SHM}/{name}")
         except OSError:
             continue
 
 
-def _numbers_of_living() -> set[bytes]:
+def _living_pids() -> set[bytes]:
     """Return the numbers of all processes that have memory, also those by which their containers know them."""
-    found: set[bytes] = set()
-    for pid in _states():
+    numbers: set[bytes] = set()
+    for pid in _process_states():
         try:
             with open(f"/proc/{pid}/status", "rb") as file:
                 text = file.read()
         except OSError:
             continue
         if b"\nVmSize:" in text:
-            found.update(text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split() or [str(pid).encode()])
-    return found
+            numbers.update(text.partition(b"\nNSpid:")[2].partition(b"\n")[0].split() or [str(pid).encode()])
+    return numbers
 
 
 def _read_order(line: int) -> bytes:
     """Return what envmatrix sends: eight bytes that say how many follow."""
-    said, size = b"", 8
-    while len(said) < size:
-        piece = os.read(line, 1 << 20)
-        if not piece:
+    message, size = b"", 8
+    while len(message) < size:
+        chunk = os.read(line, 1 << 20)
+        if not chunk:
             sys.exit(1)  # envmatrix was killed
-        said += piece
-        if len(said) >= 8:
-            size = 8 + int.from_bytes(said[:8], "big")
-    return said[8:]
+        message += chunk
+        if len(message) >= 8:
+            size = 8 + int.from_bytes(message[:8], "big")
+    return message[8:]
 
 
-def _carry_out(line: int) -> bytes:
+def _execute_order(line: int) -> bytes:
     """Take an order and return the answer: how the program ended, or why it could not be started."""
     argv, env, place, limit_s, grace_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -316,23 +316,23 @@ def _carry_out(line: int) -> bytes:
     child, refused = _start(argv, env, place)
     if refused:
         return refused
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null_file = os.open(os.devnull, os.O_RDWR)
     for number in range(3):  # the program's end, not ours, is the end of its output
-        os.dup2(nothing, number)
+        os.dup2(null_file, number)
     code = watch.ended(child, limit_s, heed=True)
     timed_out = code is None and not watch.asked
     if code is None:
-        code = _end(watch, child, grace_s)
+        code = _end_program(watch, child, grace_s)
     seconds = time.monotonic() - watch.started
-    _end_rest(watch)
-    _remove_notes(since)
+    _kill_remaining(watch)
+    _remove_openmp_notes(since)
     return marshal.dumps(("ended", code, seconds, timed_out))
 
 
 if __name__ == "__main__":
     _line = int(sys.argv[1])
     os.set_inheritable(_line, False)
-    _answer = _carry_out(_line)
+    _answer = _execute_order(_line)
     try:  # noqa: SIM105
         os.write(_line, _answer)
     except OSError:

@@ -20,11 +20,11 @@ def rooted(tar: Path, target: Path) -> None:
 
     SIFs keep no owners, so nothing is lost.
     """
-    with disk_errors(target), tarfile.open(tar) as source, tarfile.open(target, "w") as written:
+    with disk_errors(target), tarfile.open(tar) as source, tarfile.open(target, "w") as target_tar:
         for member in source:
             member.uid = member.gid = 0
             member.uname = member.gname = "root"
-            written.addfile(member, source.extractfile(member) if member.isreg() else None)
+            target_tar.addfile(member, source.extractfile(member) if member.isreg() else None)
 
 
 def rooted_name(reference: str) -> str:
@@ -32,7 +32,7 @@ def rooted_name(reference: str) -> str:
     return f"{reference}-rooted"
 
 
-def docker_archive(tar: Path, archive: Path, name: str) -> None:
+def write_docker_archive(tar: Path, archive: Path, name: str) -> None:
     """Write ``tar`` as a docker archive of one layer, called ``name``."""
     digest = file_digest(tar)
     config = json.dumps(
@@ -49,16 +49,16 @@ def docker_archive(tar: Path, archive: Path, name: str) -> None:
         layer.size = tar.stat().st_size
         with tar.open("rb") as source:
             target.addfile(layer, source)
-        for path, body in (("config.json", config), ("manifest.json", manifest)):
+        for path, content in (("config.json", config), ("manifest.json", manifest)):
             member = tarfile.TarInfo(path)
-            member.size = len(body)
-            target.addfile(member, io.BytesIO(body))
+            member.size = len(content)
+            target.addfile(member, io.BytesIO(content))
 
 
-def tar_of_folders(folders: Mapping[str, str], archive: Path) -> None:
+def write_folders_tar(folders: Mapping[str, str], archive: Path) -> None:
     """Write folders of plain files and links under their names: the same bytes whenever and by whomever."""
 
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    def reset_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = member.mtime = 0
         member.uname = member.gname = "root"
         member.mode = 0o755
@@ -66,6 +66,6 @@ def tar_of_folders(folders: Mapping[str, str], archive: Path) -> None:
 
     with disk_errors(archive), tarfile.open(archive, "w") as target:
         for name, folder in sorted(folders.items()):
-            target.add(folder, name, recursive=False, filter=plain)
+            target.add(folder, name, recursive=False, filter=reset_owner)
             for path in sorted(Path(folder).rglob("*")):
-                target.add(path, f"{name}/{path.relative_to(folder)}", recursive=False, filter=plain)
+                target.add(path, f"{name}/{path.relative_to(folder)}", recursive=False, filter=reset_owner)

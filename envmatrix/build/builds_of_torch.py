@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from envmatrix.build.lockfile import Pinned
-from envmatrix.build.pip import Request
+from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.pip import ResolveRequest
 from envmatrix.errors import EngineError
 from envmatrix.system.progress import ProgressCallback
 
 #: Each build of torch has an index of its own, called by its local version.
-INDEX = "https://download.pytorch.org/whl/"
-_COMPILED = ("torchvision", "torchaudio")
+PYTORCH_INDEX = "https://download.pytorch.org/whl/"
+_COMPILED_PACKAGES = ("torchvision", "torchaudio")
 
 
 def local_version(version: str) -> str:
@@ -25,55 +25,57 @@ def local_version(version: str) -> str:
     return version.partition("+")[2]
 
 
-def strangers(pins: Iterable[Pinned], torch: str | None = None) -> tuple[Pinned, ...]:
+def strangers(pins: Iterable[PinnedPackage], torch: str | None = None) -> tuple[PinnedPackage, ...]:
     """Return what is compiled against another build of torch than the one beside it.
 
     ``torch`` is the version of one that is there already (PEP 440), where ``pins`` hold none.
     """
-    known = tuple(pins)
-    version = next((pin.version for pin in known if pin.name == "torch"), torch)
+    packages = tuple(pins)
+    version = next((pin.version for pin in packages if pin.name == "torch"), torch)
     if version is None:
         return ()
     build = local_version(version)
-    return tuple(pin for pin in known if pin.name in _COMPILED and local_version(pin.version) != build)
+    return tuple(pin for pin in packages if pin.name in _COMPILED_PACKAGES and local_version(pin.version) != build)
 
 
-def of_build(request: Request, others: Iterable[Pinned], build: str) -> Request:
+def request_for_build(request: ResolveRequest, others: Iterable[PinnedPackage], build: str) -> ResolveRequest:
     """Return the request for the same versions of ``others`` in the build ``build`` ('': PyPI's)."""
     public = ((pin.name, pin.version.partition("+")[0]) for pin in others)
-    wanted = (f"{name}=={version}+{build}" if build else f"{name}==={version}" for name, version in public)
-    index = (*request.index, *([INDEX + build] if build and INDEX + build not in request.index else []))
-    return replace(request, requirements=(*request.requirements, *wanted), index=index)
+    requirements = (f"{name}=={version}+{build}" if build else f"{name}==={version}" for name, version in public)
+    index = (*request.index, *([PYTORCH_INDEX + build] if build and PYTORCH_INDEX + build not in request.index else []))
+    return replace(request, requirements=(*request.requirements, *requirements), index=index)
 
 
 def resolve_one_build(
-    resolve: Callable[[Request], tuple[Pinned, ...]],
-    request: Request,
+    resolve: Callable[[ResolveRequest], tuple[PinnedPackage, ...]],
+    request: ResolveRequest,
     progress: ProgressCallback,
     torch: str | None = None,
-) -> tuple[Pinned, ...]:
+) -> tuple[PinnedPackage, ...]:
     """Resolve ``request``; what is compiled against another build of torch is asked for again, in torch's own.
 
     Where that cannot be had, it stays as it is, and that is said. ``torch``: as for ``strangers``.
     """
     pins = resolve(request)
-    others = strangers(pins, torch)
-    if not others:
+    mismatched = strangers(pins, torch)
+    if not mismatched:
         return pins
     version = next((pin.version for pin in pins if pin.name == "torch"), torch) or ""
     try:
-        return resolve(of_build(request, others, local_version(version)))
+        return resolve(request_for_build(request, mismatched, local_version(version)))
     except EngineError:
-        progress(told(others, version))
+        progress(mismatch_message(mismatched, version))
         return pins
 
 
-def told(others: Iterable[Pinned], torch: str) -> str:
+def mismatch_message(packages: Iterable[PinnedPackage], torch: str) -> str:
     """Say what will not work, and how it would."""
-    named, build = ", ".join(map(str, others)), local_version(torch)
-    where = f"from {INDEX}{build}, or wheels of it in a folder that PIP_FIND_LINKS names" if build else "from PyPI"
+    package_names, build = ", ".join(map(str, packages)), local_version(torch)
+    where = (
+        f"from {PYTORCH_INDEX}{build}, or wheels of it in a folder that PIP_FIND_LINKS names" if build else "from PyPI"
+    )
     return (
-        f"{named} is compiled against another build of torch than torch {torch}, and no other can be had here: a "
+        f"{package_names} is compiled against another build of torch than torch {torch}, and no other can be had here: a "
         "program that imports it ends with an error such as 'operator torchvision::nms does not exist' (the built-in "
         f"workloads do without its operators)\n  -> install both of one build: {where}"
     )

@@ -19,8 +19,8 @@ from envmatrix.errors import EngineError, Where
 from envmatrix.system.regular_files import open_regular
 
 #: A file system in memory that every Linux has; a container or a job may have it smaller.
-IN_MEMORY = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
-_FULL = re.compile(r"no space left|enough free space|disk quota exceeded|wrote only \d+ of", re.IGNORECASE)
+MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
+_DISK_FULL = re.compile(r"no space left|enough free space|disk quota exceeded|wrote only \d+ of", re.IGNORECASE)
 _FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; nothing half-built was left"
 _REMEDIES = {
     errno.ENOSPC: _FREE_SPACE,
@@ -33,18 +33,18 @@ _REMEDIES = {
 }
 
 
-def digest_of(*parts: object) -> str:
+def json_digest(*parts: object) -> str:
     """Return a sha256 (hex) over anything JSON can hold."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:
     """Return the sha256 (hex) of a regular file."""
-    total = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with open_regular(path) as file:
-        while piece := file.read(2**20):
-            total.update(piece)
-    return total.hexdigest()
+        while chunk := file.read(2**20):
+            sha256.update(chunk)
+    return sha256.hexdigest()
 
 
 def file_stamp(path: Path) -> str:
@@ -52,8 +52,8 @@ def file_stamp(path: Path) -> str:
 
     Whole seconds and no inode: what copies files with their times, or shows them to several hosts, keeps both.
     """
-    found = path.stat()
-    return f"{found.st_size} {int(found.st_mtime)}"
+    status = path.stat()
+    return f"{status.st_size} {int(status.st_mtime)}"
 
 
 def has_stamp(path: Path, stamp: str) -> bool:
@@ -75,12 +75,12 @@ def disk_errors(place: Path) -> Iterator[None]:
         raise EngineError(f"{error.strerror or error}", where=where, remedy=remedy) from error
 
 
-def is_disk_full(said: str) -> bool:
+def is_disk_full(output: str) -> bool:
     """Say whether a program's last words are those of a full disk: of the kernel, of apt, of tar, of a quota."""
-    return _FULL.search(said) is not None
+    return _DISK_FULL.search(output) is not None
 
 
-def disk_full(place: Path) -> EngineError:
+def disk_full_error(place: Path) -> EngineError:
     """Return the error for a program that could not write because the disk is full."""
     return EngineError("no space left on device", where=Where(place), remedy=_FREE_SPACE)
 
@@ -92,12 +92,12 @@ class Cache:
     root: Path
 
     @contextlib.contextmanager
-    def only_one(self, name: str) -> Iterator[None]:
+    def exclusive_lock(self, name: str) -> Iterator[None]:
         """Hold the lock of that name: a second builder waits here, then finds the work done."""
         with disk_errors(self.root):
             folder = self.root / "building"
             folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(folder / f"{digest_of(name)[:16]}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(folder / f"{json_digest(name)[:16]}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
@@ -113,25 +113,25 @@ class Cache:
         """
         if path.is_dir():
             return False
-        with self.only_one(str(path.resolve())), disk_errors(path):
+        with self.exclusive_lock(str(path.resolve())), disk_errors(path):
             if path.is_dir():
                 return False
             path.parent.mkdir(parents=True, exist_ok=True)
-            for left in path.parent.glob(f".{path.name}.*"):
-                _remove_unheld(left)
+            for leftover in path.parent.glob(f".{path.name}.*"):
+                _remove_unheld(leftover)
             temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
             try:
-                with _in_use(temporary):
+                with _folder_in_use(temporary):
                     temporary.chmod(0o755)
                     build(temporary)
-                    return _put(temporary, path)
+                    return _rename_into_place(temporary, path)
             finally:
                 remove_tree(temporary)
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
         """Give a folder inside the cache (so that a rename out of it works) that is gone afterwards."""
-        with self._passing(self.root / "scratch", f"{name}.") as path:
+        with self._temporary_folder(self.root / "scratch", f"{name}.") as path:
             yield path
 
     @contextlib.contextmanager
@@ -140,20 +140,20 @@ class Cache:
 
         The 20,000 files of an image are written and read again several times faster than on most disks.
         """
-        own = f"envmatrix-{os.getuid()}-{digest_of(str(self.root.resolve()))[:12]}."
+        prefix = f"envmatrix-{os.getuid()}-{json_digest(str(self.root.resolve()))[:12]}."
         memory = fits_in_memory(room)
-        with self._passing(IN_MEMORY, own) if memory else self.scratch(name) as path:
+        with self._temporary_folder(MEMORY_FOLDER, prefix) if memory else self.scratch(name) as path:
             yield path
 
     @contextlib.contextmanager
-    def _passing(self, folder: Path, prefix: str) -> Iterator[Path]:
+    def _temporary_folder(self, folder: Path, prefix: str) -> Iterator[Path]:
         """Give a new folder that is gone afterwards; what killed processes left is removed first."""
-        with self.only_one("scratch"), disk_errors(folder):
+        with self.exclusive_lock("scratch"), disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob(f"{prefix}*"):
-                _remove_unheld(left)
+            for leftover in folder.glob(f"{prefix}*"):
+                _remove_unheld(leftover)
             path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
-            handle = _hold(path)
+            handle = _lock_folder(path)
         try:
             yield path
         finally:
@@ -176,25 +176,25 @@ class Cache:
     def read_json(self, path: Path) -> dict[str, object] | None:
         """Read a build record; None when it is absent or damaged (it is then made again)."""
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return body if isinstance(body, dict) else None
+        return document if isinstance(document, dict) else None
 
 
 def fits_in_memory(room: int) -> bool:
     """Say whether files of ``room`` bytes take at most half of the memory that is free for files (tmpfs(5))."""
     try:
-        place = os.statvfs(IN_MEMORY)
+        file_system = os.statvfs(MEMORY_FOLDER)
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+        available_bytes = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return False
-    usable = os.access(IN_MEMORY, os.W_OK) and not place.f_flag & os.ST_NOEXEC
-    return usable and 2 * room <= min(free, place.f_bavail * place.f_frsize)
+    usable = os.access(MEMORY_FOLDER, os.W_OK) and not file_system.f_flag & os.ST_NOEXEC
+    return usable and 2 * room <= min(available_bytes, file_system.f_bavail * file_system.f_frsize)
 
 
-def _hold(folder: Path) -> int:
+def _lock_folder(folder: Path) -> int:
     """Say that a folder is in use as long as this handle is open: ``_remove_unheld`` leaves it alone."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(handle, fcntl.LOCK_SH)
@@ -202,20 +202,20 @@ def _hold(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _in_use(folder: Path) -> Iterator[None]:
-    handle = _hold(folder)
+def _folder_in_use(folder: Path) -> Iterator[None]:
+    handle = _lock_folder(folder)
     try:
         yield
     finally:
         os.close(handle)
 
 
-def _put(made: Path, place: Path) -> bool:
+def _rename_into_place(built: Path, target: Path) -> bool:
     """Rename a folder into its place, and say so: False where somebody else has just put the same there."""
     try:
-        made.rename(place)
+        built.rename(target)
     except OSError:
-        if place.is_dir():
+        if target.is_dir():
             return False
         raise
     return True

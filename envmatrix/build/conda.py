@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envmatrix.build.cache import Cache, digest_of, disk_full, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, json_digest, disk_full_error, file_digest, is_disk_full
 from envmatrix.build.venvs import share_bytecode
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
@@ -23,12 +23,12 @@ from envmatrix.system.progress import ProgressCallback
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
-_USUAL = ("conda-forge",)
+_DEFAULT_CHANNELS = ("conda-forge",)
 _DONE = TypeVar("_DONE")
 
 
 @dataclass(frozen=True)
-class Solved:
+class CondaEnvironment:
     """The environment that was solved, and the lock that says what it holds."""
 
     folder: Path
@@ -40,45 +40,47 @@ class Solved:
         return {"lock": self.lock.name, "lock_digest": f"sha256:{file_digest(self.lock)}"}
 
 
-def as_interpreter(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, Solved]:
+def ensure_conda_environment(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, CondaEnvironment]:
     """Make the environment of an image's conda packages, or find it made; return the image with its Python as given.
 
     Raises SkipEnvironmentError without py-rattler, EngineError for what cannot be solved, fetched or installed.
     """
-    solved = _made(cache, image, progress)
+    solved = _ensure_environment(cache, image, progress)
     python = solved.folder / "bin" / "python"
     if not python.exists():
-        raise EngineError(f"conda: {_named(image)} bring no Python", remedy="write python=3.11, or another, among them")
+        raise EngineError(
+            f"conda: {_package_list(image)} bring no Python", remedy="write python=3.11, or another, among them"
+        )
     return replace(image, interpreter=str(python), conda=(), channels=()), solved
 
 
-def _made(cache: Cache, image: Image, progress: ProgressCallback) -> Solved:
+def _ensure_environment(cache: Cache, image: Image, progress: ProgressCallback) -> CondaEnvironment:
     try:
         import rattler
     except ImportError as error:
         raise SkipEnvironmentError(
-            f"conda: py-rattler, which solves {_named(image)}, cannot be used here ({error})",
+            f"conda: py-rattler, which solves {_package_list(image)}, cannot be used here ({error})",
             remedy=f"{sys.executable} -m pip install py-rattler",
         ) from error
     platform = str(rattler.Subdir.current())
-    lock = cache.root / "conda" / "locks" / f"{digest_of(image.conda, _channels(image), platform)[:24]}.lock"
+    lock = cache.root / "conda" / "locks" / f"{json_digest(image.conda, _channels(image), platform)[:24]}.lock"
     if not lock.exists():
-        progress(f"solving {_named(image)} with {', '.join(_channels(image))}")
+        progress(f"solving {_package_list(image)} with {', '.join(_channels(image))}")
         records = _solve(cache, image, platform)
         with cache.scratch("lock") as scratch:
-            _write(records, _channels(image), platform, scratch / lock.name)
+            _write_lock(records, _channels(image), platform, scratch / lock.name)
             lock.parent.mkdir(parents=True, exist_ok=True)
             (scratch / lock.name).replace(lock)
     folder = cache.root / "conda" / "environments" / file_digest(lock)[:24]
-    cache.folder(folder, lambda place: _install(cache, _read(lock), place, folder, progress))
-    return Solved(folder, lock)
+    cache.folder(folder, lambda place: _install(cache, _read_lock(lock), place, folder, progress))
+    return CondaEnvironment(folder, lock)
 
 
 def _channels(image: Image) -> tuple[str, ...]:
-    return image.channels or _USUAL
+    return image.channels or _DEFAULT_CHANNELS
 
 
-def _named(image: Image) -> str:
+def _package_list(image: Image) -> str:
     return ", ".join(image.conda)
 
 
@@ -88,8 +90,8 @@ def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
 
     platforms: list[Any] = [platform, "noarch"]
     gateway = Gateway(cache_dir=cache.root / "conda" / "channels")
-    return _waited(
-        f"{_named(image)} cannot be had from {', '.join(_channels(image))}",
+    return _run_rattler(
+        f"{_package_list(image)} cannot be had from {', '.join(_channels(image))}",
         "is the channel written as it is, and reached from here? (`channels:` takes names, URLs and folders)",
         lambda: solve(
             list(_channels(image)), list(image.conda), gateway=gateway, platforms=platforms,
@@ -98,7 +100,7 @@ def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
     )  # fmt: skip
 
 
-def _write(records: Sequence[RepoDataRecord], channels: Sequence[str], platform: str, file: Path) -> None:
+def _write_lock(records: Sequence[RepoDataRecord], channels: Sequence[str], platform: str, file: Path) -> None:
     from rattler import Channel, LockChannel, LockFile, LockPlatform
 
     where = LockPlatform(platform)
@@ -109,13 +111,13 @@ def _write(records: Sequence[RepoDataRecord], channels: Sequence[str], platform:
     lock.to_path(file)
 
 
-def _read(lock: Path) -> list[RepoDataRecord]:
+def _read_lock(lock: Path) -> list[RepoDataRecord]:
     from rattler import LockFile
 
-    held = LockFile.from_path(lock)
-    (platform,) = held.platforms()
-    found = held.default_environment()
-    return list((found.conda_repodata_records_for_platform(platform) if found else None) or ())
+    lock_file = LockFile.from_path(lock)
+    (platform,) = lock_file.platforms()
+    environment = lock_file.default_environment()
+    return list((environment.conda_repodata_records_for_platform(platform) if environment else None) or ())
 
 
 def _install(
@@ -126,7 +128,7 @@ def _install(
 
     progress(f"installing {len(records)} conda packages")
     _check_files(records)
-    _waited(
+    _run_rattler(
         "conda packages cannot be installed",
         f"if a cached file is damaged, remove {cache.root / 'conda'} and try again",
         lambda: install(
@@ -152,15 +154,15 @@ def _check_files(records: Sequence[RepoDataRecord]) -> None:
             )
 
 
-def _waited(what: str, remedy: str, begin: Callable[[], Awaitable[_DONE]], cache: Cache | None = None) -> _DONE:
+def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], cache: Cache | None = None) -> _DONE:
     """Wait for rattler, whose errors have no base of their own."""
 
     async def whole() -> _DONE:
-        return await begin()
+        return await start()
 
     try:
         return asyncio.run(whole())
     except Exception as error:
         if cache and is_disk_full(str(error)):
-            raise disk_full(cache.root) from error
-        raise EngineError(f"conda: {what}: {' '.join(str(error).split())}", remedy=remedy) from error
+            raise disk_full_error(cache.root) from error
+        raise EngineError(f"conda: {task}: {' '.join(str(error).split())}", remedy=remedy) from error

@@ -7,28 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envmatrix.build.archive import tar_of_folders
-from envmatrix.build.cache import digest_of, disk_errors
-from envmatrix.build.debian_suites import PYTHONS, Suite, suite_of
-from envmatrix.build.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, recipe_of
+from envmatrix.build.archive import write_folders_tar
+from envmatrix.build.cache import json_digest, disk_errors
+from envmatrix.build.debian_suites import PYTHONS, Suite, suite_for_python
+from envmatrix.build.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, make_recipe
 from envmatrix.build.labels import build_arguments
-from envmatrix.build.libraries import Folders, LibraryBuilder, fetch_packages, sections_digest
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.libraries import LibraryFolders, LibraryBuilder, fetch_packages, sections_digest
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.build.pythons import python_for_wheels
-from envmatrix.build.source_builds import Installed, check_glibc, wheels_of
+from envmatrix.build.source_builds import EnvironmentWheels, check_glibc, fetch_wheels
 from envmatrix.build.wheelhouse import link_or_copy
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import bench_options
 from envmatrix.system.progress import ProgressCallback
 
-_ALWAYS = ("python3", "numactl")
+_REQUIRED_PACKAGES = ("python3", "numactl")
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseImage:
     """What an image starts from. ``reference`` is what FROM says; ``digest`` its digest; ``status`` its packages."""
 
     suite: str
@@ -39,16 +39,16 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Ingredients:
+class BuildInputs:
     """All that an image is made of, on the host, checked by hash. ``key`` changes when any of it does."""
 
     image: Image
-    base: Base
-    debs: tuple[Pinned, ...]
+    base: BaseImage
+    debs: tuple[PinnedPackage, ...]
     deb_files: tuple[Path, ...]
-    wheels: tuple[Pinned, ...]
+    wheels: tuple[PinnedPackage, ...]
     wheel_files: tuple[Path, ...]
-    folders: Folders
+    folders: LibraryFolders
     lock: str = ""
     lock_digest: str = ""
     facts: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Ingredients:
         """Digest of everything but bench/, which is mounted while benchmarking."""
         pins = [pin.sha256 for pin in (*self.debs, *self.wheels)]
         recipe = recipe_digest(bool(self.image.requirements))
-        return digest_of(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
+        return json_digest(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
 
     @property
     def python(self) -> str:
@@ -76,7 +76,7 @@ class Ingredients:
 
     def recipe(self, stage: str = "build") -> Recipe:
         """Return the recipe for the definition's text."""
-        return recipe_of(self.image, self.base.reference, stage)
+        return make_recipe(self.image, self.base.reference, stage)
 
 
 def container_suite(image: Image) -> str:
@@ -90,46 +90,46 @@ def container_suite(image: Image) -> str:
             f"image {image.name} is a Python of this machine, which a container does not have",
             remedy="use `--engine local` for it",
         )
-    return suite_of(image.suite, image.python)
+    return suite_for_python(image.suite, image.python)
 
 
-def gather(
-    places: Places, image: Image, libraries: Sequence[Library], base: Base, progress: ProgressCallback
-) -> Ingredients:
+def gather_build_inputs(
+    places: BuildPaths, image: Image, libraries: Sequence[Library], base: BaseImage, progress: ProgressCallback
+) -> BuildInputs:
     """Lock, fetch and check everything that ``image`` on ``base`` is made of."""
     locks = Locks(places.locks, places.cache)
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
     packages = system_packages(image, suite)
-    lock, system = locks.of_system(
+    lock, system = locks.system_lock(
         suite.distribution, packages, base.choice, progress, lambda: suite.closure(packages, base.status)
     )
     deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
-    wheels = Installed((), ())
+    wheels = EnvironmentWheels((), ())
     lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
     if image.requirements:
-        path, section = locks.of_image(image, python, progress)
+        path, section = locks.image_lock(image, python, progress)
         check_glibc(image, base.suite)
-        wheels = wheels_of(places.cache, image, (path, section), python, progress)
+        wheels = fetch_wheels(places.cache, image, (path, section), python, progress)
         lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
     folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries)
-    return Ingredients(
+    return BuildInputs(
         image, base, system.packages, tuple(deb_files), wheels.pins, wheels.files, folders, lock_name, lock_digest,
-        {"libraries": digest_of(dict(folders.facts))}, wheels.facts,
+        {"libraries": json_digest(dict(folders.facts))}, wheels.facts,
     )  # fmt: skip
 
 
 def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
     """Return the Debian packages that an image asks for on top of its base."""
-    return (*_ALWAYS, *(["python3-venv"] if image.requirements else []), *_named(image, suite))
+    return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *_named_packages(image, suite))
 
 
-def _named(image: Image, suite: Suite) -> list[str]:
+def _named_packages(image: Image, suite: Suite) -> list[str]:
     """Return the image's own Debian packages, the first alternative that the suite has."""
-    return [suite.apt.find(words).name if "|" in words else words for words in image.apt]
+    return [suite.apt.find(alternatives).name if "|" in alternatives else alternatives for alternatives in image.apt]
 
 
-def write_context(ingredients: Ingredients, bench: Path, folder: Path) -> None:
+def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
     """Lay out the context in ``folder`` (hard links where the file system allows)."""
     with disk_errors(folder):
         for name in ("debs", "wheels", "bench"):
@@ -138,15 +138,15 @@ def write_context(ingredients: Ingredients, bench: Path, folder: Path) -> None:
             link_or_copy(file, folder / "debs" / file.name)
         for file in ingredients.wheel_files:
             link_or_copy(file, folder / "wheels" / file.name)
-        text = "".join(pin.text() for pin in ingredients.wheels)
-        (folder / "wheels" / "requirements.txt").write_text(text, encoding="utf-8")
-        tar_of_folders(ingredients.folders.folders, folder / "lib.tar")
+        requirements = "".join(pin.text() for pin in ingredients.wheels)
+        (folder / "wheels" / "requirements.txt").write_text(requirements, encoding="utf-8")
+        write_folders_tar(ingredients.folders.folders, folder / "lib.tar")
         shutil.copytree(
             bench, folder / "bench", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
         )
 
 
-def context_facts(ingredients: Ingredients) -> dict[str, str]:
+def context_facts(ingredients: BuildInputs) -> dict[str, str]:
     """Return what run.json says of an image: base, lock, every package with its version."""
     return {
         "base": ingredients.base.reference,
@@ -161,6 +161,6 @@ def context_facts(ingredients: Ingredients) -> dict[str, str]:
     }
 
 
-def bench_digest(places: Places) -> str:
+def bench_digest(places: BuildPaths) -> str:
     """Return the digest of the bench/ that would be baked in now."""
     return bench_options.folder_digest(places.bench)

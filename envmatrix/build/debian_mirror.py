@@ -18,8 +18,8 @@ _LINE_URI = re.compile(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+\S+\s.*\bmain\b", re.M
 
 def mirrors_in(texts: Iterable[str]) -> list[str]:
     """Return the archives that apt's source files name, security archives left out (they hold no whole suite)."""
-    found = [uri for text in texts for pattern in (_STANZA_URI, _LINE_URI) for uri in pattern.findall(text)]
-    return [uri.rstrip("/") for uri in found if "security" not in uri]
+    uris = [uri for text in texts for pattern in (_STANZA_URI, _LINE_URI) for uri in pattern.findall(text)]
+    return [uri.rstrip("/") for uri in uris if "security" not in uri]
 
 
 def _is_debian() -> bool:
@@ -31,14 +31,14 @@ def _is_debian() -> bool:
 
 def debian_mirror() -> str:
     """Return $ENVMATRIX_DEBIAN_MIRROR, else the archive that this Debian machine's apt uses; else an EngineError."""
-    if named := os.environ.get(VARIABLE):
-        return named.rstrip("/")
+    if configured := os.environ.get(VARIABLE):
+        return configured.rstrip("/")
     files = [_APT / "sources.list", *sorted(_APT.glob("sources.list.d/*"))] if _is_debian() else []
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
-    found = mirrors_in(texts)
-    if not found:
+    mirrors = mirrors_in(texts)
+    if not mirrors:
         raise EngineError(
             "no mirror of Debian is known here, and containers need its packages",
             remedy=f"set {VARIABLE} to a Debian archive (the URI that stands in a Debian machine's apt sources)",
         )
-    return found[0]
+    return mirrors[0]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from envmatrix.build.cache import Cache, disk_full, file_digest, is_disk_full
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.unpack import unpack_tar
 from envmatrix.errors import EngineError, EnvmatrixError, Where
 from envmatrix.system.process import Finished, Order, run, run_logged
@@ -21,12 +21,12 @@ _APT_S = 300.0
 _DOWNLOAD_S = 3600.0
 #: Package lists are not asked for again within this time, whether they came or not.
 _ASK_AGAIN_S = 600.0
-POLITE = ("-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=15", "-o", "Acquire::Retries=1")
-URI = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
+APT_OPTIONS = ("-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=15", "-o", "Acquire::Retries=1")
+URI_LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
-def distribution() -> str | None:
+def distribution_name() -> str | None:
     """Return this machine's distribution as in the names of locks (debian-bookworm-x86_64); None: no apt here."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
@@ -61,21 +61,21 @@ class Apt:
 
     @property
     def _own_lists(self) -> Path:
-        return self.cache.root / "apt" / (self.lists or distribution() or "none")
+        return self.cache.root / "apt" / (self.lists or distribution_name() or "none")
 
     def options(self) -> list[str]:
         """Return the options that every apt command gets."""
-        base = [*POLITE]
+        base = [*APT_OPTIONS]
         if self.sources or (self._own_lists / "complete").exists():
             return [*base, *self._own_options()]
         return base
 
     def _own_options(self) -> list[str]:
         folder = self._own_lists
-        own = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        list_options = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
         if not self.sources:
-            return own
-        return [*own, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/parts"]
+            return list_options
+        return [*list_options, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/parts"]
 
     def update(self) -> None:
         """Fetch package lists of our own."""
@@ -84,68 +84,68 @@ class Apt:
         if self.sources:
             (self._own_lists / "parts").mkdir(exist_ok=True)
             (self._own_lists / "parts" / "suite.sources").write_text(self.sources, encoding="utf-8")
-        tried = self._own_lists / "tried"
-        if tried.exists() and time.time() - tried.stat().st_mtime < _ASK_AGAIN_S:
+        attempt_marker = self._own_lists / "tried"
+        if attempt_marker.exists() and time.time() - attempt_marker.stat().st_mtime < _ASK_AGAIN_S:
             return
-        done = run(["apt-get", *POLITE, *self._own_options(), "--quiet=2", "update"], limit_s=_APT_S)
-        tried.touch()
-        if done.exit.ok:
+        result = run(["apt-get", *APT_OPTIONS, *self._own_options(), "--quiet=2", "update"], limit_s=_APT_S)
+        attempt_marker.touch()
+        if result.exit.ok:
             (self._own_lists / "complete").touch()
 
-    def find(self, words: str) -> Pinned:
+    def find(self, alternatives: str) -> PinnedPackage:
         """Return the package of 'a | b' that comes first and exists; raise EngineError when none does."""
-        names = [name.strip() for name in words.split("|")]
+        names = [name.strip() for name in alternatives.split("|")]
         for attempt in range(2):
             for name in names:
                 pin = self._candidate(name) if _PACKAGE.match(name) else None
                 if pin:
                     return pin
             if attempt == 0:
-                with self.cache.only_one("apt"):
+                with self.cache.exclusive_lock("apt"):
                     self.update()
         raise EngineError(
-            f"no package {words} in {self.lists or distribution() or 'any distribution (there is no apt here)'}"
+            f"no package {alternatives} in {self.lists or distribution_name() or 'any distribution (there is no apt here)'}"
         )
 
-    def _candidate(self, package: str) -> Pinned | None:
-        done = run(print_uris_argv(self.options(), package), limit_s=_APT_S)
-        match = URI.search(done.stdout) if done.exit.ok else None
+    def _candidate(self, package: str) -> PinnedPackage | None:
+        result = run(print_uris_argv(self.options(), package), limit_s=_APT_S)
+        match = URI_LINE.search(result.stdout) if result.exit.ok else None
         if not match:
             return None
         name, version, _ = match["file"].rsplit("_", 2)
-        return Pinned(name, unquote(version), match["sha256"], match["file"])
+        return PinnedPackage(name, unquote(version), match["sha256"], match["file"])
 
-    def download(self, pins: Sequence[Pinned], folder: Path) -> list[Path]:
+    def download(self, pins: Sequence[PinnedPackage], folder: Path) -> list[Path]:
         """Download exactly these versions into ``folder``; raise EngineError when no mirror has one any more.
 
         The files come back in the order of ``pins``.
         """
-        words = [f"{pin.name}={pin.version}" for pin in pins]
+        package_versions = [f"{pin.name}={pin.version}" for pin in pins]
         for attempt in range(2):
-            done = run(download_argv(self.options(), words), limit_s=_DOWNLOAD_S, cwd=folder)
+            result = run(download_argv(self.options(), package_versions), limit_s=_DOWNLOAD_S, cwd=folder)
             files = {file_digest(file): file for file in folder.glob("*.deb")}
-            if done.exit.ok and len(files) == len({pin.sha256 for pin in pins}):
-                return _in_order(pins, files)
+            if result.exit.ok and len(files) == len({pin.sha256 for pin in pins}):
+                return _files_in_order(pins, files)
             if attempt == 0:
-                with self.cache.only_one("apt"):
+                with self.cache.exclusive_lock("apt"):
                     self.update()
-        raise _not_downloaded(words, done, folder)
+        raise _download_error(package_versions, result, folder)
 
 
-def _in_order(pins: Sequence[Pinned], files: dict[str, Path]) -> list[Path]:
+def _files_in_order(pins: Sequence[PinnedPackage], files: dict[str, Path]) -> list[Path]:
     """Return each package's file by its hash; one whose hash is wrong gets the file of its name instead."""
-    found = []
+    ordered = []
     for pin in pins:
-        named = [file for file in files.values() if file.name.startswith(f"{pin.name}_")]
-        found.append(files.get(pin.sha256) or (named[0] if named else next(iter(files.values()))))
-    return found
+        same_name = [file for file in files.values() if file.name.startswith(f"{pin.name}_")]
+        ordered.append(files.get(pin.sha256) or (same_name[0] if same_name else next(iter(files.values()))))
+    return ordered
 
 
-def _not_downloaded(words: Sequence[str], done: Finished, folder: Path) -> EnvmatrixError:
-    if is_disk_full(done.stderr):
-        return disk_full(folder)
+def _download_error(package_versions: Sequence[str], result: Finished, folder: Path) -> EnvmatrixError:
+    if is_disk_full(result.stderr):
+        return disk_full_error(folder)
     return EngineError(
-        f"apt could not download {', '.join(words[:4])}: {done.last_words(1)}",
+        f"apt could not download {', '.join(package_versions[:4])}: {result.last_words(1)}",
         remedy="check the network and /etc/apt/sources.list; a version that is gone: `envmatrix lock`",
     )
 
@@ -155,7 +155,9 @@ def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:
     tar = scratch / "package.tar"
     with tar.open("wb") as log:
         argv = ["dpkg-deb", "--fsys-tarfile", str(deb)]
-        done = run_logged(Order(argv, {"PATH": "/usr/bin:/bin"}, scratch, _APT_S), log)
-    if not done.ok:
-        raise EngineError(f"dpkg-deb {done} on {deb.name}", where=Where(deb), remedy=f"remove {deb} and try again")
+        exit_status = run_logged(Order(argv, {"PATH": "/usr/bin:/bin"}, scratch, _APT_S), log)
+    if not exit_status.ok:
+        raise EngineError(
+            f"dpkg-deb {exit_status} on {deb.name}", where=Where(deb), remedy=f"remove {deb} and try again"
+        )
     return unpack_tar(tar, folder)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from envmatrix.build.cache import Cache, digest_of, disk_errors, disk_full, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, json_digest, disk_errors, disk_full_error, file_digest, is_disk_full
 from envmatrix.build.debian_mirror import debian_mirror
-from envmatrix.build.debian_packages import URI, Apt
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.debian_packages import URI_LINE, Apt
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.errors import EngineError, InputError, Where
 from envmatrix.results import write_whole
 from envmatrix.system.process import Finished, run
@@ -33,15 +33,15 @@ BASES = {
 }
 #: What mmdebstrap copies from the machine it runs on, or writes of it (a mirror's URI may be a company's own, with a
 #: password): engines mount the first three, and nothing is fetched in a container.
-_OF_THE_MACHINE = ("hostname", "hosts", "resolv.conf", "apt/sources.list")
+_MACHINE_FILES = ("hostname", "hosts", "resolv.conf", "apt/sources.list")
 _SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _BOOTSTRAP_S = 1800.0
 #: 2025-01-01: files of a base carry this time, so that two builds of one base are bit-identical.
-EPOCH = "1735689600"
+SOURCE_DATE_EPOCH = "1735689600"
 
 
-def suite_of(suite: str | None, python: str | None) -> str:
+def suite_for_python(suite: str | None, python: str | None) -> str:
     """Return the suite of an image: the one it names, else the one that has its Python."""
     if suite:
         if not _SUITE.match(suite):
@@ -50,14 +50,14 @@ def suite_of(suite: str | None, python: str | None) -> str:
     if python is None:
         return DEFAULT_SUITE
     minor = ".".join(python.split(".")[:2])
-    found = next((name for name, has in PYTHONS.items() if has == minor), None)
-    if found is None:
-        known = ", ".join(f"{name} ({has})" for name, has in PYTHONS.items())
+    suite_name = next((name for name, has in PYTHONS.items() if has == minor), None)
+    if suite_name is None:
+        suites = ", ".join(f"{name} ({has})" for name, has in PYTHONS.items())
         raise EngineError(
-            f"no Debian suite has Python {python}; containers take the Python of their suite: {known}",
+            f"no Debian suite has Python {python}; containers take the Python of their suite: {suites}",
             remedy="use one of these versions, or the local engine",
         )
-    return found
+    return suite_name
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,16 @@ class Suite:
         """Return the suite's apt sources."""
         mirror = debian_mirror()
         signed = f"Signed-By: {_KEYRING}\n" if _KEYRING.exists() else ""
-        text = f"Types: deb\nURIs: {mirror}\nSuites: {self.name}\nComponents: main\n{signed}"
+        stanza = f"Types: deb\nURIs: {mirror}\nSuites: {self.name}\nComponents: main\n{signed}"
         if self.name in {"sid", "unstable", "experimental"}:
-            return text
+            return stanza
         updates = f"Types: deb\nURIs: {mirror}\nSuites: {self.name}-updates\nComponents: main\n{signed}"
-        return f"{text}\n{updates}"
+        return f"{stanza}\n{updates}"
 
     def bootstrap(self, progress: ProgressCallback) -> Path:
         """Make the base with mmdebstrap, or find it made; return its tar."""
         mirror = debian_mirror()
-        recipe = digest_of(bootstrap_argv(self.name, Path("base.tar"), mirror))
+        recipe = json_digest(bootstrap_argv(self.name, Path("base.tar"), mirror))
         folder = self.cache.root / "bases" / f"{self.name}-{recipe[:12]}"
 
         def build(place: Path) -> None:
@@ -102,30 +102,30 @@ class Suite:
             progress(f"making a {self.name} base with mmdebstrap")
             program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
             done = run(
-                [program, *options_of_hosts_apt(), *arguments], limit_s=_BOOTSTRAP_S,
-                env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "LC_ALL": "C.UTF-8"},
+                [program, *host_apt_options(), *arguments], limit_s=_BOOTSTRAP_S,
+                env={**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "LC_ALL": "C.UTF-8"},
             )  # fmt: skip
-            _check(done, f"mmdebstrap could not make a {self.name} base", place)
+            _check_finished(done, f"mmdebstrap could not make a {self.name} base", place)
 
         self.cache.folder(folder, build)
         return folder / "base.tar"
 
-    def closure(self, packages: Sequence[str], status: str) -> tuple[Pinned, ...]:
+    def closure(self, packages: Sequence[str], status: str) -> tuple[PinnedPackage, ...]:
         """Return ``packages`` and all they need beyond what a base's dpkg ``status`` file says it has."""
         with self.cache.scratch("closure") as scratch:
             file = scratch / "status"
             file.write_text(status, encoding="utf-8")
             apt = self.apt
-            with self.cache.only_one("apt"):
+            with self.cache.exclusive_lock("apt"):
                 apt.update()
             argv = [
                 "apt-get", *apt.options(), "-o", f"Dir::State::status={file}", "-o", "Debug::NoLocking=1",
                 "--quiet=2", "-o", "Acquire::ForceHash=SHA256", "--yes",
                 "--no-install-recommends", "--print-uris", "install", "--", *packages,
             ]  # fmt: skip
-            done = run(argv, limit_s=300.0)
-        _check(done, f"{self.name} cannot install {', '.join(packages)}", self.cache.root)
-        return tuple(sorted(_pins(done.stdout), key=lambda pin: pin.name))
+            result = run(argv, limit_s=300.0)
+        _check_finished(result, f"{self.name} cannot install {', '.join(packages)}", self.cache.root)
+        return tuple(sorted(_parse_pins(result.stdout), key=lambda pin: pin.name))
 
 
 def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
@@ -136,7 +136,7 @@ def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
         "--variant=minbase",
         "--format=tar",
         "--skip=output/dev",
-        *(f'--customize-hook=: >"$1/etc/{name}"' for name in _OF_THE_MACHINE),
+        *(f'--customize-hook=: >"$1/etc/{name}"' for name in _MACHINE_FILES),
         "--",
         suite,
         str(tar),
@@ -144,13 +144,13 @@ def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
     ]
 
 
-def options_of_hosts_apt() -> list[str]:
+def host_apt_options() -> list[str]:
     """Return mmdebstrap's options for a mirror whose lists are old, where this machine's apt takes such lists.
 
     mmdebstrap writes them into the base, from where the hook removes them: the base is the same as without.
     """
-    done = run(["apt-config", "dump", "--format=%v", "Acquire::Check-Valid-Until"], limit_s=60.0)
-    if done.stdout.strip().lower() not in {"false", "no", "0", "off", "without", "disable"}:
+    result = run(["apt-config", "dump", "--format=%v", "Acquire::Check-Valid-Until"], limit_s=60.0)
+    if result.stdout.strip().lower() not in {"false", "no", "0", "off", "without", "disable"}:
         return []
     return [
         '--aptopt=Acquire::Check-Valid-Until "false"',
@@ -158,27 +158,27 @@ def options_of_hosts_apt() -> list[str]:
     ]
 
 
-def _pins(text: str) -> list[Pinned]:
+def _parse_pins(text: str) -> list[PinnedPackage]:
     pins = []
-    for match in URI.finditer(text):
+    for match in URI_LINE.finditer(text):
         name, version, _ = match["file"].rsplit("_", 2)
-        pins.append(Pinned(name, unquote(version), match["sha256"], match["file"]))
+        pins.append(PinnedPackage(name, unquote(version), match["sha256"], match["file"]))
     return pins
 
 
-def _check(done: Finished, what: str, place: Path) -> None:
-    if done.exit.ok:
+def _check_finished(result: Finished, task: str, place: Path) -> None:
+    if result.exit.ok:
         return
-    if is_disk_full(done.stderr + done.stdout):
-        raise disk_full(place)
-    said = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+    if is_disk_full(result.stderr + result.stdout):
+        raise disk_full_error(place)
+    error_lines = [line for line in result.stderr.splitlines() if line.startswith("E:")]
     raise EngineError(
-        f"{what}: {'; '.join(said[:3]) or done.last_words(2)}",
+        f"{task}: {'; '.join(error_lines[:3]) or result.last_words(2)}",
         remedy="check the names in matrix.yaml, the suite, and that Debian's mirror can be reached and is up to date",
     )
 
 
-def status_of(tar: Path) -> str:
+def dpkg_status(tar: Path) -> str:
     """Return the dpkg status file of a base's tar."""
     with disk_errors(tar), tarfile.open(tar) as archive:
         for name in ("./var/lib/dpkg/status", "var/lib/dpkg/status"):
@@ -193,7 +193,7 @@ def status_of(tar: Path) -> str:
 
 def base_digest(tar: Path) -> str:
     """Return the digest of a base's tar, remembered beside it."""
-    known = tar.with_name("sha256")
-    if not known.exists() or known.stat().st_size != 64:  # a crash may leave an empty one
-        write_whole(known, file_digest(tar))
-    return "sha256:" + known.read_text(encoding="ascii")
+    digest_file = tar.with_name("sha256")
+    if not digest_file.exists() or digest_file.stat().st_size != 64:  # a crash may leave an empty one
+        write_whole(digest_file, file_digest(tar))
+    return "sha256:" + digest_file.read_text(encoding="ascii")

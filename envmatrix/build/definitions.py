@@ -18,14 +18,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envmatrix.build.debian_suites import EPOCH
+from envmatrix.build.debian_suites import SOURCE_DATE_EPOCH
 from envmatrix.build.labels import (
     OF_BUILD,
     OF_PUBLISHER,
     base_digest_in,
     fixed_labels,
     image_title,
-    labels_over,
+    derived_image_labels,
     named_labels,
 )
 from envmatrix.errors import InputError
@@ -35,7 +35,7 @@ from envmatrix.version import __version__
 
 VENV = "/opt/envmatrix/venv"
 LIBRARIES = "/opt/envmatrix/lib"
-ROOM = "/envmatrix"
+MOUNT_FOLDER = "/envmatrix"
 #: An ordinary user that owns nothing: 65532 is "nonroot" in distroless images too.
 USER = 65532
 _TEMPLATE = re.compile(r"\{[a-z_]+\}")
@@ -46,7 +46,7 @@ COMMON: Mapping[str, str] = {
     "HOME": "/tmp",  # noqa: S108 - the one writable place of a read-only container
     "TMPDIR": "/tmp",  # noqa: S108
     "LANG": "C.UTF-8",
-    "PYTHONPATH": ROOM,
+    "PYTHONPATH": MOUNT_FOLDER,
     "PYTHONNOUSERSITE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
@@ -59,7 +59,7 @@ COMMAND = ("env", "PYTHONSAFEPATH=1", "python3", "-m", "bench")
 #: On an image that only a build needs; its value says whose.
 STAGE_LABEL = "org.envmatrix.stage"
 #: What is newer than this file was written by the build.
-_STARTED = f"{_CONTEXT}/started"
+_START_MARKER = f"{_CONTEXT}/started"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Recipe:
     version: str = __version__
 
 
-def recipe_of(image: Image, base: str, stage: str = "build") -> Recipe:
+def make_recipe(image: Image, base: str, stage: str = "build") -> Recipe:
     """Return the recipe of an image on a base."""
     return Recipe(image.name, base, bool(image.requirements), stage)
 
@@ -121,16 +121,20 @@ def environment_variables(environment: Environment, libraries: Mapping[str, str]
 
     A value that depends on the machine ({physical_cores}) and was not filled in is left out.
     """
-    said = {name: value for name, value in environment.variables.items() if value is not None}
-    fixed = {name: value for name, value in said.items() if not _TEMPLATE.search(value)}
+    set_variables = {name: value for name, value in environment.variables.items() if value is not None}
+    fixed = {name: value for name, value in set_variables.items() if not _TEMPLATE.search(value)}
     paths = [f"{libraries[key]}/{file}" if key else file for key, file in environment.preload]
-    return {**fixed, **({"LD_PRELOAD": ":".join(paths)} if paths else {}), **bench_options.variables_to_show(said)}
+    return {
+        **fixed,
+        **({"LD_PRELOAD": ":".join(paths)} if paths else {}),
+        **bench_options.variables_to_show(set_variables),
+    }
 
 
-def left_open(environment: Environment) -> dict[str, str]:
+def unfilled_variables(environment: Environment) -> dict[str, str]:
     """Return the variables whose values depend on the machine, as matrix.yaml writes them."""
-    said = environment.variables.items()
-    return {name: value for name, value in said if value is not None and _TEMPLATE.search(value)}
+    written_variables = environment.variables.items()
+    return {name: value for name, value in written_variables if value is not None and _TEMPLATE.search(value)}
 
 
 def library_folders(environment: Environment) -> dict[str, str]:
@@ -151,7 +155,7 @@ def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
         "FROM ${BASE} AS build",
         f"LABEL {STAGE_LABEL}={docker_quote(recipe.stage)}",
         "COPY . /opt/context/",
-        "RUN " + " \\\n && ".join([f"touch {_STARTED}", *build_steps(recipe.wheels, _CONTEXT), *_one_time()]),
+        "RUN " + " \\\n && ".join([f"touch {_START_MARKER}", *build_steps(recipe.wheels, _CONTEXT), *_set_same_time()]),
         "",
         "FROM scratch",
         "COPY --from=build / /",
@@ -162,25 +166,25 @@ def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
         f"USER {USER}:{USER}",
         f"ENTRYPOINT {json.dumps(list(COMMAND))}",
         *(f"ARG {name}" for name in arguments),
-        _docker_labels({name: docker_quote(value) for name, value in labels.items()}, _arguments_of(environment)),
+        _docker_labels({name: docker_quote(value) for name, value in labels.items()}, _label_arguments(environment)),
     ]
     return "\n".join(steps) + "\n"
 
 
-def _arguments_of(environment: Environment | None) -> dict[str, str]:
+def _label_arguments(environment: Environment | None) -> dict[str, str]:
     """Return label -> the build argument that gives its value."""
     return {**OF_BUILD, **(OF_PUBLISHER if environment else {})}
 
 
 def _build_arguments(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
     """Return the build arguments with what they are unless given."""
-    known = {"VERSION": recipe.version, "BASE_NAME": recipe.base, "BASE_DIGEST": base_digest_in(recipe.base)}
-    return {name: known.get(name, "") for name in _arguments_of(environment).values()}
+    base_arguments = {"VERSION": recipe.version, "BASE_NAME": recipe.base, "BASE_DIGEST": base_digest_in(recipe.base)}
+    return {name: base_arguments.get(name, "") for name in _label_arguments(environment).values()}
 
 
 def _labels(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
-    named = named_labels(environment) if environment else {}
-    return {**fixed_labels(image_title(recipe.image), EPOCH), **named}
+    environment_labels = named_labels(environment) if environment else {}
+    return {**fixed_labels(image_title(recipe.image), SOURCE_DATE_EPOCH), **environment_labels}
 
 
 def _docker_labels(quoted: Mapping[str, str], arguments: Mapping[str, str]) -> str:
@@ -211,10 +215,10 @@ def build_steps(wheels: bool, context: str) -> list[str]:
         " || true; }",
     ]
     finish = [
-        f"mkdir -p {LIBRARIES} {ROOM}/bench {ROOM}/data /work",
+        f"mkdir -p {LIBRARIES} {MOUNT_FOLDER}/bench {MOUNT_FOLDER}/data /work",
         f"tar -xf {context}/lib.tar -C {LIBRARIES}",
-        f"cp -R {context}/bench/. {ROOM}/bench/",
-        f"chmod -R u=rwX,go=rX {LIBRARIES} {ROOM}",
+        f"cp -R {context}/bench/. {MOUNT_FOLDER}/bench/",
+        f"chmod -R u=rwX,go=rX {LIBRARIES} {MOUNT_FOLDER}",
         "chmod 1777 /work",
         f"mkdir -p {_ETC} && touch {_ETC}/hosts {_ETC}/hostname {_ETC}/resolv.conf",
         "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/fontconfig/* /var/log/*"
@@ -223,16 +227,16 @@ def build_steps(wheels: bool, context: str) -> list[str]:
     return [*install, *(venv if wheels else []), *finish]
 
 
-def _one_time() -> list[str]:
+def _set_same_time() -> list[str]:
     """Return the commands that give all that was written since the build began one time: layers digest times too.
 
     What a build's own engine mounts is left as it is.
     """
     mounted = " ".join(f"! -path /etc/{name}" for name in ("hosts", "hostname", "resolv.conf"))
     return [
-        f"find / -xdev {mounted} -newer {_STARTED} -exec touch -h -d @{EPOCH} {{}} +",
+        f"find / -xdev {mounted} -newer {_START_MARKER} -exec touch -h -d @{SOURCE_DATE_EPOCH} {{}} +",
         f"rm -rf {_CONTEXT}",
-        f"touch -d @{EPOCH} /opt",
+        f"touch -d @{SOURCE_DATE_EPOCH} /opt",
     ]
 
 
@@ -244,7 +248,7 @@ def recipe_digest(wheels: bool) -> str:
 def named_dockerfile(environment: Environment, parent: str, publisher: Mapping[str, str]) -> str:
     """Return the Dockerfile of a named environment on its image: metadata only, so no layer is added."""
     refuse_control(parent)
-    labels = labels_over(environment, publisher)
+    labels = derived_image_labels(environment, publisher)
     quoted = {name: docker_quote(value) for name, value in labels.items()}
     lines = [f"FROM {parent}", *_docker_variables(environment), _docker_labels(quoted, {})]
     return "\n".join(lines) + "\n"
@@ -252,16 +256,16 @@ def named_dockerfile(environment: Environment, parent: str, publisher: Mapping[s
 
 def _docker_variables(environment: Environment) -> list[str]:
     variables = environment_variables(environment, library_folders(environment))
-    open_ones = left_open(environment).items()
+    open_ones = unfilled_variables(environment).items()
     return [
         *(f"# on your machine, run it with --env {name}={value}" for name, value in open_ones),
         *(f"ENV {name}={docker_quote(value)}" for name, value in variables.items()),
     ]
 
 
-def _head(environment: Environment, *how: str) -> str:
+def _comment_header(environment: Environment, *instructions: str) -> str:
     description = f": {environment.description}" if environment.description else ""
-    steps = (f"envmatrix context {environment.name} --output build/context", *how)
+    steps = (f"envmatrix context {environment.name} --output build/context", *instructions)
     return (
         f"# {environment.name}{description}\n# {environment.levels_text()}\n"
         "# Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:\n"
@@ -269,22 +273,22 @@ def _head(environment: Environment, *how: str) -> str:
     )
 
 
-def whole_dockerfile(environment: Environment, recipe: Recipe) -> str:
+def standalone_dockerfile(environment: Environment, recipe: Recipe) -> str:
     """Return the stand-alone Dockerfile of a named environment, as committed under containers/."""
     name = environment.name
-    how = (
+    instructions = (
         "BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')",
         "docker build --network none --build-arg BASE=$BASE $(sed 's/^/--build-arg /' build/context.args)"
         f" -f containers/{name}.Dockerfile -t envmatrix/{name} build/context",
     )
-    return _head(environment, *how) + "\n" + dockerfile(recipe, environment)
+    return _comment_header(environment, *instructions) + "\n" + dockerfile(recipe, environment)
 
 
-def definition(environment: Environment | None, recipe: Recipe) -> str:
+def apptainer_definition(environment: Environment | None, recipe: Recipe) -> str:
     """Return the Apptainer definition of an image (or of a named environment on it), built from a context."""
     steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"])
     arguments = _build_arguments(recipe, environment)
-    by_argument = {label: f"{{{{ {name} }}}}" for label, name in _arguments_of(environment).items()}
+    by_argument = {label: f"{{{{ {name} }}}}" for label, name in _label_arguments(environment).items()}
     return (
         "Bootstrap: {{ BOOTSTRAP }}\nFrom: {{ FROM }}\n\n"
         "%arguments\n    BOOTSTRAP=docker\n"
@@ -292,21 +296,23 @@ def definition(environment: Environment | None, recipe: Recipe) -> str:
         + "".join(f"    {name}={value}\n" for name, value in arguments.items())
         + "\n%files\n    {{ CONTEXT }} /opt/context\n\n"
         f"%post\n{steps}\n\n"
-        + _environment_section(environment, whole=True)
+        + _environment_section(environment, is_standalone=True)
         + _labels_section(_labels(recipe, environment), by_argument)
         + _runscript()
     )
 
 
-def whole_definition(environment: Environment, recipe: Recipe) -> str:
+def standalone_definition(environment: Environment, recipe: Recipe) -> str:
     """Return the stand-alone definition of a named environment, as committed under containers/."""
     name = environment.name
-    how = (
+    instructions = (
         "apptainer build --build-arg-file build/context.args --build-arg BOOTSTRAP=docker-archive"
         f" --build-arg FROM=build/context-base.tar containers/{name}.sif containers/{name}.def"
     )
-    lacking = "# A root without CAP_SYS_RESOURCE, as in most containers: unshare --user --map-root-user apptainer ...\n"
-    return _head(environment, how) + lacking + definition(environment, recipe)
+    namespace_note = (
+        "# A root without CAP_SYS_RESOURCE, as in most containers: unshare --user --map-root-user apptainer ...\n"
+    )
+    return _comment_header(environment, instructions) + namespace_note + apptainer_definition(environment, recipe)
 
 
 def named_definition(environment: Environment, sif: str, publisher: Mapping[str, str]) -> str:
@@ -314,18 +320,19 @@ def named_definition(environment: Environment, sif: str, publisher: Mapping[str,
     refuse_control(sif)
     return (
         f"Bootstrap: localimage\nFrom: {sif}\n\n"
-        + _environment_section(environment, whole=False)
-        + _labels_section(labels_over(environment, publisher), {})
+        + _environment_section(environment, is_standalone=False)
+        + _labels_section(derived_image_labels(environment, publisher), {})
         + _runscript()
     )
 
 
-def _environment_section(environment: Environment | None, *, whole: bool) -> str:
-    named = environment_variables(environment, library_folders(environment)) if environment else {}
+def _environment_section(environment: Environment | None, *, is_standalone: bool) -> str:
+    variables = environment_variables(environment, library_folders(environment)) if environment else {}
     lines = [
-        f"    export {name}={shell_quote(value)}" for name, value in {**(COMMON if whole else {}), **named}.items()
+        f"    export {name}={shell_quote(value)}"
+        for name, value in {**(COMMON if is_standalone else {}), **variables}.items()
     ]
-    open_ones = left_open(environment).items() if environment else ()
+    open_ones = unfilled_variables(environment).items() if environment else ()
     lines += [f"    # on your machine, run it with --env {name}={value}" for name, value in open_ones]
     return "%environment\n" + "\n".join(lines) + "\n\n" if lines else ""
 
@@ -333,8 +340,8 @@ def _environment_section(environment: Environment | None, *, whole: bool) -> str
 def _labels_section(labels: Mapping[str, str], by_argument: Mapping[str, str]) -> str:
     for value in labels.values():
         refuse_control(value)
-    plain = {name: value.replace("{{", "{ {") for name, value in labels.items()}
-    lines = "\n".join(f"    {name} {value}" for name, value in sorted({**plain, **by_argument}.items()))
+    escaped = {name: value.replace("{{", "{ {") for name, value in labels.items()}
+    lines = "\n".join(f"    {name} {value}" for name, value in sorted({**escaped, **by_argument}.items()))
     return f"%labels\n{lines}\n\n"
 
 

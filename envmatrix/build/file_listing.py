@@ -11,7 +11,7 @@ from envmatrix.build.cache import Cache
 from envmatrix.system.regular_files import read_bytes
 
 #: Engines mount, or write, something of their own at these; bench/ has a digest of its own, and trials see the run's.
-OF_ENGINES = (
+ENGINE_PATHS = (
     "/.dockerenv", "/.exec", "/.run", "/.shell", "/.singularity.d", "/.test", "/dev", "/environment",
     "/envmatrix/bench", "/envmatrix/data", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/localtime", "/etc/mtab",
     "/etc/passwd", "/etc/resolv.conf", "/etc/timezone", "/home", "/mnt", "/proc", "/root", "/run", "/singularity",
@@ -19,7 +19,7 @@ OF_ENGINES = (
 )  # fmt: skip
 #: Runs on the Python inside, on a folder and with paths to leave out. A line a path: kind, mode, what is in it, path.
 #: Times and owners are left out (SIFs keep no owners), and what only root may read has its size alone.
-PROGRAM = r"""
+LISTING_PROGRAM = r"""
 import hashlib, json, os, stat, sys
 top, left_out = os.fsencode(sys.argv[1]), set(map(os.fsencode, json.loads(sys.argv[2])))
 def body(path, found):
@@ -49,10 +49,10 @@ walk(top)
 
 def listing_argv(python: str, folder: str, left_out: Iterable[str] = ()) -> list[str]:
     """Return the command, on a Python inside, that lists the files of a folder."""
-    return [python, "-I", "-c", PROGRAM, folder, json.dumps(list(left_out))]
+    return [python, "-I", "-c", LISTING_PROGRAM, folder, json.dumps(list(left_out))]
 
 
-def keep_listing(cache: Cache, text: str) -> str:
+def store_listing(cache: Cache, text: str) -> str:
     """Keep a listing in the cache, by its digest; return that."""
     digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     file = listing_file(cache, digest)
@@ -66,14 +66,14 @@ def listing_file(cache: Cache, digest: str) -> Path:
     return cache.root / "listings" / f"{digest.removeprefix('sha256:')}.txt"
 
 
-def differences(cache: Cache, then: str, now: str) -> list[str]:
+def listing_differences(cache: Cache, old_digest: str, new_digest: str) -> list[str]:
     """Say what differs between two images, a path each; nothing where one of them is not known here."""
     try:
-        before, after = (_entries(listing_file(cache, digest)) for digest in (then, now))
+        old_entries, new_entries = (_entries(listing_file(cache, digest)) for digest in (old_digest, new_digest))
     except (OSError, UnicodeDecodeError):
         return []
-    paths = sorted(path for path in {**before, **after} if before.get(path) != after.get(path))
-    return [f"{path} {_how(before.get(path), after.get(path))}" for path in paths]
+    paths = sorted(path for path in {**old_entries, **new_entries} if old_entries.get(path) != new_entries.get(path))
+    return [f"{path} {_describe_change(old_entries.get(path), new_entries.get(path))}" for path in paths]
 
 
 def _entries(file: Path) -> dict[str, list[str]]:
@@ -81,9 +81,9 @@ def _entries(file: Path) -> dict[str, list[str]]:
     return {words[3]: words[:3] for line in lines if len(words := line.split(" ", 3)) == 4}
 
 
-def _how(before: list[str] | None, after: list[str] | None) -> str:
-    if before is None:
+def _describe_change(old_entry: list[str] | None, new_entry: list[str] | None) -> str:
+    if old_entry is None:
         return "is new"
-    if after is None:
+    if new_entry is None:
         return "is gone"
-    return "has another mode" if (before[0], before[2]) == (after[0], after[2]) else "is another"
+    return "has another mode" if (old_entry[0], old_entry[2]) == (new_entry[0], new_entry[2]) else "is another"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from envmatrix.build.debian_suites import BASES, suite_of
-from envmatrix.build.definitions import recipe_of, whole_definition, whole_dockerfile
+from envmatrix.build.debian_suites import BASES, suite_for_python
+from envmatrix.build.definitions import make_recipe, standalone_definition, standalone_dockerfile
 from envmatrix.matrix import Matrix
-from envmatrix.plan.environment import Environment, Image, resolve
+from envmatrix.plan.environment import Environment, Image, resolve_environment
 
 
 def base_reference(image: Image) -> str:
     """Return the base that a definition names: matrix.yaml's, else the pinned official image of its suite."""
-    suite = suite_of(image.suite, image.python)
+    suite = suite_for_python(image.suite, image.python)
     return image.base or BASES.get(suite) or f"debian:{suite}-slim"
 
 
-def containable(environment: Environment) -> bool:
+def can_be_image(environment: Environment) -> bool:
     """Say whether an environment can be an image: a Python of the host cannot."""
     return not environment.image.on_host and environment.image.ready is None
 
@@ -25,9 +25,9 @@ def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
     """Return file name -> text for environments of ``matrix`` (pure; the machine plays no part)."""
     files: dict[str, str] = {}
     for name in names:
-        environment = resolve(matrix, name, {})
-        if containable(environment):
-            recipe = recipe_of(environment.image, base_reference(environment.image))
-            files[f"{name}.Dockerfile"] = whole_dockerfile(environment, recipe)
-            files[f"{name}.def"] = whole_definition(environment, recipe)
+        environment = resolve_environment(matrix, name, {})
+        if can_be_image(environment):
+            recipe = make_recipe(environment.image, base_reference(environment.image))
+            files[f"{name}.Dockerfile"] = standalone_dockerfile(environment, recipe)
+            files[f"{name}.def"] = standalone_definition(environment, recipe)
     return files

@@ -58,7 +58,7 @@ def named_labels(environment: Environment) -> dict[str, str]:
     }
 
 
-def labels_over(environment: Environment, publisher: Mapping[str, str]) -> dict[str, str]:
+def derived_image_labels(environment: Environment, publisher: Mapping[str, str]) -> dict[str, str]:
     """Return what a named environment's image says besides its image, which an older version may have built."""
     return {**named_labels(environment), f"{_OCI}version": __version__, **publisher}
 
@@ -75,24 +75,24 @@ def build_arguments(base: str, base_digest: str, lock: str, bench: str) -> dict[
 
 def publisher_labels(folder: Path) -> dict[str, str]:
     """Return where the definition in ``folder`` comes from, as its git checkout says; '' where there is none."""
-    there = next((place for place in (folder, *folder.resolve().parents) if place.is_dir()), Path("/"))
-    revision = _git(there, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
-    return {SOURCE: public_url(_git(there, "remote", "get-url", "origin")), REVISION: revision}
+    existing_folder = next((place for place in (folder, *folder.resolve().parents) if place.is_dir()), Path("/"))
+    revision = _git_output(existing_folder, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+    return {SOURCE: public_url(_git_output(existing_folder, "remote", "get-url", "origin")), REVISION: revision}
 
 
-def _git(folder: Path, *words: str) -> str:
+def _git_output(folder: Path, *git_arguments: str) -> str:
     try:
-        done = run(["git", "-C", str(folder), *words], limit_s=_GIT_S)
+        result = run(["git", "-C", str(folder), *git_arguments], limit_s=_GIT_S)
     except (EnvmatrixError, OSError):
         return ""
-    return done.stdout.strip() if done.exit.ok else ""
+    return result.stdout.strip() if result.exit.ok else ""
 
 
 def public_url(url: str) -> str:
     """Return an address of git without user, password and query; '' for what is none (a folder of this machine)."""
     if _SCP.match(url):
         return url
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https", "ssh", "git"} or not parts.hostname:
+    url_parts = urlsplit(url)
+    if url_parts.scheme not in {"http", "https", "ssh", "git"} or not url_parts.hostname:
         return ""
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return urlunsplit((url_parts.scheme, url_parts.netloc.rpartition("@")[2], url_parts.path, "", ""))

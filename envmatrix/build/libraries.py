@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, digest_of, disk_errors
+from envmatrix.build.cache import Cache, json_digest, disk_errors
 from envmatrix.build.debian_packages import Apt, unpack_deb
-from envmatrix.build.lockfile import Pinned, Section
+from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.pythons import Python
-from envmatrix.build.system_libraries import install_lines, system_library
+from envmatrix.build.system_libraries import install_hints, find_system_library
 from envmatrix.build.unpack import unpack_wheel
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.errors import EnvmatrixError, InputError
@@ -20,7 +20,7 @@ from envmatrix.system.progress import ProgressCallback
 
 
 @dataclass(frozen=True)
-class Folders:
+class LibraryFolders:
     """The library folders of one machine: key -> folder, what is missing and why, and where each came from.
 
     ``pins`` are the packages that the folders were unpacked from.
@@ -29,7 +29,7 @@ class Folders:
     folders: Mapping[str, str]
     missing: Mapping[str, str]
     facts: Mapping[str, str]
-    pins: tuple[Pinned, ...] = ()
+    pins: tuple[PinnedPackage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,92 +42,94 @@ class LibraryBuilder:
     progress: ProgressCallback
     apt: Apt | None = None
 
-    def build(self, libraries: Sequence[Library]) -> Folders:
+    def build(self, libraries: Sequence[Library]) -> LibraryFolders:
         """Build, or find, the folder of every library; one that cannot be had is in ``missing``."""
         folders: dict[str, str] = {}
         missing: dict[str, str] = {}
         facts: dict[str, str] = {}
-        pins: list[Pinned] = []
+        pins: list[PinnedPackage] = []
         for library in libraries:
             try:
-                folders[library.key], used = self._one(library)
-                facts[f"library {library.key}"] = " ".join(map(str, used))
-                pins += used
+                folders[library.key], library_pins = self._build_library(library)
+                facts[f"library {library.key}"] = " ".join(map(str, library_pins))
+                pins += library_pins
             except InputError:  # a wrong hash must never be passed over
                 raise
             except EnvmatrixError as error:
-                linked = None if self.apt else self._linked(library)
+                linked = None if self.apt else self._link_installed(library)
                 if linked:
                     folders[library.key], facts[f"library {library.key}"] = linked
                 else:
-                    missing[library.key] = f"{error.message}\n  -> {install_lines(library)}"
-        return Folders(folders, missing, facts, tuple(pins))
+                    missing[library.key] = f"{error.message}\n  -> {install_hints(library)}"
+        return LibraryFolders(folders, missing, facts, tuple(pins))
 
-    def _one(self, library: Library) -> tuple[str, list[Pinned]]:
-        sections = self.locks.of_library(library, self.python, self.progress, self.apt)
+    def _build_library(self, library: Library) -> tuple[str, list[PinnedPackage]]:
+        sections = self.locks.library_locks(library, self.python, self.progress, self.apt)
         pins = [pin for _, section in sections for pin in section.packages]
-        folder = self._place(library, [pin.sha256 for pin in pins])
+        folder = self._library_folder(library, [pin.sha256 for pin in pins])
         if not folder.is_dir():
-            files = [self._fetched(pin, path) for path, section in sections for pin in section.packages]
+            files = [self._fetch(pin, path) for path, section in sections for pin in section.packages]
             self.cache.folder(folder, lambda place: self._unpack(library, files, place))
         return str(folder), pins
 
-    def _place(self, library: Library, parts: object) -> Path:
-        return self.cache.root / "libraries" / digest_of(library.key, library.files, parts)[:24] / library.key
+    def _library_folder(self, library: Library, identity: object) -> Path:
+        return self.cache.root / "libraries" / json_digest(library.key, library.files, identity)[:24] / library.key
 
-    def _fetched(self, pin: Pinned, lock: Path) -> Path:
+    def _fetch(self, pin: PinnedPackage, lock: Path) -> Path:
         house = Wheelhouse(self.cache)
-        held = house.held(pin)
-        if held:
-            return held
+        stored = house.held(pin)
+        if stored:
+            return stored
         if not pin.is_debian:
             return house.fill([pin], lock, self.python, (), self.progress)[0]
         return fetch_packages(self.cache, self.apt or Apt(self.cache), [pin], lock, self.progress)[0]
 
     def _unpack(self, library: Library, files: Sequence[Path], place: Path) -> None:
-        found: list[str] = []
+        unpacked: list[str] = []
         with self.cache.scratch("unpack") as scratch:
             for file in files:
                 if file.suffix == ".deb":
-                    found += unpack_deb(file, place, scratch)
+                    unpacked += unpack_deb(file, place, scratch)
                 else:
-                    found += unpack_wheel(file, place, library.files)
-        absent = [name for name in library.files if name not in found]
-        if absent:
+                    unpacked += unpack_wheel(file, place, library.files)
+        missing = [name for name in library.files if name not in unpacked]
+        if missing:
             packages = " ".join((*library.requirements, *library.apt))
             raise InputError(
-                f"{library.key}: {packages} has no {', '.join(absent)}",
-                remedy=f"`preload:` one of {', '.join(sorted(set(found))[:12]) or '(it has no shared library)'}",
+                f"{library.key}: {packages} has no {', '.join(missing)}",
+                remedy=f"`preload:` one of {', '.join(sorted(set(unpacked))[:12]) or '(it has no shared library)'}",
             )
 
-    def _linked(self, library: Library) -> tuple[str, str] | None:
+    def _link_installed(self, library: Library) -> tuple[str, str] | None:
         """Return a folder of links to the machine's own libraries, and to what wheels have, and what they lead to."""
-        beside = self._of_wheels(library)
-        of_wheels = {name: beside / name for name in library.files if beside and (beside / name).exists()}
-        found = {name: of_wheels.get(name) or system_library(name) for name in library.files}
-        paths = {name: path for name, path in found.items() if path}
-        if not paths or len(paths) != len(found):
+        wheel_folder = self._unpack_wheels(library)
+        wheel_paths = {
+            name: wheel_folder / name for name in library.files if wheel_folder and (wheel_folder / name).exists()
+        }
+        library_paths = {name: wheel_paths.get(name) or find_system_library(name) for name in library.files}
+        paths = {name: path for name, path in library_paths.items() if path}
+        if not paths or len(paths) != len(library_paths):
             return None
 
         def link(place: Path) -> None:
             for name, path in paths.items():
                 (place / name).symlink_to(path)
 
-        folder = self._place(library, sorted(map(str, paths.values())))
+        folder = self._library_folder(library, sorted(map(str, paths.values())))
         self.cache.folder(folder, link)
         return str(folder), "the system's own " + " ".join(str(path.resolve()) for path in paths.values())
 
-    def _of_wheels(self, library: Library) -> Path | None:
+    def _unpack_wheels(self, library: Library) -> Path | None:
         """Return a folder with what a library has in wheels, where its Debian packages cannot be had."""
         if not (library.requirements and library.apt):
             return None
         alone = replace(library, apt=())
         try:
-            sections = self.locks.of_library(alone, self.python, self.progress)
-            files = [self._fetched(pin, path) for path, section in sections for pin in section.packages]
+            sections = self.locks.library_locks(alone, self.python, self.progress)
+            files = [self._fetch(pin, path) for path, section in sections for pin in section.packages]
         except EnvmatrixError:
             return None
-        folder = self._place(alone, sorted(file.name for file in files))
+        folder = self._library_folder(alone, sorted(file.name for file in files))
 
         def unpack(place: Path) -> None:
             for file in files:
@@ -138,14 +140,14 @@ class LibraryBuilder:
 
 
 def fetch_packages(
-    cache: Cache, apt: Apt, pins: Sequence[Pinned], lock: Path, progress: ProgressCallback
+    cache: Cache, apt: Apt, pins: Sequence[PinnedPackage], lock: Path, progress: ProgressCallback
 ) -> list[Path]:
     """Fetch the Debian packages that are missing, and return the file of each of ``pins``."""
     house = Wheelhouse(cache)
     missing = [pin for pin in pins if house.held(pin) is None]
     if missing:
-        more = " ..." if len(missing) > 4 else ""
-        progress(f"fetching {len(missing)} Debian packages: {', '.join(map(str, missing[:4]))}{more}")
+        ellipsis = " ..." if len(missing) > 4 else ""
+        progress(f"fetching {len(missing)} Debian packages: {', '.join(map(str, missing[:4]))}{ellipsis}")
         with cache.scratch("apt") as scratch, disk_errors(scratch):
             for pin, file in zip(missing, apt.download(missing, scratch), strict=True):
                 house.add(file, pin, lock)
@@ -154,4 +156,4 @@ def fetch_packages(
 
 def sections_digest(sections: Sequence[Section]) -> str:
     """Return a digest of what sections pin."""
-    return digest_of([[pin.sha256 for pin in section.packages] for section in sections])
+    return json_digest([[pin.sha256 for pin in section.packages] for section in sections])

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.errors import InputError, Where
-from envmatrix.system.regular_files import LARGEST_TEXT, read_bytes, where_of
+from envmatrix.system.regular_files import MAX_TEXT_BYTES, read_bytes, decode_error_position
 
-_HEAD = "# envmatrix lock 1: made by `envmatrix lock` from matrix.yaml; edit matrix.yaml and make it again\n"
-_AGAIN = "make the lock again: `envmatrix lock`"
+_HEADER = "# envmatrix lock 1: made by `envmatrix lock` from matrix.yaml; edit matrix.yaml and make it again\n"
+_RELOCK_REMEDY = "make the lock again: `envmatrix lock`"
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)(?P<sep>==?)(?P<version>[A-Za-z0-9][A-Za-z0-9.!+~:_-]*)"
     r"(?: (?P<file>[A-Za-z0-9][A-Za-z0-9.+~%_-]*))? --hash=sha256:(?P<sha256>[0-9a-f]{64})\Z"
@@ -23,7 +23,7 @@ _ENTRY = re.compile(
 
 
 @dataclass(frozen=True)
-class Pinned:
+class PinnedPackage:
     """One package: exactly these bytes. ``line`` is its line in the lock (0: not written yet)."""
 
     name: str
@@ -53,7 +53,7 @@ class Section:
     kind: str
     name: str
     asked: str
-    packages: tuple[Pinned, ...] = ()
+    packages: tuple[PinnedPackage, ...] = ()
 
     def text(self) -> str:
         """Return its lines in a lock."""
@@ -70,46 +70,46 @@ class Lock:
 
     def find(self, kind: str, name: str, asked: str) -> Section | None:
         """Return the section that was made for exactly this, or None (absent, or matrix.yaml has changed)."""
-        wanted = (kind, name, asked)
-        return next((s for s in self.sections if (s.kind, s.name, s.asked) == wanted), None)
+        section_key = (kind, name, asked)
+        return next((s for s in self.sections if (s.kind, s.name, s.asked) == section_key), None)
 
     def text(self) -> str:
         """Return the file's text; the same packages always give the same text."""
-        return _HEAD + "".join("\n" + section.text() for section in self.sections)
+        return _HEADER + "".join("\n" + section.text() for section in self.sections)
 
 
-def asked_text(words: Iterable[str]) -> str:
+def request_text(words: Iterable[str]) -> str:
     """Return what was asked for on one line, for comparison with a lock."""
     return " ; ".join(plain for word in words if (plain := " ".join(word.split())))
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    start, held = 0, ""
+    start, joined = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
-        start = start if held else number
-        held = " ".join(f"{held} {line}".split())
-        if held.endswith("\\") and not held.startswith("#"):  # pip does not continue comments either
-            held = held[:-1]
+        start = start if joined else number
+        joined = " ".join(f"{joined} {line}".split())
+        if joined.endswith("\\") and not joined.startswith("#"):  # pip does not continue comments either
+            joined = joined[:-1]
             continue
-        yield start, held
-        held = ""
-    if held:
-        yield start, held
+        yield start, joined
+        joined = ""
+    if joined:
+        yield start, joined
 
 
-def _comment(line: str) -> tuple[str, str] | None:
+def _parse_comment(line: str) -> tuple[str, str] | None:
     kind, separator, value = line[1:].strip().partition(": ")
     return (kind, value.strip()) if separator and kind in {"image", "library", "system", "asked"} else None
 
 
-def _pinned(line: str, number: int, path: Path) -> Pinned:
+def _parse_pin(line: str, number: int, path: Path) -> PinnedPackage:
     match = _ENTRY.match(line)
     if not match or (match["sep"] == "=") != bool(match["file"]):
         raise InputError(
             f"not a line of a lock: {line[:80]!r} (name==version --hash=sha256:<64 hexadecimal digits>)",
-            where=Where(path, number), remedy=_AGAIN,
+            where=Where(path, number), remedy=_RELOCK_REMEDY,
         )  # fmt: skip
-    return Pinned(match["name"], match["version"], match["sha256"], match["file"] or "", number)
+    return PinnedPackage(match["name"], match["version"], match["sha256"], match["file"] or "", number)
 
 
 def parse_lock(text: str, path: Path) -> Lock:
@@ -119,17 +119,17 @@ def parse_lock(text: str, path: Path) -> Lock:
         if not line:
             continue
         if line.startswith("#"):
-            said = _comment(line)
-            if said and said[0] != "asked":
-                sections.append(Section(said[0], said[1], ""))
-            elif said and sections:
-                sections[-1] = replace(sections[-1], asked=said[1])
+            comment = _parse_comment(line)
+            if comment and comment[0] != "asked":
+                sections.append(Section(comment[0], comment[1], ""))
+            elif comment and sections:
+                sections[-1] = replace(sections[-1], asked=comment[1])
             continue
-        pin = _pinned(line, number, path)
+        pin = _parse_pin(line, number, path)
         if not sections:
             raise InputError(
                 "a package before the first section", where=Where(path, number),
-                remedy=_AGAIN,
+                remedy=_RELOCK_REMEDY,
             )  # fmt: skip
         sections[-1] = replace(sections[-1], packages=(*sections[-1].packages, pin))
     return Lock(path, tuple(sections))
@@ -138,10 +138,12 @@ def parse_lock(text: str, path: Path) -> Lock:
 def read_lock(path: Path) -> Lock | None:
     """Read a lock file; None when there is none."""
     try:
-        return parse_lock(read_bytes(path, LARGEST_TEXT).decode(), path)
+        return parse_lock(read_bytes(path, MAX_TEXT_BYTES).decode(), path)
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise InputError("the lock is not UTF-8 text", where=where_of(error, path), remedy=_AGAIN) from error
+        raise InputError(
+            "the lock is not UTF-8 text", where=decode_error_position(error, path), remedy=_RELOCK_REMEDY
+        ) from error
     except OSError as error:
         raise InputError(f"cannot read the lock ({error})", where=Where(path)) from error

@@ -21,19 +21,29 @@ printf '\\1\\0'
 for name; do module load "$name" >&2 || exit 98; done
 /usr/bin/env -0
 """
-_NONE = 97
+_NO_MODULE_COMMAND = 97
 _LOAD_S = 120.0
 #: Of this shell, what says where modules are and how their command behaves.
-_GIVEN = ("HOME", "USER", "MODULEPATH", "MODULEPATH_ROOT", "MODULESHOME", "MODULES_CMD", "MODULERCFILE")
+_PASSED_VARIABLES = ("HOME", "USER", "MODULEPATH", "MODULEPATH_ROOT", "MODULESHOME", "MODULES_CMD", "MODULERCFILE")
 _PREFIXES = ("LMOD_", "MODULES_")
 #: What modules keep for their own use, and what a trial has from elsewhere.
-_OWN = ("LMOD_", "_LMOD", "__LMOD", "_ModuleTable", "__MODULES", "MODULES_", "MODULEPATH", "BASH_FUNC_", "_LMFILES_")
+_MODULE_VARIABLES = (
+    "LMOD_",
+    "_LMOD",
+    "__LMOD",
+    "_ModuleTable",
+    "__MODULES",
+    "MODULES_",
+    "MODULEPATH",
+    "BASH_FUNC_",
+    "_LMFILES_",
+)
 _NOT_SET = frozenset({"LOADEDMODULES", "_", "SHLVL", "PWD", "OLDPWD", "HOME", "USER", "TMPDIR", "MANPATH"})
-_LISTS = ("PATH", "PYTHONPATH")
+_PATH_LISTS = ("PATH", "PYTHONPATH")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModules:
     """What loading modules does: the variables it sets (of PATH what it adds), and which modules were loaded then.
 
     ``digest`` is that of the modules' files.
@@ -44,64 +54,72 @@ class Loaded:
     digest: str
 
 
-def load(names: Sequence[str]) -> Loaded:
+def load_modules(names: Sequence[str]) -> LoadedModules:
     """Load modules in a fresh shell of this machine. Raises SkipEnvironmentError where they cannot be loaded."""
-    shown = f"modules: {' '.join(names)}"
+    subject = f"modules: {' '.join(names)}"
     argv = ["/bin/bash", "--noprofile", "--norc", "-c", _SHELL, "modules", *names]
-    done = run(argv, limit_s=_LOAD_S, env=_given())
-    if done.exit.code == _NONE:
+    result = run(argv, limit_s=_LOAD_S, env=_passed_variables())
+    if result.exit.code == _NO_MODULE_COMMAND:
         raise SkipEnvironmentError(
-            f"{shown}: neither Lmod nor Environment Modules is here: a login shell has no command `module`",
+            f"{subject}: neither Lmod nor Environment Modules is here: a login shell has no command `module`",
             remedy="run it where they are, or set MODULESHOME to the folder that holds init/bash",
         )
-    before, _, after = done.stdout.partition("\1\0")
-    old, new = _variables(before), _variables(after)
-    loaded = tuple(name for name in new.get("LOADEDMODULES", "").split(":") if name)
-    if not done.exit.ok or not loaded:
-        told = [line.strip() for line in done.stderr.splitlines() if line.strip()][:2]  # what follows is advice
+    output_before, _, output_after = result.stdout.partition("\1\0")
+    old_variables, new_variables = _parse_variables(output_before), _parse_variables(output_after)
+    loaded = tuple(name for name in new_variables.get("LOADEDMODULES", "").split(":") if name)
+    if not result.exit.ok or not loaded:
+        error_lines = [line.strip() for line in result.stderr.splitlines() if line.strip()][
+            :2
+        ]  # what follows is advice
         raise SkipEnvironmentError(
-            f"{shown} cannot be loaded: {' '.join(told) or done.exit}",
+            f"{subject} cannot be loaded: {' '.join(error_lines) or result.exit}",
             remedy="`module avail` lists what there is; MODULEPATH names the folders that are searched",
         )
-    return Loaded(_set_by(old, new), loaded, _digest(new))
+    return LoadedModules(_changed_variables(old_variables, new_variables), loaded, _digest(new_variables))
 
 
-def with_modules(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+def merge_module_variables(module_variables: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a process: what modules set, and above that ``given``.
 
     Of PATH the first folder, which is that of the Python, stays first; PYTHONPATH begins with what is given.
     """
-    joined = {**own, **given}
-    if "PATH" in own and "PATH" in given:
-        first, _, rest = given["PATH"].partition(":")
-        joined["PATH"] = ":".join((first, own["PATH"], rest))
-    if "PYTHONPATH" in own and "PYTHONPATH" in given:
-        joined["PYTHONPATH"] = f"{given['PYTHONPATH']}:{own['PYTHONPATH']}"
-    return joined
+    merged = {**module_variables, **given}
+    if "PATH" in module_variables and "PATH" in given:
+        first_folder, _, other_folders = given["PATH"].partition(":")
+        merged["PATH"] = ":".join((first_folder, module_variables["PATH"], other_folders))
+    if "PYTHONPATH" in module_variables and "PYTHONPATH" in given:
+        merged["PYTHONPATH"] = f"{given['PYTHONPATH']}:{module_variables['PYTHONPATH']}"
+    return merged
 
 
-def _given() -> dict[str, str]:
-    wanted = {name: value for name, value in os.environ.items() if name in _GIVEN or name.startswith(_PREFIXES)}
-    return {"HOME": "/", **wanted, "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+def _passed_variables() -> dict[str, str]:
+    passed = {
+        name: value for name, value in os.environ.items() if name in _PASSED_VARIABLES or name.startswith(_PREFIXES)
+    }
+    return {"HOME": "/", **passed, "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 
 
-def _variables(printed: str) -> dict[str, str]:
+def _parse_variables(printed: str) -> dict[str, str]:
     return dict(item.split("=", 1) for item in printed.split("\0") if "=" in item)
 
 
-def _set_by(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+def _changed_variables(old_variables: Mapping[str, str], new_variables: Mapping[str, str]) -> dict[str, str]:
     """Return what differs; of the lists that a trial has too only what was added."""
-    found = {name: value for name, value in new.items() if value != old.get(name)}
-    found = {name: value for name, value in found.items() if name not in _NOT_SET and not name.startswith(_OWN)}
-    for name in set(_LISTS) & set(found):
-        there = old.get(name, "").split(":")
-        found[name] = ":".join(part for part in found[name].split(":") if part and part not in there)
-    return dict(sorted(found.items()))
+    changed = {name: value for name, value in new_variables.items() if value != old_variables.get(name)}
+    changed = {
+        name: value
+        for name, value in changed.items()
+        if name not in _NOT_SET and not name.startswith(_MODULE_VARIABLES)
+    }
+    for name in set(_PATH_LISTS) & set(changed):
+        old_folders = old_variables.get(name, "").split(":")
+        changed[name] = ":".join(part for part in changed[name].split(":") if part and part not in old_folders)
+    return dict(sorted(changed.items()))
 
 
 def _digest(variables: Mapping[str, str]) -> str:
-    whole = sha256()
+    hasher = sha256()
     for file in variables.get("_LMFILES_", "").split(":"):
-        whole.update(file.encode() + b"\0")
-        whole.update(Path(file).read_bytes() if Path(file).is_file() else b"")
-    return f"sha256:{whole.hexdigest()}"
+        hasher.update(file.encode() + b"\0")
+        hasher.update(Path(file).read_bytes() if Path(file).is_file() else b"")
+    return f"sha256:{hasher.hexdigest()}"

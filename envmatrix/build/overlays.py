@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, digest_of
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.cache import Cache, json_digest
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.pip import make_pip
 from envmatrix.build.pythons import Python
-from envmatrix.build.venvs import install_into, packages_of
+from envmatrix.build.venvs import install_into, site_packages
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.system.process import run, said_json
+from envmatrix.system.process import run, parse_last_json
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
@@ -38,17 +38,17 @@ print(json.dumps([folders, sorted(packages), sorted(programs.items()), sorted(re
 """
 #: Read after the venv's own packages, so that these come first; what the base's own .pth files name counts too.
 _PTH = "envmatrix-base.pth"
-_PROGRAM = """#!{python}
+_PROGRAM_TEMPLATE = """#!{python}
 import sys
 from {module} import {first}
 if __name__ == "__main__":
     sys.exit({function}())
 """
-_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?\Z")
+_ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?\Z")
 
 
 @dataclass(frozen=True)
-class Base:
+class BasePython:
     """What a Python that is there has: folders of packages, ``packages`` (name, version), programs (name, entry).
 
     ``conda`` are all packages of a conda environment, also such as hold no Python (name, version and build).
@@ -62,57 +62,66 @@ class Base:
     @property
     def digest(self) -> str:
         """Return what changes when a package is added, taken away or upgraded."""
-        return digest_of(self.folders, self.packages, *([self.conda] if self.conda else []))
+        return json_digest(self.folders, self.packages, *([self.conda] if self.conda else []))
 
 
-def base_of(python: Python) -> Base:
+def inspect_base_python(python: Python) -> BasePython:
     """Ask a Python what it has. Raises SkipEnvironmentError where it cannot say."""
-    done = run([python.path, "-I", "-c", _FACTS], limit_s=_ASK_S)
+    result = run([python.path, "-I", "-c", _FACTS], limit_s=_ASK_S)
     try:
-        folders, packages, programs, records = said_json(done.stdout)
+        folders, packages, programs, records = parse_last_json(result.stdout)
     except ValueError:
         raise SkipEnvironmentError(
-            f"interpreter: {python.path} does not say what is installed there: {done.last_words(1)}",
+            f"interpreter: {python.path} does not say what is installed there: {result.last_words(1)}",
             remedy="requirements on top of it need Python 3.8 or newer",
         ) from None
-    conda = tuple((name, f"{version} {build}") for name, version, build in (one.rsplit("-", 2) for one in records))
-    return Base(tuple(folders), tuple(map(tuple, packages)), tuple(map(tuple, programs)), conda)
+    conda = tuple(
+        (name, f"{version} {build}") for name, version, build in (record.rsplit("-", 2) for record in records)
+    )
+    return BasePython(tuple(folders), tuple(map(tuple, packages)), tuple(map(tuple, programs)), conda)
 
 
-def see_also(venv: Path, folders: Iterable[str]) -> None:
+def add_package_folders(venv: Path, folders: Iterable[str]) -> None:
     """Have a venv see folders of packages behind its own."""
     line = "; ".join(["import site", *(f"site.addsitedir({folder!r})" for folder in folders)])
-    (packages_of(venv) / _PTH).write_text(line + "\n", encoding="utf-8")
+    (site_packages(venv) / _PTH).write_text(line + "\n", encoding="utf-8")
 
 
-def pip_over(cache: Cache, python: Python, base: Base) -> list[str]:
+def overlay_pip_command(cache: Cache, python: Python, base: BasePython) -> list[str]:
     """Return the command of a pip that takes what ``python`` has as installed."""
-    folder = cache.root / "tools" / f"pip-over-{digest_of(python.path, python.version, base.folders)[:16]}"
+    folder = cache.root / "tools" / f"pip-over-{json_digest(python.path, python.version, base.folders)[:16]}"
 
     def build(place: Path) -> None:
         make_pip(python, place)
         argv = [str(place / "bin" / "python"), "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "wheel"]
         run(argv, limit_s=_ASK_S)  # a venv's own count as nothing that is there
-        see_also(place, base.folders)
+        add_package_folders(place, base.folders)
 
     cache.folder(folder, build)
     return [str(folder / "bin" / "python"), "-m", "pip"]
 
 
 def build_overlay(
-    cache: Cache, python: Python, base: Base, pins: Sequence[Pinned], wheels: Sequence[Path], progress: ProgressCallback
+    cache: Cache,
+    python: Python,
+    base: BasePython,
+    pins: Sequence[PinnedPackage],
+    wheels: Sequence[Path],
+    progress: ProgressCallback,
 ) -> Path:
     """Build a venv of ``pins`` that sees what ``python`` has, or find it built; return its folder."""
-    key = digest_of(python.path, python.version, base.digest, [(pin.name, pin.sha256) for pin in pins], _PROGRAM)
+    key = json_digest(
+        python.path, python.version, base.digest, [(pin.name, pin.sha256) for pin in pins], _PROGRAM_TEMPLATE
+    )
     folder = cache.root / "overlays" / key[:24]
 
     def build(place: Path) -> None:
         progress(f"building a venv of {as_packages(len(pins))} over {python.path}")
         _make_venv(python, place)
         install_into(cache, place, pins, wheels)
-        see_also(place, base.folders)
+        add_package_folders(place, base.folders)
         for name, entry in base.programs:
-            _place_program(place / "bin" / name, folder / "bin" / "python", entry)
+            _write_program(place / "bin" / name, folder / "bin" / "python", entry)
 
     cache.folder(folder, build)
     return folder
@@ -120,21 +129,21 @@ def build_overlay(
 
 def _make_venv(python: Python, place: Path) -> None:
     """Make an empty venv that may be renamed. With its own Python's venv: a sitecustomize that prints confuses uv's."""
-    made = run([python.path, "-I", "-m", "venv", "--without-pip", str(place)], limit_s=_ASK_S)
-    if not made.exit.ok:
+    result = run([python.path, "-I", "-m", "venv", "--without-pip", str(place)], limit_s=_ASK_S)
+    if not result.exit.ok:
         raise EngineError(
-            f"cannot make a venv over {python.path}: {made.last_words(2)}",
+            f"cannot make a venv over {python.path}: {result.last_words(2)}",
             remedy="install its venv module (`apt-get install python3-venv`)",
         )
     with (place / "pyvenv.cfg").open("a", encoding="utf-8") as settings:
         settings.write("relocatable = true\n")  # to uv, which writes its scripts
 
 
-def _place_program(file: Path, python: Path, entry: str) -> None:
+def _write_program(file: Path, python: Path, entry: str) -> None:
     """Write a program of the base as pip does, but for this venv: the base's own would not see what is on top."""
-    found = _POINT.match(entry)
-    if found and not file.exists() and "/" not in file.name:
-        module, function = found[1], found[2]
-        text = _PROGRAM.format(python=python, module=module, first=function.split(".")[0], function=function)
-        file.write_text(text, encoding="utf-8")
+    entry_point = _ENTRY_POINT.match(entry)
+    if entry_point and not file.exists() and "/" not in file.name:
+        module, function = entry_point[1], entry_point[2]
+        script = _PROGRAM_TEMPLATE.format(python=python, module=module, first=function.split(".")[0], function=function)
+        file.write_text(script, encoding="utf-8")
         file.chmod(0o755)

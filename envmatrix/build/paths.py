@@ -10,7 +10,7 @@ from envmatrix.system import project
 
 
 @dataclass(frozen=True)
-class Places:
+class BuildPaths:
     """``cache`` holds everything built; ``locks`` the committed locks; ``bench`` is the folder of bench/."""
 
     cache: Cache
@@ -18,6 +18,6 @@ class Places:
     bench: Path
 
 
-def project_places() -> Places:
+def project_paths() -> BuildPaths:
     """Return the places of this checkout (or of the installed package) for this user."""
-    return Places(Cache(project.cache_folder()), project.locks_folder(), project.bench_folder())
+    return BuildPaths(Cache(project.cache_folder()), project.locks_folder(), project.bench_folder())

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from envmatrix.build.cache import Cache, digest_of, disk_full, is_disk_full
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.cache import Cache, json_digest, disk_full_error, is_disk_full
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.pythons import Python, uv_program
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
-from envmatrix.matrix.model import plain_name
+from envmatrix.matrix.model import normalize_package_name
 from envmatrix.system.process import Finished, run
 
 _RESOLVE_S = 1800.0
@@ -26,7 +26,7 @@ _RESOLVE_S = 1800.0
 _IMAGE_GLIBC = 36
 _DOWNLOAD_S = 7200.0
 #: Settings that make sense for installing on the host, not for resolving or downloading for an image.
-_NOT_OURS = (
+_DROPPED_VARIABLES = (
     "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
     "PIP_REQUIRE_HASHES", "PIP_NO_DEPS", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_DRY_RUN", "PIP_REPORT",
     "PIP_PYTHON", "PIP_PLATFORM", "PIP_DEST",
@@ -54,11 +54,13 @@ _REMEDIES = (
         "one that another index has needs `index:`",
     ),
 )
-_OTHER = "check the network, the proxy and `pip config list` (index-url, find-links), and the versions asked for"
+_DEFAULT_REMEDY = (
+    "check the network, the proxy and `pip config list` (index-url, find-links), and the versions asked for"
+)
 
 
 @dataclass(frozen=True)
-class Request:
+class ResolveRequest:
     """What pip is asked to resolve; ``target`` is a Python version other than pip's own.
 
     ``sources`` are taken as source distributions, whose metadata is made with ``env`` added. ``over``: what pip's own
@@ -89,16 +91,16 @@ def target_options(version: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _kinds(sources: Iterable[str]) -> list[str]:
+def _source_options(sources: Iterable[str]) -> list[str]:
     """Return pip's options for taking wheels, and source distributions of ``sources`` alone."""
     return ["--only-binary=:all:", *(f"--no-binary={name}" for name in sources)]
 
 
-def resolve_argv(pip: Sequence[str], request: Request, report: Path) -> list[str]:
+def resolve_argv(pip: Sequence[str], request: ResolveRequest, report: Path) -> list[str]:
     """Return the command that finds exact versions and hashes without downloading or installing wheels."""
     return [
         *pip, "install", "--dry-run", *([] if request.over else ["--ignore-installed"]), "--quiet",
-        *_kinds(request.sources),
+        *_source_options(request.sources),
         *([] if request.dependencies else ["--no-deps"]),
         *target_options(request.target), *(["--target", str(report.with_name("unused"))] if request.target else []),
         *(f"--extra-index-url={url}" for url in request.index),
@@ -116,7 +118,7 @@ def download_argv(
 ) -> list[str]:
     """Return the command that downloads exactly what a requirements file with hashes names."""
     return [
-        *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_kinds(sources),
+        *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_source_options(sources),
         *target_options(target), *(f"--extra-index-url={url}" for url in index),
         "--dest", str(folder), "--requirement", str(requirements),
     ]  # fmt: skip
@@ -124,13 +126,13 @@ def download_argv(
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the host's variables less those that would send pip's work elsewhere."""
-    kept = {name: value for name, value in variables.items() if name not in _NOT_OURS}
-    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONNOUSERSITE": "1"}
+    remaining = {name: value for name, value in variables.items() if name not in _DROPPED_VARIABLES}
+    return {**remaining, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONNOUSERSITE": "1"}
 
 
-def pip_of(cache: Cache, python: Python) -> list[str]:
+def pip_command(cache: Cache, python: Python) -> list[str]:
     """Return the command of a pip that runs on ``python``, in a venv of its own inside the cache."""
-    folder = cache.root / "tools" / f"pip-{digest_of(python.path, python.version)[:16]}"
+    folder = cache.root / "tools" / f"pip-{json_digest(python.path, python.version)[:16]}"
 
     cache.folder(folder, lambda place: make_pip(python, place))
     return [str(folder / "bin" / "python"), "-m", "pip"]
@@ -138,20 +140,20 @@ def pip_of(cache: Cache, python: Python) -> list[str]:
 
 def make_pip(python: Python, place: Path) -> None:
     """Make a venv that holds a pip for ``python``."""
-    made = run([python.path, "-I", "-m", "venv", str(place)], limit_s=300.0)
-    if not made.exit.ok:  # Debian keeps ensurepip in a package of its own
-        made = run(
+    result = run([python.path, "-I", "-m", "venv", str(place)], limit_s=300.0)
+    if not result.exit.ok:  # Debian keeps ensurepip in a package of its own
+        result = run(
             [uv_program(), "venv", "--seed", "--allow-existing", "--python", python.path, str(place)], limit_s=300.0
         )
-    if not made.exit.ok:
+    if not result.exit.ok:
         minor = ".".join(python.version.split(".")[:2])
         raise EngineError(
-            f"cannot make a venv with {python.path}: {made.last_words(2)}",
+            f"cannot make a venv with {python.path}: {result.last_words(2)}",
             remedy=f"install its venv module: `apt-get install python{minor}-venv`",
         )
 
 
-def reachable(url: str, seconds: float = 8.0) -> bool:
+def is_reachable(url: str, seconds: float = 8.0) -> bool:
     """Say whether an index answers at all; proxies and pip's certificate bundle are used as pip would."""
     bundle = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
     try:
@@ -165,40 +167,40 @@ def reachable(url: str, seconds: float = 8.0) -> bool:
         return False
 
 
-def _failure(what: str, done: Finished, request: Request, passed_over: Sequence[str]) -> EnvmatrixError:
-    if is_disk_full(done.stderr + done.stdout):
-        return disk_full(Path(os.environ.get("TMPDIR", "/tmp")))  # noqa: S108 - where pip itself unpacks
-    also = f" (these indexes could not be reached: {', '.join(passed_over)})" if passed_over else ""
+def _failure(task: str, result: Finished, request: ResolveRequest, unreachable: Sequence[str]) -> EnvmatrixError:
+    if is_disk_full(result.stderr + result.stdout):
+        return disk_full_error(Path(os.environ.get("TMPDIR", "/tmp")))  # noqa: S108 - where pip itself unpacks
+    unreachable_note = f" (these indexes could not be reached: {', '.join(unreachable)})" if unreachable else ""
     return EngineError(
-        f"pip could not {what} {', '.join(request.requirements)}{also}:\n{_errors(done)}",
-        remedy=_remedy(done.stderr, passed_over),
+        f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{_error_lines(result)}",
+        remedy=_remedy(result.stderr, unreachable),
     )
 
 
-def _remedy(said: str, passed_over: Sequence[str]) -> str:
-    found = next((told for pattern, told in _REMEDIES if re.search(pattern, said)), _OTHER)
-    return _OTHER if passed_over and found != _REMEDIES[0][1] else found
+def _remedy(output: str, unreachable: Sequence[str]) -> str:
+    remedy = next((remedy_text for pattern, remedy_text in _REMEDIES if re.search(pattern, output)), _DEFAULT_REMEDY)
+    return _DEFAULT_REMEDY if unreachable and remedy != _REMEDIES[0][1] else remedy
 
 
-def _errors(done: Finished) -> str:
-    said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    return "\n".join(said[-3:]) or done.last_words(3) or str(done.exit)
+def _error_lines(result: Finished) -> str:
+    error_lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
+    return "\n".join(error_lines[-3:]) or result.last_words(3) or str(result.exit)
 
 
-def resolve(pip: Sequence[str], request: Request, scratch: Path) -> tuple[Pinned, ...]:
+def resolve(pip: Sequence[str], request: ResolveRequest, scratch: Path) -> tuple[PinnedPackage, ...]:
     """Return exact versions and hashes for a request, sorted by name.
 
     Of ``request.index`` only what can be reached is used: another source may have the wheel.
     """
-    passed_over = [url for url in request.index if not reachable(url)]
-    used = replace(request, index=tuple(url for url in request.index if url not in passed_over))
+    unreachable = [url for url in request.index if not is_reachable(url)]
+    reachable_request = replace(request, index=tuple(url for url in request.index if url not in unreachable))
     report = scratch / "report.json"
     env = {**pip_variables(os.environ), **request.env}
-    done = run(resolve_argv(pip, used, report), limit_s=_RESOLVE_S, env=env)
-    if not done.exit.ok:
-        raise _failure("resolve", done, request, passed_over)
+    result = run(resolve_argv(pip, reachable_request, report), limit_s=_RESOLVE_S, env=env)
+    if not result.exit.ok:
+        raise _failure("resolve", result, request, unreachable)
     items = _Report.model_validate_json(report.read_text(encoding="utf-8")).install
-    return tuple(sorted((_pinned(item) for item in items), key=lambda pin: pin.name))
+    return tuple(sorted((_pin(item) for item in items), key=lambda pin: pin.name))
 
 
 class _Metadata(BaseModel):
@@ -227,8 +229,8 @@ class _Report(BaseModel):
     install: tuple[_Installed, ...]
 
 
-def _pinned(item: _Installed) -> Pinned:
-    name, version = plain_name(item.metadata.name), item.metadata.version
+def _pin(item: _Installed) -> PinnedPackage:
+    name, version = normalize_package_name(item.metadata.name), item.metadata.version
     archive = item.download_info.archive_info
     sha256 = archive.hashes.get("sha256") or archive.hash.removeprefix("sha256=")
     if not sha256:
@@ -236,12 +238,12 @@ def _pinned(item: _Installed) -> Pinned:
             f"{name} {version} comes from {item.download_info.url}, which has no sha256",
             remedy="use an index that gives hashes (PEP 503), or a folder of wheels (find-links)",
         )
-    return Pinned(name, version, sha256)
+    return PinnedPackage(name, version, sha256)
 
 
 def download(
     pip: Sequence[str],
-    wanted: Sequence[Pinned],
+    wanted: Sequence[PinnedPackage],
     lock: Path,
     index: Sequence[str],
     folder: Path,
@@ -254,33 +256,33 @@ def download(
     """
     requirements = folder.parent / "requirements.txt"
     requirements.write_text("".join(pin.text() for pin in wanted), encoding="utf-8")
-    passed_over = [url for url in index if not reachable(url)]
-    used = [url for url in index if url not in passed_over]
-    done = run(
-        download_argv(pip, requirements, folder, used, target, sources),
+    unreachable = [url for url in index if not is_reachable(url)]
+    reachable_index = [url for url in index if url not in unreachable]
+    result = run(
+        download_argv(pip, requirements, folder, reachable_index, target, sources),
         limit_s=_DOWNLOAD_S,
         env=pip_variables(os.environ),
     )
-    if done.exit.ok:
+    if result.exit.ok:
         return
-    mismatch = _mismatch(done, wanted, lock)
+    mismatch = _mismatch(result, wanted, lock)
     if mismatch:
         raise mismatch
     names = tuple(str(pin) for pin in wanted)
-    raise _failure("download", done, Request(names), passed_over)
+    raise _failure("download", result, ResolveRequest(names), unreachable)
 
 
-def _mismatch(done: Finished, wanted: Sequence[Pinned], lock: Path) -> EnvmatrixError | None:
-    expected = re.search(r"Expected sha256 ([0-9a-f]{64})", done.stderr)
-    got = re.search(r"Got\s+([0-9a-f]{64})", done.stderr)
-    pin = next((pin for pin in wanted if expected and pin.sha256 == expected[1]), None)
-    return wrong_hash(pin, lock, got[1] if got else "something else") if pin else None
+def _mismatch(result: Finished, pins: Sequence[PinnedPackage], lock: Path) -> EnvmatrixError | None:
+    expected = re.search(r"Expected sha256 ([0-9a-f]{64})", result.stderr)
+    actual_hash = re.search(r"Got\s+([0-9a-f]{64})", result.stderr)
+    pin = next((pin for pin in pins if expected and pin.sha256 == expected[1]), None)
+    return wrong_hash_error(pin, lock, actual_hash[1] if actual_hash else "something else") if pin else None
 
 
-def wrong_hash(pin: Pinned, lock: Path, got: str) -> EnvmatrixError:
+def wrong_hash_error(pin: PinnedPackage, lock: Path, actual: str) -> EnvmatrixError:
     """Return the error for a package that is not the one the lock names."""
     return InputError(
-        f"{pin} does not have the sha256 that the lock gives it\n  lock: {pin.sha256}\n  file: {got}",
+        f"{pin} does not have the sha256 that the lock gives it\n  lock: {pin.sha256}\n  file: {actual}",
         where=Where(lock, pin.line or None),
         remedy="if the package was replaced on purpose, make the lock again: `envmatrix lock`; if not, do not use it",
     )

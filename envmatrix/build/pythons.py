@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, digest_of
+from envmatrix.build.cache import Cache, json_digest
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
-from envmatrix.system.process import run, said_json
+from envmatrix.system.process import run, parse_last_json
 
 _FACTS = (
     "import json, sys, sysconfig; "
@@ -37,53 +37,53 @@ class Python:
     tag: str
     target: str = ""
 
-    def fits(self, wanted: str) -> bool:
+    def fits(self, version: str) -> bool:
         """Whether this is the Python that a version such as 3.13, 3.13.1 or 3.13t (free-threaded) names."""
-        number, free = wanted.removesuffix("t"), wanted.endswith("t")
-        same = self.version == number or self.version.startswith(number + ".")
-        return same and free == self.tag.partition("-")[0].endswith("t")
+        number, free_threaded = version.removesuffix("t"), version.endswith("t")
+        same_version = self.version == number or self.version.startswith(number + ".")
+        return same_version and free_threaded == self.tag.partition("-")[0].endswith("t")
 
 
-def ask(path: str, env: Mapping[str, str] | None = None) -> Python | None:
+def inspect_interpreter(path: str, env: Mapping[str, str] | None = None) -> Python | None:
     """Ask an interpreter who it is; None when it does not start. ``env``: its variables, else those of this process."""
     try:
-        said = run([path, "-I", "-c", _FACTS], limit_s=30.0, env=env)
-        executable, version, abi, platform = said_json(said.stdout)
+        result = run([path, "-I", "-c", _FACTS], limit_s=30.0, env=env)
+        executable, version, abi, platform = parse_last_json(result.stdout)
     except (EnvmatrixError, ValueError):
         return None
-    return Python(executable, version, f"{abi}-{platform}") if said.exit.ok else None
+    return Python(executable, version, f"{abi}-{platform}") if result.exit.ok else None
 
 
-def _pyenv(version: str) -> Iterator[str]:
+def _pyenv_candidates(version: str) -> Iterator[str]:
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    number, free = version.removesuffix("t"), "t" if version.endswith("t") else ""
-    pattern = version if version.count(".") == 2 else f"{number}.*{free}"
-    found = (folder / "bin" / "python" for folder in root.glob(pattern))
-    yield from sorted((str(path) for path in found if path.exists()), reverse=True)
+    number, free_threaded = version.removesuffix("t"), "t" if version.endswith("t") else ""
+    pattern = version if version.count(".") == 2 else f"{number}.*{free_threaded}"
+    interpreters = (folder / "bin" / "python" for folder in root.glob(pattern))
+    yield from sorted((str(path) for path in interpreters if path.exists()), reverse=True)
 
 
-def _uv(version: str) -> Iterator[str]:
+def _uv_candidates(version: str) -> Iterator[str]:
     try:
-        said = run([uv_program(), "python", "find", "--no-python-downloads", "--offline", version], limit_s=30.0)
+        result = run([uv_program(), "python", "find", "--no-python-downloads", "--offline", version], limit_s=30.0)
     except EnvmatrixError:
         return
-    if said.exit.ok:
-        yield said.stdout.strip()
+    if result.exit.ok:
+        yield result.stdout.strip()
 
 
 def _candidates(version: str) -> Iterator[str]:
     if _own_version().startswith(version.removesuffix("t")):
         yield getattr(sys, "_base_executable", sys.executable)
-    minor, free = ".".join(version.removesuffix("t").split(".")[:2]), version.endswith("t")
-    named = (f"python{minor}t", f"python{minor}-nogil") if free else (f"python{minor}",)
-    yield from filter(None, map(shutil.which, named))
-    yield from _pyenv(version)
-    yield from _uv(version)
+    minor, free_threaded = ".".join(version.removesuffix("t").split(".")[:2]), version.endswith("t")
+    program_names = (f"python{minor}t", f"python{minor}-nogil") if free_threaded else (f"python{minor}",)
+    yield from filter(None, map(shutil.which, program_names))
+    yield from _pyenv_candidates(version)
+    yield from _uv_candidates(version)
 
 
 def _own_version() -> str:
-    free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
-    return "{}.{}.{}".format(*sys.version_info[:3]) + free
+    free_threaded = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+    return "{}.{}.{}".format(*sys.version_info[:3]) + free_threaded
 
 
 def find_python(version: str | None) -> Python:
@@ -98,7 +98,7 @@ def find_python(version: str | None) -> Python:
             f"python: {version!r} is no version", remedy="write it as '3.11' (with quotes), '3.11.7' or '3.13t'"
         )
     for path in _candidates(version):
-        python = ask(path)
+        python = inspect_interpreter(path)
         if python and python.fits(version):
             return python
     or_apt = "" if version.endswith("t") else f" or `apt-get install python{version} python{version}-venv`"
@@ -111,43 +111,48 @@ def find_python(version: str | None) -> Python:
 def python_for_wheels(cache: Cache, version: str) -> Python:
     """Return a Python that can choose wheels for ``version``: that version, else this one aiming at it."""
     try:
-        return remembered_python(cache, version)
+        return cached_python(cache, version)
     except SkipEnvironmentError:
-        own = remembered_python(cache, None)
-        tag = f"cp{version.replace('.', '')}-{own.tag.split('-', 1)[1]}"
-        return Python(own.path, own.version, tag, version)
+        own_python = cached_python(cache, None)
+        tag = f"cp{version.replace('.', '')}-{own_python.tag.split('-', 1)[1]}"
+        return Python(own_python.path, own_python.version, tag, version)
 
 
-def remembered_python(cache: Cache, version: str | None) -> Python:
+def cached_python(cache: Cache, version: str | None) -> Python:
     """Like find_python, but asks no interpreter that was asked before and has not changed since."""
     build_record = (
-        cache.root / "pythons" / f"{digest_of(version or sys.executable, os.environ.get('PATH', ''))[:16]}.json"
+        cache.root / "pythons" / f"{json_digest(version or sys.executable, os.environ.get('PATH', ''))[:16]}.json"
     )
-    known = cache.read_json(build_record)
-    if known and _unchanged(known):
-        return Python(str(known["path"]), str(known["version"]), str(known["tag"]))
+    record = cache.read_json(build_record)
+    if record and _is_unchanged(record):
+        return Python(str(record["path"]), str(record["version"]), str(record["tag"]))
     python = find_python(version)
-    body = {"path": python.path, "version": python.version, "tag": python.tag, "changed": _changed(python.path)}
-    cache.write(build_record, json.dumps(body))
+    new_record = {
+        "path": python.path,
+        "version": python.version,
+        "tag": python.tag,
+        "changed": _modified_ns(python.path),
+    }
+    cache.write(build_record, json.dumps(new_record))
     return python
 
 
-def _changed(path: str) -> int | None:
+def _modified_ns(path: str) -> int | None:
     try:
         return Path(path).stat().st_mtime_ns
     except OSError:
         return None
 
 
-def _unchanged(known: dict[str, object]) -> bool:
-    changed = _changed(str(known.get("path")))
-    return changed is not None and changed == known.get("changed")
+def _is_unchanged(record: dict[str, object]) -> bool:
+    modified_ns = _modified_ns(str(record.get("path")))
+    return modified_ns is not None and modified_ns == record.get("changed")
 
 
 def uv_program() -> str:
     """Return the uv that came with envmatrix, else the one on PATH."""
-    beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if beside.exists() else shutil.which("uv")
-    if not found:
+    bundled = Path(sys.executable).parent / "uv"
+    program = str(bundled) if bundled.exists() else shutil.which("uv")
+    if not program:
         raise EnvmatrixError("uv is not installed", remedy=f"`{sys.executable} -m pip install uv`")
-    return found
+    return program

@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.version import __version__
 
 #: Runs on the Python inside: dpkg's status file, and the licences that the packages' copyright files name, as fields
@@ -39,7 +39,7 @@ print(json.dumps({"status": pathlib.Path("/var/lib/dpkg/status").read_text(), "l
 _FIELD = re.compile(r"^(Package|Version|Architecture|Status|Depends|Pre-Depends|Provides): (.*)$", re.MULTILINE)
 _CLASSIFIER = "License :: OSI Approved :: "
 #: What a field may say of its licence; longer is the licence's text.
-_LONGEST_NAME = 100
+_MAX_NAME_LENGTH = 100
 
 
 @dataclass(frozen=True)
@@ -69,37 +69,37 @@ class Component:
 
     def document(self) -> dict[str, object]:
         """Return it as CycloneDX has it; what is not known is not there."""
-        said: dict[str, object] = {
+        document: dict[str, object] = {
             "type": "library", "name": self.name, "version": self.version, "purl": self.purl,
             "bom-ref": self.reference,
         }  # fmt: skip
         if self.sha256:
-            said["hashes"] = [{"alg": "SHA-256", "content": self.sha256}]
+            document["hashes"] = [{"alg": "SHA-256", "content": self.sha256}]
         if self.expression:
-            said["licenses"] = [{"expression": self.expression}]
+            document["licenses"] = [{"expression": self.expression}]
         elif self.licences:
-            said["licenses"] = [{"license": {"name": name}} for name in self.licences]
-        return said
+            document["licenses"] = [{"license": {"name": name}} for name in self.licences]
+        return document
 
 
-def installed_packages(said: str, pins: Sequence[Pinned]) -> list[Component]:
+def installed_packages(output: str, pins: Sequence[PinnedPackage]) -> list[Component]:
     """Return the Debian packages that ``PACKAGES`` saw inside; those that a lock pins have their hashes."""
-    body = json.loads(said)
+    document = json.loads(output)
     hashes = {(pin.name, pin.version): pin.sha256 for pin in pins if pin.is_debian}
-    found = []
-    for paragraph in body["status"].split("\n\n"):
+    packages = []
+    for paragraph in document["status"].split("\n\n"):
         fields = dict(_FIELD.findall(paragraph))
         if fields.get("Status", "").endswith(" installed"):
             name, version = fields["Package"], fields["Version"]
             needs = (*_alternatives(fields.get("Pre-Depends", "")), *_alternatives(fields.get("Depends", "")))
-            found.append(
+            packages.append(
                 Component(
                     "deb/debian", name, version, fields["Architecture"], hashes.get((name, version), ""),
-                    tuple(body["licences"].get(name, ())), "", needs,
+                    tuple(document["licences"].get(name, ())), "", needs,
                     frozenset({name, *(word for (word,) in _alternatives(fields.get("Provides", "")))}),
                 )
             )  # fmt: skip
-    return found
+    return packages
 
 
 def _alternatives(field: str) -> tuple[tuple[str, ...], ...]:
@@ -110,59 +110,59 @@ def _alternatives(field: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group) for group in groups if group)
 
 
-def locked_packages(pins: Sequence[Pinned], files: Sequence[Path] = ()) -> list[Component]:
+def locked_packages(pins: Sequence[PinnedPackage], files: Sequence[Path] = ()) -> list[Component]:
     """Return locked wheels, and the packages that library folders were unpacked from.
 
     What the wheels among ``files`` say of themselves is taken from them.
     """
     by_hash = {file_digest(file): file for file in files if file.suffix == ".whl"}
-    found = []
+    packages = []
     for pin in pins:
-        one = Component("deb/debian" if pin.is_debian else "pypi", pin.name, pin.version, sha256=pin.sha256)
+        component = Component("deb/debian" if pin.is_debian else "pypi", pin.name, pin.version, sha256=pin.sha256)
         file = by_hash.get(pin.sha256)
-        found.append(_described(one, _metadata(file)) if file else one)
-    return found
+        packages.append(_add_metadata(component, _wheel_metadata(file)) if file else component)
+    return packages
 
 
-def _metadata(wheel: Path) -> Message:
+def _wheel_metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return HeaderParser().parsestr(archive.read(name).decode(errors="replace"))
 
 
-def _described(one: Component, said: Message) -> Component:
-    classified = [str(text) for text in said.get_all("Classifier", [])]
+def _add_metadata(component: Component, metadata: Message) -> Component:
+    classified = [str(text) for text in metadata.get_all("Classifier", [])]
     names = [text.removeprefix(_CLASSIFIER) for text in classified if text.startswith(_CLASSIFIER)]
-    free = str(said.get("License", "")).strip()
-    if not names and free and "\n" not in free and len(free) <= _LONGEST_NAME:
-        names = [free]
-    needs = [name for text in said.get_all("Requires-Dist", []) if (name := _needed(str(text)))]
+    license_text = str(metadata.get("License", "")).strip()
+    if not names and license_text and "\n" not in license_text and len(license_text) <= _MAX_NAME_LENGTH:
+        names = [license_text]
+    needs = [name for text in metadata.get_all("Requires-Dist", []) if (name := _required_package(str(text)))]
     return replace(
-        one, licences=tuple(names), expression=str(said.get("License-Expression", "")).strip(),
-        needs=tuple((f"pypi:{name}",) for name in needs), provides=frozenset({f"pypi:{canonicalize_name(one.name)}"}),
+        component, licences=tuple(names), expression=str(metadata.get("License-Expression", "")).strip(),
+        needs=tuple((f"pypi:{name}",) for name in needs), provides=frozenset({f"pypi:{canonicalize_name(component.name)}"}),
     )  # fmt: skip
 
 
-def _needed(text: str) -> str | None:
+def _required_package(text: str) -> str | None:
     """Return the package that a wheel needs without any of its extras."""
     try:
-        wanted = Requirement(text)
-        there = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        requirement = Requirement(text)
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
     except (InvalidRequirement, UndefinedEnvironmentName):
         return None
-    return canonicalize_name(wanted.name) if there else None
+    return canonicalize_name(requirement.name) if applies else None
 
 
 def bill_of_materials(name: str, digest: str, components: Sequence[Component]) -> dict[str, object]:
     """Return the bill of an image whose files have that digest; the same image always gives the same one."""
-    unique = {one.reference: one for one in components}
+    unique = {component.reference: component for component in components}
     ordered = [unique[reference] for reference in sorted(unique)]
     return with_subject(
         {
             "bomFormat": "CycloneDX",
             "specVersion": "1.6",
             "version": 1,
-            "components": [one.document() for one in ordered],
+            "components": [component.document() for component in ordered],
             "dependencies": _dependencies(ordered),
         },
         name,
@@ -171,12 +171,20 @@ def bill_of_materials(name: str, digest: str, components: Sequence[Component]) -
 
 
 def _dependencies(components: Iterable[Component]) -> list[object]:
-    known = {provided: one.reference for one in components for provided in one.provides}
-    found: list[object] = []
-    for one in components:
-        chosen = (next((known[name] for name in names if name in known), None) for names in one.needs)
-        found.append({"ref": one.reference, "dependsOn": sorted({ref for ref in chosen if ref} - {one.reference})})
-    return found
+    reference_by_name = {provided: component.reference for component in components for provided in component.provides}
+    dependencies: list[object] = []
+    for component in components:
+        needed_references = (
+            next((reference_by_name[name] for name in names if name in reference_by_name), None)
+            for names in component.needs
+        )
+        dependencies.append(
+            {
+                "ref": component.reference,
+                "dependsOn": sorted({ref for ref in needed_references if ref} - {component.reference}),
+            }
+        )
+    return dependencies
 
 
 def with_subject(bill: Mapping[str, object], name: str, digest: str) -> dict[str, object]:

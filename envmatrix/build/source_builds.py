@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, digest_of, disk_errors, disk_full, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, json_digest, disk_errors, disk_full_error, file_digest, is_disk_full
 from envmatrix.build.debian_suites import GLIBC
-from envmatrix.build.lockfile import Pinned, Section
+from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.pythons import Python, uv_program
 from envmatrix.build.venvs import build_venv
-from envmatrix.build.wheelhouse import BUILT, Wheelhouse
+from envmatrix.build.wheelhouse import BUILT_FOLDER, Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, SourceBuild
 from envmatrix.system.process import Finished, run
@@ -27,50 +27,50 @@ _BUILD_S = 7200.0
 #: 1980-01-02: the oldest time, in any time zone, that an archive of the zip format can hold.
 _EPOCH = "315619200"
 #: What stands in a wheel for the folders that it was built in.
-_PLACE = "/usr/src/envmatrix"
-_COMPLAINT = re.compile(r"\berror\b|No module named", re.IGNORECASE)
+_SOURCE_PREFIX = "/usr/src/envmatrix"
+_ERROR_LINE = re.compile(r"\berror\b|No module named", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Installed:
+class EnvironmentWheels:
     """What an environment installs: pinned wheels and their files; ``facts`` say which were built, from what."""
 
-    pins: tuple[Pinned, ...]
+    pins: tuple[PinnedPackage, ...]
     files: tuple[Path, ...]
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_uv(cache: Cache, pins: Iterable[Pinned]) -> None:
+def check_uv(cache: Cache, pins: Iterable[PinnedPackage]) -> None:
     """Say that there is no uv, which installs them, before anything of ``pins`` is downloaded."""
     house = Wheelhouse(cache)
     if any(house.held(pin) is None for pin in pins):
         uv_program()
 
 
-def wheels_of(
+def fetch_wheels(
     cache: Cache, image: Image, locked: tuple[Path, Section], python: Python, progress: ProgressCallback
-) -> Installed:
+) -> EnvironmentWheels:
     """Fetch the wheels of a locked image; what it builds from source is built against the others, once."""
     lock, section = locked
     house = Wheelhouse(cache)
     builds = {build.name: build for build in image.builds}
     if builds:
         check_uv(cache, section.packages)
-    plain = [pin for pin in section.packages if pin.name not in builds]
-    files = house.fill(plain, lock, python, image.index, progress)
+    wheel_pins = [pin for pin in section.packages if pin.name not in builds]
+    files = house.fill(wheel_pins, lock, python, image.index, progress)
     sources = [pin for pin in section.packages if pin.name in builds]
     if not sources:
-        return Installed(tuple(plain), tuple(files))
+        return EnvironmentWheels(tuple(wheel_pins), tuple(files))
     check_python(image, python)
-    found = house.fill(sources, lock, python, image.index, progress, tuple(builds))
-    made = [
-        _Build(cache, builds[pin.name], pin, file, python, (tuple(plain), tuple(files))).wheel(progress)
-        for pin, file in zip(sources, found, strict=True)
+    source_files = house.fill(sources, lock, python, image.index, progress, tuple(builds))
+    built_wheels = [
+        _Build(cache, builds[pin.name], pin, file, python, (tuple(wheel_pins), tuple(files))).wheel(progress)
+        for pin, file in zip(sources, source_files, strict=True)
     ]
-    return Installed(
-        (*plain, *(pin for pin, _, _ in made)),
-        (*files, *(file for _, file, _ in made)),
-        {f"built {pin.name}": fact for pin, _, fact in made},
+    return EnvironmentWheels(
+        (*wheel_pins, *(pin for pin, _, _ in built_wheels)),
+        (*files, *(file for _, file, _ in built_wheels)),
+        {f"built {pin.name}": fact for pin, _, fact in built_wheels},
     )
 
 
@@ -99,117 +99,120 @@ def check_glibc(image: Image, suite: str) -> None:
 class _Build:
     cache: Cache
     settings: SourceBuild
-    source: Pinned
+    source: PinnedPackage
     file: Path
     python: Python
-    against: tuple[tuple[Pinned, ...], tuple[Path, ...]]
+    against: tuple[tuple[PinnedPackage, ...], tuple[Path, ...]]
 
-    def wheel(self, progress: ProgressCallback) -> tuple[Pinned, Path, str]:
+    def wheel(self, progress: ProgressCallback) -> tuple[PinnedPackage, Path, str]:
         """Return the wheel as a pin, its file, and where it comes from; built when it is not there yet."""
-        tools = {program: _version_of(program, self.source) for program in self.settings.programs}
-        settings = digest_of(asdict(self.settings))
-        key = digest_of(
+        tools = {program: _program_version(program, self.source) for program in self.settings.programs}
+        settings = json_digest(asdict(self.settings))
+        key = json_digest(
             self.source.sha256, settings, [pin.sha256 for pin in self.against[0]], self.python.version, self.python.tag,
             tools, _EPOCH,
         )[:24]  # fmt: skip
-        build_record = self.cache.root / BUILT / f"{key}.json"
-        with self.cache.only_one(f"build {key}"):
-            known = self.cache.read_json(build_record) or {}
-            file = self._kept(str(known.get("wheel")))
+        build_record = self.cache.root / BUILT_FOLDER / f"{key}.json"
+        with self.cache.exclusive_lock(f"build {key}"):
+            record = self.cache.read_json(build_record) or {}
+            file = self._cached_wheel(str(record.get("wheel")))
             if file is None:
-                file = self._make(key, progress)
+                file = self._build_wheel(key, progress)
                 self.cache.write(build_record, json.dumps({"wheel": file.parent.name, "source": self.source.sha256}))
         wheel = file.parent.name
-        said = [
+        identity = [
             f"wheel sha256:{wheel} from source sha256:{self.source.sha256}",
             f"settings {settings}",
             *tools.values(),
         ]
-        return replace(self.source, sha256=wheel), file, ", ".join(said)
+        return replace(self.source, sha256=wheel), file, ", ".join(identity)
 
-    def _kept(self, digest: str) -> Path | None:
-        return next(iter((self.cache.root / BUILT / digest).glob("*.whl")), None)
+    def _cached_wheel(self, digest: str) -> Path | None:
+        return next(iter((self.cache.root / BUILT_FOLDER / digest).glob("*.whl")), None)
 
-    def _make(self, key: str, progress: ProgressCallback) -> Path:
+    def _build_wheel(self, key: str, progress: ProgressCallback) -> Path:
         """Build the wheel and return it in the folder that is called by its digest."""
         venv = build_venv(self.cache, self.python, *self.against, progress)
         progress(f"building {self.source} from its source; it is kept for the next time")
         with self.cache.scratch("build") as scratch, disk_errors(scratch):
-            folder = unpacked(self.file, scratch / "source", self.source)
-            for file, old, new in self.settings.edit:
-                edit(folder, file, old, new, self.source)
+            folder = unpack_source(self.file, scratch / "source", self.source)
+            for file, old_text, new_text in self.settings.edit:
+                edit_source(folder, file, old_text, new_text, self.source)
             home = scratch / "home"
             home.mkdir()
             variables = build_variables(self.settings, venv, folder, home)
             argv = build_argv(uv_program(), venv, folder, scratch / "made")
-            done = run(argv, limit_s=_BUILD_S, env=variables, cwd=folder)
+            result = run(argv, limit_s=_BUILD_S, env=variables, cwd=folder)
             wheel = next(iter((scratch / "made").glob("*.whl")), None)
-            if not done.exit.ok or wheel is None:
-                raise self._failure(done, key)
-            return self._keep(wheel)
+            if not result.exit.ok or wheel is None:
+                raise self._failure(result, key)
+            return self._store_wheel(wheel)
 
-    def _keep(self, wheel: Path) -> Path:
+    def _store_wheel(self, wheel: Path) -> Path:
         def place(folder: Path) -> None:
             wheel.rename(folder / wheel.name)
 
-        kept = self.cache.root / BUILT / file_digest(wheel)
-        self.cache.folder(kept, place)
-        return kept / wheel.name
+        wheel_folder = self.cache.root / BUILT_FOLDER / file_digest(wheel)
+        self.cache.folder(wheel_folder, place)
+        return wheel_folder / wheel.name
 
-    def _failure(self, done: Finished, key: str) -> EngineError:
-        if is_disk_full(done.stdout + done.stderr):
-            return disk_full(self.cache.root)
-        log = self.cache.root / BUILT / f"{key}.log"
-        self.cache.write(log, done.stdout + done.stderr)
-        lines = (done.stdout + "\n" + done.stderr).splitlines()
-        said = [line for line in lines if _COMPLAINT.search(line)][:4] or done.last_words(4).splitlines()
+    def _failure(self, result: Finished, key: str) -> EngineError:
+        if is_disk_full(result.stdout + result.stderr):
+            return disk_full_error(self.cache.root)
+        log = self.cache.root / BUILT_FOLDER / f"{key}.log"
+        self.cache.write(log, result.stdout + result.stderr)
+        lines = (result.stdout + "\n" + result.stderr).splitlines()
+        error_lines = [line for line in lines if _ERROR_LINE.search(line)][:4] or result.last_words(4).splitlines()
         return EngineError(
-            f"{self.source} could not be built from source ({done.exit}):\n" + "\n".join(line[:300] for line in said),
+            f"{self.source} could not be built from source ({result.exit}):\n"
+            + "\n".join(line[:300] for line in error_lines),
             remedy=f"see {log}; what it needs stands under `build:` of its level in matrix.yaml (docs/matrix.md)",
         )
 
 
-def _version_of(program: str, source: Pinned) -> str:
+def _program_version(program: str, source: PinnedPackage) -> str:
     """Return the first line that a program says of its version; a missing one skips the environment."""
     path = shutil.which(program)
     if path is None:
         raise SkipEnvironmentError(
             f"{source} is built from source, which needs {program}, and there is none on this machine",
-            remedy=f"install it: `apt-get install {_DEBIAN.get(program, program)}`",
+            remedy=f"install it: `apt-get install {_DEBIAN_PACKAGES.get(program, program)}`",
         )
-    said = run([path, "--version"], limit_s=60.0, env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"})
-    return next(iter(said.stdout.splitlines()), "").strip() or program
+    result = run([path, "--version"], limit_s=60.0, env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"})
+    return next(iter(result.stdout.splitlines()), "").strip() or program
 
 
 #: Program -> Debian package, where the names differ.
-_DEBIAN = {"ninja": "ninja-build", "cc": "gcc", "c++": "g++", "ld": "binutils"}
+_DEBIAN_PACKAGES = {"ninja": "ninja-build", "cc": "gcc", "c++": "g++", "ld": "binutils"}
 
 
-def build_argv(uv: str, venv: Path, folder: Path, made: Path) -> list[str]:
+def build_argv(uv: str, venv: Path, folder: Path, wheel_folder: Path) -> list[str]:
     """Return the command that builds a wheel with what the venv has, with the network off."""
     return [
         uv, "build", "--wheel", "--no-config", "--offline", "--no-python-downloads", "--no-build-isolation",
-        "--python", str(venv / "bin" / "python"), "--out-dir", str(made), str(folder),
+        "--python", str(venv / "bin" / "python"), "--out-dir", str(wheel_folder), str(folder),
     ]  # fmt: skip
 
 
 def build_variables(settings: SourceBuild, venv: Path, folder: Path, home: Path) -> dict[str, str]:
     """Return all that a build may know: two builds of one source must give the same bytes."""
-    named = dict(settings.env)
-    here = " ".join(f"-ffile-prefix-map={path}={_PLACE}/{name}" for path, name in ((folder, "source"), (venv, "venv")))
-    flags = {name: f"{named.get(name, '')} {here}".strip() for name in ("CFLAGS", "CXXFLAGS")}
+    variables = dict(settings.env)
+    prefix_maps = " ".join(
+        f"-ffile-prefix-map={path}={_SOURCE_PREFIX}/{name}" for path, name in ((folder, "source"), (venv, "venv"))
+    )
+    flags = {name: f"{variables.get(name, '')} {prefix_maps}".strip() for name in ("CFLAGS", "CXXFLAGS")}
     programs = f"{venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     common = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}", "SOURCE_DATE_EPOCH": _EPOCH, "LC_ALL": "C.UTF-8"}
     fixed = {"PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", "UV_CACHE_DIR": str(home / "uv")}
-    return {**common, **named, **flags, **fixed, "PATH": programs, "HOME": str(home), "TMPDIR": str(home)}
+    return {**common, **variables, **flags, **fixed, "PATH": programs, "HOME": str(home), "TMPDIR": str(home)}
 
 
-def unpacked(archive: Path, folder: Path, source: Pinned) -> Path:
+def unpack_source(archive: Path, folder: Path, source: PinnedPackage) -> Path:
     """Unpack a source distribution (PEP 625: one folder in a .tar.gz) and return its folder."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():
-                _refuse_what_leaves(member, source)
+                _refuse_path_escape(member, source)
             if hasattr(tarfile, "data_filter"):
                 tar.extractall(folder, filter="data")
             else:
@@ -222,24 +225,25 @@ def unpacked(archive: Path, folder: Path, source: Pinned) -> Path:
     return inside[0]
 
 
-def _refuse_what_leaves(member: tarfile.TarInfo, source: Pinned) -> None:
-    parts = Path(member.name).parts
-    if member.name.startswith("/") or ".." in parts or not (member.isreg() or member.isdir()):
+def _refuse_path_escape(member: tarfile.TarInfo, source: PinnedPackage) -> None:
+    path_parts = Path(member.name).parts
+    if member.name.startswith("/") or ".." in path_parts or not (member.isreg() or member.isdir()):
         raise EngineError(f"{source}: its source distribution holds {member.name!r}, which is no plain file inside it")
 
 
-def edit(folder: Path, file: str, old: str, new: str, source: Pinned) -> None:
+def edit_source(folder: Path, file: str, old_text: str, new_text: str, source: PinnedPackage) -> None:
     """Replace a text in a file of the source; a text that is not there is a mistake of matrix.yaml."""
     target = folder / file
     try:
-        text = target.read_bytes().decode()
+        content = target.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"build: edit: {source} has no text file {file}",
             remedy="name a file of its source distribution, from its top folder",
         ) from error
-    if old not in text:
+    if old_text not in content:
         raise InputError(
-            f"build: edit: {file} of {source} does not hold {old!r}", remedy="write the text exactly as it stands there"
+            f"build: edit: {file} of {source} does not hold {old_text!r}",
+            remedy="write the text exactly as it stands there",
         )
-    target.write_bytes(text.replace(old, new).encode())
+    target.write_bytes(content.replace(old_text, new_text).encode())

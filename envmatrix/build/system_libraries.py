@@ -13,7 +13,7 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.plan.environment import Library
 from envmatrix.system.process import run
 
-_ENTRY = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
+_LDCONFIG_LINE = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
 _FOLDERS = (
     "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/opt/intel/oneapi/compiler/latest/lib",
 )  # fmt: skip
@@ -30,21 +30,21 @@ _PACKAGES = {
 }
 
 
-def known_to_loader() -> dict[str, str]:
+def loader_cache() -> dict[str, str]:
     """Return the loader's cache (ldconfig -p): file name -> path; empty where there is no ldconfig."""
     program = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
     if not program:
         return {}
     try:
-        said = run([program, "-p"], limit_s=20.0)
+        result = run([program, "-p"], limit_s=20.0)
     except EnvmatrixError:
         return {}
-    wanted = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(os.uname().machine, "")
-    found = [(name, path) for name, kind, path in _ENTRY.findall(said.stdout) if wanted in kind]
-    return dict(reversed(found))
+    architecture = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(os.uname().machine, "")
+    entries = [(name, path) for name, kind, path in _LDCONFIG_LINE.findall(result.stdout) if architecture in kind]
+    return dict(reversed(entries))
 
 
-def _folders() -> Iterable[Path]:
+def _library_folders() -> Iterable[Path]:
     yield from (Path(folder) for folder in _FOLDERS)
     yield Path(f"/usr/lib/{os.uname().machine}-linux-gnu")
     yield from sorted(Path("/usr/lib").glob("llvm-*/lib"), reverse=True)
@@ -53,23 +53,23 @@ def _folders() -> Iterable[Path]:
             yield Path(prefix) / "lib"
 
 
-def system_library(file: str) -> Path | None:
+def find_system_library(file: str) -> Path | None:
     """Return the machine's own library of that name, also under its unversioned name; None when it has none."""
-    known = known_to_loader()
+    cached = loader_cache()
     for name in (file, file.split(".so")[0] + ".so"):
-        if name in known:
-            return Path(known[name])
-        found = next((folder / name for folder in _folders() if (folder / name).is_file()), None)
-        if found:
-            return found
+        if name in cached:
+            return Path(cached[name])
+        library_path = next((folder / name for folder in _library_folders() if (folder / name).is_file()), None)
+        if library_path:
+            return library_path
     return None
 
 
-def install_lines(library: Library) -> str:
+def install_hints(library: Library) -> str:
     """Return how a library is installed with apt, dnf and conda."""
     stems = [file.split(".so")[0] for file in library.files]
     table = [packages for start, packages in _PACKAGES.items() if any(stem.startswith(start) for stem in stems)]
-    apt = [word.split("|")[0].strip() for word in library.apt] or [row[0] for row in table]
+    apt = [alternatives.split("|")[0].strip() for alternatives in library.apt] or [row[0] for row in table]
     dnf, conda = [row[1] for row in table], [row[2] for row in table]
     lines = [
         f"apt-get install {' '.join(dict.fromkeys(apt))}" if apt else "",

@@ -14,15 +14,15 @@ from envmatrix.errors import EngineError
 
 _SHARED_OBJECT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[0-9]+)*\Z")
 #: More than any library has; a larger member is refused rather than written.
-_LARGEST = 2 * 2**30
+_MAX_BYTES = 2 * 2**30
 
 
-def _is_shared_object(member: str) -> str | None:
+def _shared_object_name(member: str) -> str | None:
     name = PurePosixPath(member).name
     return name if _SHARED_OBJECT.match(name) else None
 
 
-def _write(source: IO[bytes], target: Path) -> None:
+def _write_member(source: IO[bytes], target: Path) -> None:
     if target.exists():
         return
     with target.open("wb") as file:
@@ -36,14 +36,14 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
     try:
         with zipfile.ZipFile(wheel) as archive:
             for member in sorted(archive.infolist(), key=lambda item: item.filename):
-                name = _is_shared_object(member.filename)
+                name = _shared_object_name(member.filename)
                 is_link = (member.external_attr >> 28) == 0o12
-                if name is None or member.is_dir() or is_link or member.file_size > _LARGEST:
+                if name is None or member.is_dir() or is_link or member.file_size > _MAX_BYTES:
                     continue
                 names.append(name)
                 if not wanted or name in wanted:
                     with archive.open(member) as source:
-                        _write(source, folder / name)
+                        _write_member(source, folder / name)
     except (zipfile.BadZipFile, EOFError) as error:
         raise EngineError(f"{wheel.name} is no wheel ({error})", remedy=f"remove {wheel} and try again") from error
     return sorted(set(names))
@@ -59,27 +59,27 @@ def unpack_tar(tar: Path, folder: Path) -> list[str]:
     try:
         with tarfile.open(tar) as archive:
             for member in archive:
-                name = _is_shared_object(member.name)
-                if name and member.isfile() and member.size <= _LARGEST:
+                name = _shared_object_name(member.name)
+                if name and member.isfile() and member.size <= _MAX_BYTES:
                     source = archive.extractfile(member)
                     if source:
-                        _write(source, folder / name)
+                        _write_member(source, folder / name)
                         names.append(name)
                 elif name and (member.issym() or member.islnk()):
                     links[name] = PurePosixPath(member.linkname).name
     except tarfile.TarError as error:
         raise EngineError(f"{tar.name} is no tar archive ({error})") from error
-    return sorted({*names, *_link(links, folder)})
+    return sorted({*names, *_make_links(links, folder)})
 
 
-def _link(links: dict[str, str], folder: Path) -> list[str]:
-    made = []
+def _make_links(links: dict[str, str], folder: Path) -> list[str]:
+    created = []
     for name, target in sorted(links.items()):
-        end, seen = target, {name}
-        while end in links and end not in seen:
-            seen.add(end)
-            end = links[end]
-        if name != end and not (folder / name).exists() and (folder / end).is_file():
-            (folder / name).symlink_to(end)
-            made.append(name)
-    return made
+        resolved, visited = target, {name}
+        while resolved in links and resolved not in visited:
+            visited.add(resolved)
+            resolved = links[resolved]
+        if name != resolved and not (folder / name).exists() and (folder / resolved).is_file():
+            (folder / name).symlink_to(resolved)
+            created.append(name)
+    return created

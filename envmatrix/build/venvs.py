@@ -7,10 +7,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, digest_of, disk_full, file_digest, is_disk_full
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.cache import Cache, json_digest, disk_full_error, file_digest, is_disk_full
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.pythons import Python, uv_program
-from envmatrix.build.wheelhouse import shelves
+from envmatrix.build.wheelhouse import find_links_folders
 from envmatrix.errors import EngineError
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback
@@ -38,60 +38,64 @@ def install_argv(uv: str, folder: Path, wheels: Sequence[Path], requirements: Pa
 
 def uv_variables(cache: Cache) -> dict[str, str]:
     """Return all that uv may know: nothing of the host's settings reaches the build."""
-    wanted = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
-    return {**wanted, "UV_CACHE_DIR": str(cache.root / "uv"), "UV_CONCURRENT_BUILDS": "1", "LC_ALL": "C.UTF-8"}
+    host_variables = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
+    return {**host_variables, "UV_CACHE_DIR": str(cache.root / "uv"), "UV_CONCURRENT_BUILDS": "1", "LC_ALL": "C.UTF-8"}
 
 
-def venv_folder(cache: Cache, python: Python, pins: Sequence[Pinned]) -> Path:
+def venv_folder(cache: Cache, python: Python, pins: Sequence[PinnedPackage]) -> Path:
     """Return where the venv of exactly these packages on exactly this Python lies."""
-    how = compile_argv(Path(), Path())
-    key = digest_of(python.path, python.version, [(pin.name, pin.sha256) for pin in pins], how)
+    compile_command = compile_argv(Path(), Path())
+    key = json_digest(python.path, python.version, [(pin.name, pin.sha256) for pin in pins], compile_command)
     return cache.root / "venvs" / key[:24]
 
 
 def build_venv(
-    cache: Cache, python: Python, pins: Sequence[Pinned], wheels: Sequence[Path], progress: ProgressCallback
+    cache: Cache, python: Python, pins: Sequence[PinnedPackage], wheels: Sequence[Path], progress: ProgressCallback
 ) -> Path:
     """Build the venv, or find it built; ``wheels`` are the files of ``pins``."""
     folder = venv_folder(cache, python, pins)
 
     def build(place: Path) -> None:
         progress(f"building a venv of {as_packages(len(pins))} on Python {python.version}")
-        _check(cache, run(venv_argv(uv_program(), python.path, place), limit_s=_BUILD_S, env=uv_variables(cache)))
+        _check_finished(
+            cache, run(venv_argv(uv_program(), python.path, place), limit_s=_BUILD_S, env=uv_variables(cache))
+        )
         install_into(cache, place, pins, wheels)
 
     cache.folder(folder, build)
     return folder
 
 
-def install_into(cache: Cache, venv: Path, pins: Sequence[Pinned], wheels: Sequence[Path]) -> None:
+def install_into(cache: Cache, venv: Path, pins: Sequence[PinnedPackage], wheels: Sequence[Path]) -> None:
     """Install exactly these packages into an empty venv."""
     if not pins:
         return
     with cache.scratch("venv") as scratch:
         requirements = scratch / "requirements.txt"
         requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
-        argv = install_argv(uv_program(), venv, shelves(cache, wheels), requirements)
-        _check(cache, run(argv, limit_s=_BUILD_S, env=uv_variables(cache)))
-        _forget_downloads(packages_of(venv))
+        argv = install_argv(uv_program(), venv, find_links_folders(cache, wheels), requirements)
+        _check_finished(cache, run(argv, limit_s=_BUILD_S, env=uv_variables(cache)))
+        _remove_download_notes(site_packages(venv))
         share_bytecode(cache, venv)
 
 
-def _forget_downloads(packages: Path) -> None:
+def _remove_download_notes(packages: Path) -> None:
     """Remove what uv notes of a wheel's own file (when it was written): the files of no two machines would be the same.
 
     What is left of the list of a package's files is written anew, as uv's cache may hold the same file.
     """
     for note in packages.glob("*.dist-info/uv_cache.json"):
-        listed = note.with_name("RECORD")
+        record_file = note.with_name("RECORD")
         line = f"{note.parent.name}/{note.name},".encode()
-        rest = [entry for entry in listed.read_bytes().splitlines(keepends=True) if not entry.startswith(line)]
-        listed.unlink()
-        listed.write_bytes(b"".join(rest))
+        other_entries = [
+            entry for entry in record_file.read_bytes().splitlines(keepends=True) if not entry.startswith(line)
+        ]
+        record_file.unlink()
+        record_file.write_bytes(b"".join(other_entries))
         note.unlink()
 
 
-def packages_of(folder: Path) -> Path:
+def site_packages(folder: Path) -> Path:
     """Return where a venv's packages lie."""
     return next((folder / "lib").glob("python*/site-packages"))
 
@@ -111,27 +115,27 @@ def share_bytecode(cache: Cache, folder: Path) -> None:
     Trials never write bytecode, so that every one of them imports at the same cost. A module that does not
     compile (a template, a test of syntax errors) is no error: Python would not import it either.
     """
-    packages = packages_of(folder)
+    packages = site_packages(folder)
     variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
     run(compile_argv(folder, packages), limit_s=_BUILD_S, cwd=folder, env=variables)
     for file in packages.rglob("*.pyc"):
         name = file_digest(file)
-        kept = cache.root / "bytecode" / name[:2] / name
-        if not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
+        shared_file = cache.root / "bytecode" / name[:2] / name
+        if not shared_file.exists():
+            shared_file.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
-                kept.hardlink_to(file)
+                shared_file.hardlink_to(file)
         else:
             file.unlink()
-            file.hardlink_to(kept)
+            file.hardlink_to(shared_file)
 
 
-def _check(cache: Cache, done: Finished) -> None:
-    if done.exit.ok:
+def _check_finished(cache: Cache, result: Finished) -> None:
+    if result.exit.ok:
         return
-    if is_disk_full(done.stderr):
-        raise disk_full(cache.root)
+    if is_disk_full(result.stderr):
+        raise disk_full_error(cache.root)
     raise EngineError(
-        f"uv could not build a venv: {done.last_words(6)}",
+        f"uv could not build a venv: {result.last_words(6)}",
         remedy=f"if a cached file is damaged, remove {cache.root} and try again",
     )

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, file_digest
-from envmatrix.build.lockfile import Pinned
-from envmatrix.build.pip import download, pip_of, wrong_hash
+from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.pip import download, pip_command, wrong_hash_error
 from envmatrix.build.pythons import Python
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
 #: Where wheels lie that were built on this machine, each in a folder called by its sha256.
-BUILT = "built"
+BUILT_FOLDER = "built"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Wheelhouse:
 
     cache: Cache
 
-    def held(self, pin: Pinned) -> Path | None:
+    def held(self, pin: PinnedPackage) -> Path | None:
         """Return the file of a pinned package, or None when it was not fetched yet."""
         folder = self.cache.root / "packages" / pin.sha256
         try:
@@ -34,11 +34,11 @@ class Wheelhouse:
         except OSError:
             return None
 
-    def add(self, file: Path, pin: Pinned, lock: Path) -> None:
+    def add(self, file: Path, pin: PinnedPackage, lock: Path) -> None:
         """Take in a fetched file; its bytes must be those of the lock."""
-        got = file_digest(file)
-        if got != pin.sha256:
-            raise wrong_hash(pin, lock, got)
+        actual_digest = file_digest(file)
+        if actual_digest != pin.sha256:
+            raise wrong_hash_error(pin, lock, actual_digest)
 
         def place(folder: Path) -> None:
             file.rename(folder / file.name)
@@ -47,7 +47,7 @@ class Wheelhouse:
 
     def fill(
         self,
-        pins: Sequence[Pinned],
+        pins: Sequence[PinnedPackage],
         lock: Path,
         python: Python,
         index: Sequence[str],
@@ -55,18 +55,18 @@ class Wheelhouse:
         sources: Sequence[str] = (),
     ) -> list[Path]:
         """Fetch what is missing (wheels; source distributions of ``sources``); return the file of each of ``pins``."""
-        with self.cache.only_one("wheelhouse"):
+        with self.cache.exclusive_lock("wheelhouse"):
             missing = [pin for pin in pins if self.held(pin) is None]
             if missing:
                 progress(f"downloading {as_packages(len(missing))} of {lock.name}: {', '.join(map(str, missing[:4]))}"
                     + (" ..." if len(missing) > 4 else ""))  # fmt: skip
                 self._download(missing, lock, python, index, sources)
-        return [self._held_now(pin, lock) for pin in pins]
+        return [self._require_file(pin, lock) for pin in pins]
 
     def _download(
-        self, missing: Sequence[Pinned], lock: Path, python: Python, index: Sequence[str], sources: Sequence[str]
+        self, missing: Sequence[PinnedPackage], lock: Path, python: Python, index: Sequence[str], sources: Sequence[str]
     ) -> None:
-        pip = pip_of(self.cache, python)
+        pip = pip_command(self.cache, python)
         by_digest = {pin.sha256: pin for pin in missing}
         with self.cache.scratch("download") as scratch, disk_errors(scratch):
             folder = scratch / "wheels"
@@ -77,7 +77,7 @@ class Wheelhouse:
                 if pin:
                     self.add(file, pin, lock)
 
-    def _held_now(self, pin: Pinned, lock: Path) -> Path:
+    def _require_file(self, pin: PinnedPackage, lock: Path) -> Path:
         file = self.held(pin)
         if file is None:
             raise EngineError(
@@ -86,28 +86,28 @@ class Wheelhouse:
         return file
 
 
-def shelves(cache: Cache, files: Sequence[Path]) -> list[Path]:
+def find_links_folders(cache: Cache, files: Sequence[Path]) -> list[Path]:
     """Hard-link files into the few folders that --find-links gets, and return those folders.
 
     The folders stay where they are, because uv keeps one unpacked copy per wheel AND folder. Two wheels of one
     name (a rebuilt one) lie on two shelves. A wheel that was built here is alone in its folder: of two
     with one name, uv would take the one it meets first.
     """
-    used: list[Path] = []
-    with cache.only_one("shelves"), disk_errors(cache.root):
+    folders: list[Path] = []
+    with cache.exclusive_lock("shelves"), disk_errors(cache.root):
         for file in files:
-            own = file.parent if file.is_relative_to(cache.root / BUILT) else None
-            shelf = own or next(shelf for shelf in _shelves_of(cache) if _placed(file, shelf))
-            used += [] if shelf in used else [shelf]
-    return used
+            built_folder = file.parent if file.is_relative_to(cache.root / BUILT_FOLDER) else None
+            shelf = built_folder or next(shelf for shelf in _all_find_links_folders(cache) if _link_into(file, shelf))
+            folders += [] if shelf in folders else [shelf]
+    return folders
 
 
-def _shelves_of(cache: Cache) -> Iterator[Path]:
+def _all_find_links_folders(cache: Cache) -> Iterator[Path]:
     for number in itertools.count():
         yield cache.root / "wheelhouse" / str(number)
 
 
-def _placed(file: Path, shelf: Path) -> bool:
+def _link_into(file: Path, shelf: Path) -> bool:
     target = shelf / file.name
     if target.exists():
         return target.samefile(file) or file_digest(target) == file.parent.name

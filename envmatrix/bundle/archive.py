@@ -15,45 +15,45 @@ from pathlib import Path
 from typing import IO
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.debian_suites import EPOCH
-from envmatrix.bundle.manifest import NAME, SIGNATURE, Entry, Manifest, is_safe, read_manifest, sha256_of
+from envmatrix.build.debian_suites import SOURCE_DATE_EPOCH
+from envmatrix.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Entry, Manifest, is_safe, read_manifest, sha256_of
 from envmatrix.errors import StoreError, Where
-from envmatrix.system.atomic_files import named_file, os_error
+from envmatrix.system.atomic_files import named_file, store_error
 from envmatrix.system.regular_files import open_regular
 
-_LONGEST_MANIFEST = 64 * 2**20
-_PIECE = 2**20
+_MAX_MANIFEST_BYTES = 64 * 2**20
+_CHUNK_BYTES = 2**20
 #: What a pack holds: a file on disk, or a text.
 Content = Path | bytes
 
 
-def entry_of(content: Content) -> Entry:
+def make_entry(content: Content) -> Entry:
     """Return size and digest of a content."""
     if isinstance(content, bytes):
         return Entry(sha256_of(content), len(content))
     try:
         return Entry(file_digest(content), content.stat().st_size)
     except OSError as error:
-        raise os_error(error, content) from error
+        raise store_error(error, content) from error
 
 
-class _Counted:
+class _HashingWriter:
     """Writes on, and knows what was written: of a pipe nobody can read that afterwards."""
 
     def __init__(self, on: IO[bytes]) -> None:
-        self._on, self._total, self._size = on, hashlib.sha256(), 0
+        self._target, self._digest, self._size = on, hashlib.sha256(), 0
 
     def write(self, piece: bytes) -> int:
-        self._total.update(piece)
+        self._digest.update(piece)
         self._size += memoryview(piece).nbytes
-        return self._on.write(piece)
+        return self._target.write(piece)
 
     def flush(self) -> None:
-        self._on.flush()
+        self._target.flush()
 
     @property
     def entry(self) -> Entry:
-        return Entry(self._total.hexdigest(), self._size)
+        return Entry(self._digest.hexdigest(), self._size)
 
 
 def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content], signature: bytes | None) -> Entry:
@@ -61,13 +61,13 @@ def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content
 
     The manifest comes first, so that a reader knows what must follow.
     """
-    head: dict[str, Content] = {NAME: manifest.text().encode()}
+    head: dict[str, Content] = {MANIFEST_FILE: manifest.text().encode()}
     if signature:
-        head[SIGNATURE] = signature
+        head[SIGNATURE_FILE] = signature
     try:
         with (
             named_file(path) as raw,
-            gzip.GzipFile("", "wb", 6, counted := _Counted(raw), mtime=0) as packed,
+            gzip.GzipFile("", "wb", 6, hashing_writer := _HashingWriter(raw), mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             for name, content in {**head, **dict(sorted(contents.items()))}.items():
@@ -78,7 +78,7 @@ def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content
             where=Where(path),
             remedy="name a file, where there is room and you may write: --output FILE",
         ) from error
-    return counted.entry
+    return hashing_writer.entry
 
 
 def _add(tar: tarfile.TarFile, name: str, content: Content) -> None:
@@ -94,7 +94,7 @@ def _add(tar: tarfile.TarFile, name: str, content: Content) -> None:
 
 
 @contextmanager
-def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
+def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
     try:
         with open_regular(archive) as opened, tarfile.open(fileobj=opened, mode="r|gz") as tar:
             yield tar
@@ -106,16 +106,16 @@ def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
         raise StoreError(f"{error.strerror or error}", where=Where(archive)) from error
 
 
-def _changed(archive: Path, message: str) -> StoreError:
+def _tampered_error(archive: Path, message: str) -> StoreError:
     return StoreError(
         f"the archive was changed: {message}", where=Where(archive), remedy="get it again; nothing of it was used"
     )
 
 
-def _member(tar: tarfile.TarFile, information: tarfile.TarInfo, archive: Path) -> IO[bytes]:
+def _open_member(tar: tarfile.TarFile, information: tarfile.TarInfo, archive: Path) -> IO[bytes]:
     stream = tar.extractfile(information) if information.isfile() else None
     if stream is None or not is_safe(information.name):
-        raise _changed(archive, f"{information.name!r} is not a plain file inside of it")
+        raise _tampered_error(archive, f"{information.name!r} is not a plain file inside of it")
     return stream
 
 
@@ -125,31 +125,31 @@ def unpack(archive: Path, into: Path) -> tuple[Manifest, str, bytes | None]:
     Returns the manifest, its text and its signature. Raises StoreError, naming the file, for one that is
     missing, added, longer, shorter or different; links, devices and paths that lead outside are refused.
     """
-    with _opened(archive) as tar:
+    with _open_tar(archive) as tar:
         members = iter(tar)
-        text = _head(tar, members, archive)
+        text = _read_manifest_text(tar, members, archive)
         manifest = read_manifest(text, archive)
         signature: bytes | None = None
-        left = dict(manifest.files)
+        expected = dict(manifest.files)
         _check_room(manifest, into, archive)
         for information in members:
-            stream = _member(tar, information, archive)
-            if information.name == SIGNATURE and signature is None:
-                signature = stream.read(_PIECE)
-            elif information.name in left:
-                _copy(stream, into / information.name, left.pop(information.name), archive, information.name)
+            stream = _open_member(tar, information, archive)
+            if information.name == SIGNATURE_FILE and signature is None:
+                signature = stream.read(_CHUNK_BYTES)
+            elif information.name in expected:
+                _copy(stream, into / information.name, expected.pop(information.name), archive, information.name)
             else:
-                raise _changed(archive, f"{information.name} is not in its manifest, or is in it twice")
-    if left:
-        raise _changed(archive, f"{next(iter(left))} is missing")
+                raise _tampered_error(archive, f"{information.name} is not in its manifest, or is in it twice")
+    if expected:
+        raise _tampered_error(archive, f"{next(iter(expected))} is missing")
     return manifest, text, signature
 
 
-def _head(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo], archive: Path) -> str:
-    first = next(members, None)
-    if first is None or first.name != NAME or first.size > _LONGEST_MANIFEST:
-        raise StoreError(f"no {NAME} at its beginning: not a pack of envmatrix", where=Where(archive))
-    return _member(tar, first, archive).read().decode(errors="replace")
+def _read_manifest_text(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo], archive: Path) -> str:
+    first_member = next(members, None)
+    if first_member is None or first_member.name != MANIFEST_FILE or first_member.size > _MAX_MANIFEST_BYTES:
+        raise StoreError(f"no {MANIFEST_FILE} at its beginning: not a pack of envmatrix", where=Where(archive))
+    return _open_member(tar, first_member, archive).read().decode(errors="replace")
 
 
 def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: str) -> None:
@@ -157,24 +157,26 @@ def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: st
     total, size = hashlib.sha256(), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
-        while piece := stream.read(_PIECE):
+        while piece := stream.read(_CHUNK_BYTES):
             size += len(piece)
             if size > entry.size:
-                raise _changed(archive, f"{name} is longer than its manifest says")
+                raise _tampered_error(archive, f"{name} is longer than its manifest says")
             total.update(piece)
             file.write(piece)
     if size != entry.size or total.hexdigest() != entry.sha256:
-        raise _changed(archive, f"{name} is not what its manifest says")
+        raise _tampered_error(archive, f"{name} is not what its manifest says")
     if entry.executable:
         target.chmod(target.stat().st_mode | 0o100)
-    os.utime(target, (int(EPOCH), int(EPOCH)))  # an image that is unpacked again is the file that a run began with
+    os.utime(
+        target, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH))
+    )  # an image that is unpacked again is the file that a run began with
 
 
 def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:
     """Refuse what promises more than the disk can take: a few zeros, packed, may fill any disk."""
-    needed, free = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
-    if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed > free:
+    needed_bytes, free_bytes = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
+    if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed_bytes > free_bytes:
         raise StoreError(
-            f"what is in it takes {needed / 2**20:.0f} MiB, and there are {free / 2**20:.0f} MiB free",
+            f"what is in it takes {needed_bytes / 2**20:.0f} MiB, and there are {free_bytes / 2**20:.0f} MiB free",
             where=Where(archive), remedy=f"free some space where {into.parent} is; nothing of it was used",
         )  # fmt: skip

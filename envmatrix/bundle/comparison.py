@@ -9,15 +9,15 @@ from envmatrix.errors import ExitCode, first_code
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.comparison import unchecked_works, weaker
+from envmatrix.stats.comparison import unchecked_work_cautions, flag_cautions
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements, read_measurements
-from envmatrix.stats.observed_host import seen_host
-from envmatrix.stats.replication import Replication, compare
-from envmatrix.stats.slow_phases import told_short
+from envmatrix.stats.observed_host import observed_host
+from envmatrix.stats.replication import Replication, compare_effects
+from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.system.host import Host
 
-_HOST = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "distribution", "hypervisor")
+_HOST_FIELDS = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "distribution", "hypervisor")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Difference:
     now: object
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what} was {_shown(self.then)}, is {_shown(self.now)}"
+        return f"{self.where}: {self.what} was {_value_text(self.then)}, is {_value_text(self.now)}"
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Reproduction:
     def gate(self, *, fail_undecided: bool = False) -> ExitCode:
         """Return the exit code: 7 for other work, 3 if an effect was not reproduced, 6 if ``fail_undecided`` asks."""
         answers = {item.answer for item in self.effects}
-        other = any(item.second and Flag.UNEQUAL_WORK in item.second.flags for item in self.effects)
+        has_other_work = any(item.second and Flag.UNEQUAL_WORK in item.second.flags for item in self.effects)
         return first_code(
-            ExitCode.OTHER_WORK if other else ExitCode.FINE,
+            ExitCode.OTHER_WORK if has_other_work else ExitCode.FINE,
             ExitCode.SOME_FAILED if "not reproduced" in answers else ExitCode.FINE,
             ExitCode.UNDECIDED if fail_undecided and "undecided" in answers else ExitCode.FINE,
         )
@@ -69,7 +69,7 @@ class Reproduction:
         }  # fmt: skip
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     text = "absent" if value is None else str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
@@ -86,101 +86,123 @@ def _effect_json(item: Replication) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _mappings(where: str, then: Mapping[str, object], now: Mapping[str, object]) -> Iterator[Difference]:
-    for key in dict.fromkeys((*then, *now)):
-        values = [list(v) if isinstance(v, tuple) else v for v in (then.get(key), now.get(key))]
+def _mapping_differences(
+    location: str, packed_values: Mapping[str, object], new_values: Mapping[str, object]
+) -> Iterator[Difference]:
+    for key in dict.fromkeys((*packed_values, *new_values)):
+        values = [list(v) if isinstance(v, tuple) else v for v in (packed_values.get(key), new_values.get(key))]
         if values[0] != values[1]:
-            yield Difference(where, key, *values)
+            yield Difference(location, key, *values)
 
 
 def image_differences(
-    first: Run, second: Run, packed: Mapping[str, Mapping[str, str]], built: Mapping[str, str]
+    packed_run: Run, new_run: Run, packed: Mapping[str, Mapping[str, str]], built: Mapping[str, str]
 ) -> list[Difference]:
     """List what differs in the bits of images. ``packed`` and ``built`` hold the sha256 of images that are files."""
-    found: list[Difference] = []
-    for key in dict.fromkeys((*first.images, *second.images)):
-        found += _mappings(f"image {key}", first.images.get(key, {}), second.images.get(key, {}))
+    differences: list[Difference] = []
+    for key in dict.fromkeys((*packed_run.images, *new_run.images)):
+        differences += _mapping_differences(f"image {key}", packed_run.images.get(key, {}), new_run.images.get(key, {}))
     for key, bits in packed.items():
         if built.get(key) != bits["sha256"]:
-            found.append(Difference(f"image {key}", "sha256 of its file", bits["sha256"], built.get(key)))
-    return found
+            differences.append(Difference(f"image {key}", "sha256 of its file", bits["sha256"], built.get(key)))
+    return differences
 
 
-def _set_by(environment: Environment | None) -> dict[str, object]:
+def _environment_settings(environment: Environment | None) -> dict[str, object]:
     """Return what an environment sets: its variables, and where and with what its processes start."""
     if environment is None:
         return {}
-    placed = {name: getattr(environment, name) for name in ("preload", "cpus", "memory_nodes", "cpu_quota")}
-    return {**environment.variables, **placed}
+    placement = {name: getattr(environment, name) for name in ("preload", "cpus", "memory_nodes", "cpu_quota")}
+    return {**environment.variables, **placement}
 
 
-def run_differences(first: Run, second: Run, hosts: Sequence[Host]) -> list[Difference]:
+def run_differences(packed_run: Run, new_run: Run, hosts: Sequence[Host]) -> list[Difference]:
     """List what differs in the machine, the benchmark and what environments set (templates fill per machine).
 
     ``hosts`` are those of both runs as their trials saw them; what nobody said of one is no difference.
     """
-    then, now = (asdict(host) for host in hosts)
-    known = [key for key in _HOST if None not in (then[key], now[key])]
-    found = [
-        *_mappings("host", *({key: host[key] for key in known} for host in (then, now))),
-        *_mappings("benchmark", {"digest": first.bench_digest}, {"digest": second.bench_digest}),
+    packed_host, new_host = (asdict(host) for host in hosts)
+    known_fields = [key for key in _HOST_FIELDS if None not in (packed_host[key], new_host[key])]
+    differences = [
+        *_mapping_differences("host", *({key: host[key] for key in known_fields} for host in (packed_host, new_host))),
+        *_mapping_differences("benchmark", {"digest": packed_run.bench_digest}, {"digest": new_run.bench_digest}),
     ]
-    for name, environment in first.environments.items():
-        found += _mappings(f"environment {name}", _set_by(environment), _set_by(second.environments.get(name)))
-    for arm, reason in second.skipped.items():
-        if arm not in first.skipped:
-            found.append(Difference(arm, "skipped here", None, reason))
-    return found
+    for name, environment in packed_run.environments.items():
+        differences += _mapping_differences(
+            f"environment {name}",
+            _environment_settings(environment),
+            _environment_settings(new_run.environments.get(name)),
+        )
+    for arm, reason in new_run.skipped.items():
+        if arm not in packed_run.skipped:
+            differences.append(Difference(arm, "skipped here", None, reason))
+    return differences
 
 
 def evidence_differences(first: Measurements, second: Measurements) -> list[Difference]:
     """List what the processes themselves saw differently, each once for all arms that agree on it."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    arms_by_difference: dict[tuple[str, str, str], list[str]] = {}
     for arm, facts in first.facts.items():
-        other = second.facts.get(arm)
-        if other is None or not other.outcomes["ok"] or not facts.outcomes["ok"]:
+        other_facts = second.facts.get(arm)
+        if other_facts is None or not other_facts.outcomes["ok"] or not facts.outcomes["ok"]:
             continue
-        for path in dict.fromkeys((*facts.evidence, *other.evidence)):
-            then, now = (" or ".join(sorted(one.evidence.get(path, {}))) or "nothing" for one in (facts, other))
-            if then != now:
-                found.setdefault((path, then, now), []).append(arm)
-    return [Difference(f"evidence of {_many(arms)}", path, then, now) for (path, then, now), arms in found.items()]
+        for path in dict.fromkeys((*facts.evidence, *other_facts.evidence)):
+            packed_text, new_text = (
+                " or ".join(sorted(side.evidence.get(path, {}))) or "nothing" for side in (facts, other_facts)
+            )
+            if packed_text != new_text:
+                arms_by_difference.setdefault((path, packed_text, new_text), []).append(arm)
+    return [
+        Difference(f"evidence of {_arms_text(arms)}", path, packed_text, new_text)
+        for (path, packed_text, new_text), arms in arms_by_difference.items()
+    ]
 
 
-def _many(arms: Sequence[str]) -> str:
+def _arms_text(arms: Sequence[str]) -> str:
     return arms[0] if len(arms) == 1 else f"{len(arms)} arms"
 
 
-def reproduction(
+def compare_reproduction(
     folders: tuple[RunFolder, RunFolder],
     packed: Mapping[str, Mapping[str, str]],
     built: Mapping[str, str],
     tolerance: float,
 ) -> Reproduction:
     """Compare a packed run with the one that was made here from it."""
-    first, second = (folder.load() for folder in folders)
-    then, now = (read_measurements(folder, run.plan) for folder, run in zip(folders, (first, second), strict=True))
+    packed_run, new_run = (folder.load() for folder in folders)
+    packed_measurements, new_measurements = (
+        read_measurements(folder, run.plan) for folder, run in zip(folders, (packed_run, new_run), strict=True)
+    )
     analyses = [
-        estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
-        for run, measured in ((first, then), (second, now))
+        estimate(run.plan, measurements, workloads=run.workloads, environments=run.environments, metrics=())
+        for run, measurements in ((packed_run, packed_measurements), (new_run, new_measurements))
     ]
     differences = [
-        *image_differences(first, second, packed, built),
-        *run_differences(first, second, [seen_host(first.host, then), seen_host(second.host, now)]),
-        *evidence_differences(then, now),
+        *image_differences(packed_run, new_run, packed, built),
+        *run_differences(
+            packed_run,
+            new_run,
+            [observed_host(packed_run.host, packed_measurements), observed_host(new_run.host, new_measurements)],
+        ),
+        *evidence_differences(packed_measurements, new_measurements),
     ]
-    effects = compare(analyses[0], analyses[1], tolerance)
-    short = [(run.name, told_short(one.apart)) for run, one in ((first, then), (second, now))]
+    effects = compare_effects(analyses[0], analyses[1], tolerance)
+    short = [
+        (run.name, short_run_note(side_measurements.apart))
+        for run, side_measurements in ((packed_run, packed_measurements), (new_run, new_measurements))
+    ]
     cautions = [f"{name}: {text}" for name, text in short if text and any(item.low for item in effects)]
-    for run, seen, analysis in zip((first, second), (then, now), analyses, strict=True):
-        cautions += [f"{run.name}: {text}" for text in _weaker(run, seen, analysis)]
-    return Reproduction(first, second, tuple(differences), effects, tolerance, tuple(cautions))
+    for run, run_measurements, analysis in zip(
+        (packed_run, new_run), (packed_measurements, new_measurements), analyses, strict=True
+    ):
+        cautions += [f"{run.name}: {text}" for text in _effect_cautions(run, run_measurements, analysis)]
+    return Reproduction(packed_run, new_run, tuple(differences), effects, tolerance, tuple(cautions))
 
 
-def _weaker(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[str]:
+def _effect_cautions(run: Run, measurements: Measurements, analysis: Analysis) -> Iterator[str]:
     """Yield what a run's own tables say against its effects."""
     for effect in analysis.primary_effects():
         if Flag.UNEQUAL_WORK in effect.flags:
             yield f"{effect.arm} did not do the work of its reference: {'; '.join(effect.notes)}"
-    yield from weaker(analysis, (effect.arm for effect in analysis.primary_effects()))
-    yield from unchecked_works(run, measured, (effect.workload for effect in analysis.primary_effects()))
+    yield from flag_cautions(analysis, (effect.arm for effect in analysis.primary_effects()))
+    yield from unchecked_work_cautions(run, measurements, (effect.workload for effect in analysis.primary_effects()))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache
 from envmatrix.build.file_listing import listing_file
-from envmatrix.bundle.archive import Content, entry_of
+from envmatrix.bundle.archive import Content, make_entry
 from envmatrix.bundle.images import image_name
 from envmatrix.bundle.manifest import Entry, Manifest
-from envmatrix.bundle.programs import FOLDER
+from envmatrix.bundle.programs import PROGRAM_FOLDER
 from envmatrix.engines.base import HasBills
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import report_files
@@ -23,12 +23,12 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.version import __version__
 
 #: Folders of a checkout that hold definitions and bills of material, as far as they are there.
-_DEFINITIONS = ("containers",)
-_LARGEST_DEFINITION = 16 * 2**20
-_SKIPPED = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
+_DEFINITION_FOLDERS = ("containers",)
+_MAX_DEFINITION_BYTES = 16 * 2**20
+_SKIPPED_SUFFIXES = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
 
 
-def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str, Content]:
+def collect_files(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str, Content]:
     """Return the files of a pack by name: results, matrix, locks and definitions, SBOMs, and bench/ itself."""
     if not exists(folder.trials_file):
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
@@ -37,56 +37,56 @@ def collect(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str,
             f"run {run.name} compares two matrices, and a pack holds one",
             remedy="pack a run of one of them; its folder, copied as it is, holds both",
         )
-    found: dict[str, Content] = {"matrix.yaml": folder.names.matrix(folder.matrix()).encode()}
+    contents: dict[str, Content] = {"matrix.yaml": folder.names.matrix(folder.matrix()).encode()}
     for name in ("run.json", "history.jsonl", "trials.jsonl", "looks.jsonl", *report_files(silent)):
         if exists(folder.path / name):
-            found[f"run/{name}"] = folder.path / name
-    found |= _tree(bench, "bench")
-    for name in _DEFINITIONS:
-        found |= _tree(matrix.resolve().parent / name, name)
-    return found
+            contents[f"run/{name}"] = folder.path / name
+    contents |= _folder_files(bench, "bench")
+    for name in _DEFINITION_FOLDERS:
+        contents |= _folder_files(matrix.resolve().parent / name, name)
+    return contents
 
 
-def _tree(folder: Path, name: str) -> dict[str, Content]:
+def _folder_files(folder: Path, name: str) -> dict[str, Content]:
     files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()) if folder.is_dir() else ()
     return {
         f"{name}/{path.relative_to(folder).as_posix()}": path
         for path in files
-        if path.suffix not in _SKIPPED and "__pycache__" not in path.parts
-        and path.stat().st_size <= _LARGEST_DEFINITION
+        if path.suffix not in _SKIPPED_SUFFIXES and "__pycache__" not in path.parts
+        and path.stat().st_size <= _MAX_DEFINITION_BYTES
     }  # fmt: skip
 
 
-def bills(experiment: Experiment) -> dict[str, Content]:
+def sbom_contents(experiment: Experiment) -> dict[str, Content]:
     """Return the bills of material of the images, from the engines that write them."""
-    found: dict[str, Content] = {}
+    sboms: dict[str, Content] = {}
     for (image, engine), prepared in experiment.prepared.items():
-        known = experiment.engines[engine]
-        if isinstance(known, HasBills) and (path := known.bill_file(prepared)).is_file():
-            found[f"sbom/{image}@{engine}.json"] = path
-    return found
+        builder = experiment.engines[engine]
+        if isinstance(builder, HasBills) and (path := builder.bill_file(prepared)).is_file():
+            sboms[f"sbom/{image}@{engine}.json"] = path
+    return sboms
 
 
-def listings(experiment: Experiment, cache: Cache) -> dict[str, Content]:
+def file_listing_contents(experiment: Experiment, cache: Cache) -> dict[str, Content]:
     """Return the listings of the images' files: with them a reproduction says which files differ."""
-    digests = {done.facts.get("files_digest") for done in experiment.prepared.values()}
+    digests = {prepared.facts.get("files_digest") for prepared in experiment.prepared.values()}
     files = [listing_file(cache, digest) for digest in digests if digest]
     return {f"listings/{file.name}": file for file in files if file.is_file()}
 
 
-def _entry(name: str, content: Content) -> Entry:
+def _file_entry(name: str, content: Content) -> Entry:
     """Return the entry of a file; of a program's own files it says which can be started."""
-    own = isinstance(content, Path) and name.startswith(f"{FOLDER}/")
-    return replace(entry_of(content), executable=own and os.access(str(content), os.X_OK))
+    is_own_program = isinstance(content, Path) and name.startswith(f"{PROGRAM_FOLDER}/")
+    return replace(make_entry(content), executable=is_own_program and os.access(str(content), os.X_OK))
 
 
 def make_manifest(
-    run: Run, contents: Mapping[str, Content], images: Mapping[str, Path], left: Sequence[str] = ()
+    run: Run, contents: Mapping[str, Content], images: Mapping[str, Path], left_out: Sequence[str] = ()
 ) -> Manifest:
     """Make the manifest; an image that is not among the contents is named by its digest alone."""
-    files = {name: _entry(name, content) for name, content in contents.items()}
+    files = {name: _file_entry(name, content) for name, content in contents.items()}
     bits = {}
     for key, path in images.items():
         name = image_name(key, path)
-        bits[key] = {"sha256": entry_of(path).sha256, **({"file": name} if name in contents else {})}
-    return Manifest(run.name, run.created, __version__, files, bits, tuple(left))
+        bits[key] = {"sha256": make_entry(path).sha256, **({"file": name} if name in contents else {})}
+    return Manifest(run.name, run.created, __version__, files, bits, tuple(left_out))

@@ -11,7 +11,7 @@ from envmatrix.build.cache import file_stamp
 from envmatrix.bundle.archive import Content
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared
-from envmatrix.engines.build_record import prepared_from, recorded
+from envmatrix.engines.build_record import prepared_from, prepared_fields
 from envmatrix.engines.catalog import ENGINES, find_engine
 from envmatrix.errors import StoreError, Where
 from envmatrix.system.regular_files import read_bytes
@@ -21,12 +21,12 @@ Images = Mapping[tuple[str, str], Prepared]
 
 def image_files(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Path]:
     """Return the images that are single files (SIF, squashfs) as 'image@engine' -> file."""
-    found = {}
-    for (image, name), done in prepared.items():
+    files = {}
+    for (image, name), image_prepared in prepared.items():
         engine = engines[name]
-        if isinstance(engine, HasImageFiles) and (file := engine.image_file(done)).is_file():
-            found[f"{image}@{name}"] = file
-    return found
+        if isinstance(engine, HasImageFiles) and (file := engine.image_file(image_prepared)).is_file():
+            files[f"{image}@{name}"] = file
+    return files
 
 
 def image_name(key: str, path: Path) -> str:
@@ -34,26 +34,26 @@ def image_name(key: str, path: Path) -> str:
     return f"images/{key.replace('/', '_')}{path.suffix}"
 
 
-def packed_images(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Content]:
+def image_contents(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Content]:
     """Return the image files by name, each with a document that says how it is started."""
-    found: dict[str, Content] = {}
+    contents: dict[str, Content] = {}
     for key, path in image_files(engines, prepared).items():
         image, _, engine = key.rpartition("@")
         name = image_name(key, path)
-        found[name] = path
-        body = recorded(replace(prepared[image, engine], reference=name, stamp=""))
-        found[f"{name}.json"] = (json.dumps(body, indent=1) + "\n").encode()
-    return found
+        contents[name] = path
+        body = prepared_fields(replace(prepared[image, engine], reference=name, stamp=""))
+        contents[f"{name}.json"] = (json.dumps(body, indent=1) + "\n").encode()
+    return contents
 
 
-def given_images(manifest: Manifest, folder: Path) -> dict[tuple[str, str], Prepared]:
+def load_packed_images(manifest: Manifest, folder: Path) -> dict[tuple[str, str], Prepared]:
     """Return the images that came with a pack unpacked into ``folder``, ready to start."""
-    found = {}
+    images = {}
     for key, bits in manifest.images.items():
         image, _, engine = key.rpartition("@")
         if "file" in bits and _starts_packed(engine):
-            found[image, engine] = _given(folder, bits["file"], image, engine)
-    return found
+            images[image, engine] = _load_packed_image(folder, bits["file"], image, engine)
+    return images
 
 
 def _starts_packed(name: str) -> bool:
@@ -61,7 +61,7 @@ def _starts_packed(name: str) -> bool:
     return isinstance(engine, HasImageFiles) and engine.starts_packed
 
 
-def _given(folder: Path, name: str, image: str, engine: str) -> Prepared:
+def _load_packed_image(folder: Path, name: str, image: str, engine: str) -> Prepared:
     file = folder / f"{name}.json"
     try:
         body: object = json.loads(read_bytes(file).decode())

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from envmatrix.errors import StoreError, Where, where_in
-from envmatrix.results.json_text import mistake
+from envmatrix.results.json_text import json_error
 
 SCHEMA = 1
-NAME = "manifest.json"
-SIGNATURE = "manifest.json.sig"
+MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = "manifest.json.sig"
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ def read_manifest(text: str, archive: Path) -> Manifest:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        said, position = mistake(text, error)
-        where = where_in(Path(NAME), text, position)
-        raise _refused(archive, f"{where}: not readable as JSON: {said}") from error
+        message, position = json_error(text, error)
+        location = where_in(Path(MANIFEST_FILE), text, position)
+        raise _manifest_error(archive, f"{location}: not readable as JSON: {message}") from error
     schema = body.get("schema") if isinstance(body, dict) else None
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         raise StoreError(
@@ -69,21 +69,21 @@ def read_manifest(text: str, archive: Path) -> Manifest:
             where=Where(archive), remedy="upgrade envmatrix; the archive was left as it is",
         )  # fmt: skip
     if not isinstance(schema, int) or schema < 1:
-        raise _refused(archive, f"{NAME} has no schema number")
+        raise _manifest_error(archive, f"{MANIFEST_FILE} has no schema number")
     try:
         files = {name: _entry(item) for name, item in body["files"].items()}
         images = {key: {k: str(v) for k, v in value.items()} for key, value in body.get("images", {}).items()}
         manifest = Manifest(str(body["run"]), str(body["created"]), str(body.get("envmatrix", "")), files, images,
                             tuple(map(str, body.get("left_out", ()))))  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _refused(archive, f"{NAME} is no manifest that envmatrix wrote ({error})") from error
-    bad = next((name for name in files if not is_safe(name)), None)
-    if bad is not None:
-        raise _refused(archive, f"{bad!r} would be written outside of the folder")
+        raise _manifest_error(archive, f"{MANIFEST_FILE} is no manifest that envmatrix wrote ({error})") from error
+    unsafe_name = next((name for name in files if not is_safe(name)), None)
+    if unsafe_name is not None:
+        raise _manifest_error(archive, f"{unsafe_name!r} would be written outside of the folder")
     packed = [bits["file"] for bits in images.values() if "file" in bits]
-    absent = next((name for name in packed if name not in files), None)
-    if absent is not None:
-        raise _refused(archive, f"image {absent!r} is not among its files")
+    missing_name = next((name for name in packed if name not in files), None)
+    if missing_name is not None:
+        raise _manifest_error(archive, f"image {missing_name!r} is not among its files")
     return manifest
 
 
@@ -94,11 +94,11 @@ def _entry(item: Mapping[str, object]) -> Entry:
 def is_safe(name: str) -> bool:
     """Whether a name is a plain relative path that stays inside the folder it is unpacked into."""
     path = PurePosixPath(name)
-    plain = bool(name) and not path.is_absolute() and str(path) == name and "\\" not in name
-    return plain and not any(part in ("..", ".") for part in path.parts) and all(ord(c) >= 32 for c in name)
+    is_plain = bool(name) and not path.is_absolute() and str(path) == name and "\\" not in name
+    return is_plain and not any(part in ("..", ".") for part in path.parts) and all(ord(c) >= 32 for c in name)
 
 
-def _refused(archive: Path, message: str) -> StoreError:
+def _manifest_error(archive: Path, message: str) -> StoreError:
     return StoreError(message, where=Where(archive), remedy="get the archive again; nothing of it was used")
 
 
@@ -107,7 +107,7 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def summary_of(manifest: Manifest) -> dict[str, object]:
+def manifest_summary(manifest: Manifest) -> dict[str, object]:
     """Return what a program wants to know of a pack."""
     return {
         "run": manifest.run, "created": manifest.created, "envmatrix": manifest.envmatrix,

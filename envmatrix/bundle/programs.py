@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.modules import load
+from envmatrix.build.modules import load_modules
 from envmatrix.bundle.archive import Content
 from envmatrix.bundle.manifest import is_safe
 from envmatrix.engines.catalog import find_engine
@@ -16,55 +16,58 @@ from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.results import Run
-from envmatrix.system.shared_files import exists, settled
+from envmatrix.system.shared_files import exists, read_with_retry
 
 #: All programs of a pack together, in bytes, unless it is said otherwise.
-MOST_BYTES = 64 * 2**20
-FOLDER = "program"
+DEFAULT_MAX_BYTES = 64 * 2**20
+PROGRAM_FOLDER = "program"
 
 
-def packed_programs(run: Run, most: int = MOST_BYTES) -> dict[str, Content]:
+def collect_programs(run: Run, most: int = DEFAULT_MAX_BYTES) -> dict[str, Content]:
     """Return the files of a run's programs by their names in the pack, each the one that the run began with.
 
     An InputError names one that is gone or was edited since, and says when all are larger than ``most``; 0 packs none.
     """
-    found: dict[str, Content] = {}
+    contents: dict[str, Content] = {}
     for name, files in run.programs.items() if most else ():
         root = Path(run.workloads[name].files or "")
         for file, digest in files.items():
-            _check_same(name, root / file, digest)
-            key = f"{FOLDER}/{name}/{file}"
+            _check_unchanged(name, root / file, digest)
+            key = f"{PROGRAM_FOLDER}/{name}/{file}"
             if not is_safe(key):
                 raise InputError(f"workload {name!r}: a pack can hold no file called {file!r}", remedy="rename it")
-            found[key] = root / file
-    size = sum(path.stat().st_size for path in found.values() if isinstance(path, Path))
+            contents[key] = root / file
+    size = sum(path.stat().st_size for path in contents.values() if isinstance(path, Path))
     if size > most:
         raise InputError(
             f"the run's own programs have {size / 2**20:.1f} MiB, more than {most / 2**20:.1f} MiB",
             remedy=f"`envmatrix pack {run.name} --programs SIZE` with a larger SIZE, or `--programs none` without them",
         )
-    return found
+    return contents
 
 
-def _check_same(name: str, file: Path, digest: str) -> None:
-    if not _is_same(file, digest):
+def _check_unchanged(name: str, file: Path, digest: str) -> None:
+    if not _has_digest(file, digest):
         raise InputError(
             f"workload {name!r}: {file} is no longer what the run began with",
             remedy="put it back, or pack without programs: `--programs none`",
         )
 
 
-def _is_same(file: Path, digest: str) -> bool:
-    return f"sha256:{settled(lambda: file_digest(file), file)}" == digest
+def _has_digest(file: Path, digest: str) -> bool:
+    return f"sha256:{read_with_retry(lambda: file_digest(file), file)}" == digest
 
 
-def left_out(run: Run, packed: Mapping[str, Content]) -> list[str]:
+def not_packed_texts(run: Run, packed: Mapping[str, Content]) -> list[str]:
     """Return, each as a sentence, what this run needs and its pack does not hold."""
-    return [*_interpreters(run), *(said for name in run.workloads for said in _not_packed(run, name, packed))]
+    return [
+        *_requirement_texts(run),
+        *(text for name in run.workloads for text in _unpacked_program_texts(run, name, packed)),
+    ]
 
 
-def _interpreters(run: Run) -> Iterator[str]:
-    for python in sorted(_wanted_interpreters(run)):
+def _requirement_texts(run: Run) -> Iterator[str]:
+    for python in sorted(_required_interpreters(run)):
         yield f"interpreter {python} is not packed: it must be there where the run is reproduced, with what it imports"
 
     for name in sorted({name for entry in run.environments.values() for name in entry.image.modules}):
@@ -74,84 +77,88 @@ def _interpreters(run: Run) -> Iterator[str]:
         yield f"the conda packages {', '.join(names)} are not packed: they are solved where the run is reproduced"
 
 
-def _wanted_interpreters(run: Run) -> set[str]:
-    found = (entry.image for entry in run.environments.values())
-    return {image.interpreter for image in found if image.interpreter and not image.modules}
+def _required_interpreters(run: Run) -> set[str]:
+    images = (entry.image for entry in run.environments.values())
+    return {image.interpreter for image in images if image.interpreter and not image.modules}
 
 
-def _not_packed(run: Run, name: str, packed: Mapping[str, Content]) -> Iterator[str]:
+def _unpacked_program_texts(run: Run, name: str, packed: Mapping[str, Content]) -> Iterator[str]:
     workload = run.workloads[name]
     if not workload.command:
         return
-    if name in run.programs and not any(key.startswith(f"{FOLDER}/{name}/") for key in packed):
+    if name in run.programs and not any(key.startswith(f"{PROGRAM_FOLDER}/{name}/") for key in packed):
         yield f"workload {name!r}: its program is not packed"
         return
-    for word in outside(workload):
+    for word in outside_words(workload):
         yield f"workload {name!r}: {word} is not packed"
-    there = {PurePosixPath(file).parts[0] for file in run.programs.get(name, {})}
-    more = sorted(set(_entries(Path(workload.files or ""))) - there - {"__pycache__"})
-    if more:
-        shown = ", ".join(more[:4]) + (f" and {len(more) - 4} more" if len(more) > 4 else "")
-        yield f"workload {name!r}: of its folder {shown} are not packed: neither Python files nor named by its command"
+    packed_names = {PurePosixPath(file).parts[0] for file in run.programs.get(name, {})}
+    other_entries = sorted(set(_entries(Path(workload.files or ""))) - packed_names - {"__pycache__"})
+    if other_entries:
+        listed = ", ".join(other_entries[:4]) + (
+            f" and {len(other_entries) - 4} more" if len(other_entries) > 4 else ""
+        )
+        yield f"workload {name!r}: of its folder {listed} are not packed: neither Python files nor named by its command"
 
 
 def _entries(folder: Path) -> list[str]:
-    return settled(lambda: [entry.name for entry in os.scandir(folder)], folder) or []
+    return read_with_retry(lambda: [entry.name for entry in os.scandir(folder)], folder) or []
 
 
-def outside(workload: Workload) -> list[str]:
+def outside_words(workload: Workload) -> list[str]:
     """Return the words of a command that name something outside of the program's folder."""
     return [word for word in workload.command if PurePath(word).is_absolute() or ".." in PurePath(word).parts]
 
 
-def with_programs(matrix: Matrix, folder: Path) -> Matrix:
+def use_packed_programs(matrix: Matrix, folder: Path) -> Matrix:
     """Return the matrix of a pack unpacked into ``folder``, its programs those that came with it."""
-    placed = {
-        name: workload.model_copy(update={"files": str((folder / FOLDER / name).resolve())})
+    workloads = {
+        name: workload.model_copy(update={"files": str((folder / PROGRAM_FOLDER / name).resolve())})
         for name, workload in matrix.workloads.items()
-        if workload.command and (folder / FOLDER / name).is_dir()
+        if workload.command and (folder / PROGRAM_FOLDER / name).is_dir()
     }
-    return matrix.model_copy(update={"workloads": {**matrix.workloads, **placed}})
+    return matrix.model_copy(update={"workloads": {**matrix.workloads, **workloads}})
 
 
-def given_programs(matrix: Matrix, run: Run, given: Mapping[str, Path]) -> Matrix:
+def use_local_programs(matrix: Matrix, run: Run, folders: Mapping[str, Path]) -> Matrix:
     """Return the matrix with the folders in which this machine has its programs; an InputError names what is not so."""
-    for name, folder in given.items():
+    for name, folder in folders.items():
         if name not in run.workloads or not run.workloads[name].command:
-            raise InputError(f"the packed run has no program {name!r}", remedy=f"it has: {', '.join(_programs(run))}")
+            raise InputError(
+                f"the packed run has no program {name!r}", remedy=f"it has: {', '.join(_program_names(run))}"
+            )
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder} for the program of workload {name!r}")
-    placed = {
+    workloads = {
         name: matrix.workloads[name].model_copy(update={"files": str(folder.resolve())})
-        for name, folder in given.items()
+        for name, folder in folders.items()
     }
-    return matrix.model_copy(update={"workloads": {**matrix.workloads, **placed}})
+    return matrix.model_copy(update={"workloads": {**matrix.workloads, **workloads}})
 
 
-def _programs(run: Run) -> list[str]:
+def _program_names(run: Run) -> list[str]:
     return [name for name, workload in run.workloads.items() if workload.command] or ["none"]
 
 
-def check_there(matrix: Matrix, run: Run, home: Path) -> None:
+def check_requirements_present(matrix: Matrix, run: Run, home: Path) -> None:
     """Raise, before anything is fetched, for what the pack does not hold and this machine lacks.
 
     Those are interpreters, the files of a program that the run began with, and, with an engine on the host's own
     files, those outside of its folder that a command names (in a container they are the container's).
     """
-    for python in sorted(_wanted_interpreters(run)):
+    for python in sorted(_required_interpreters(run)):
         if shutil.which(Path(python).expanduser()) is None:
             raise InputError(
                 f"the packed run uses the interpreter {python}, which was not packed and is not here",
                 remedy="install it there, with what it imports",
             )
     for names in {entry.image.modules for entry in run.environments.values()} - {()}:
-        load(names)
-    for name in _programs(run) if run.workloads else ():
+        load_modules(names)
+    for name in _program_names(run) if run.workloads else ():
         if name in matrix.workloads and matrix.workloads[name].command:
-            _check_program(matrix.workloads[name], run, home)
+            _check_program_files(matrix.workloads[name], run, home)
 
 
-def _check_program(workload: Workload, run: Run, home: Path) -> None:
+def _check_program_files(workload: Workload, run: Run, home: Path) -> None:
     root = (home / (workload.files or ".")).resolve()
     remedy = f"say where this machine has it: `--program {workload.name}=FOLDER`"
     for file, digest in run.programs.get(workload.name, {}).items():
@@ -159,11 +166,11 @@ def _check_program(workload: Workload, run: Run, home: Path) -> None:
             raise InputError(
                 f"workload {workload.name!r}: {root / file} was not packed and is not there", remedy=remedy
             )
-        if not _is_same(root / file, digest):
+        if not _has_digest(root / file, digest):
             raise InputError(f"workload {workload.name!r}: {root / file} is not what the run ran", remedy=remedy)
     engines = {arm.engine for arm in run.arms if arm.workload == workload.name}
-    of_host = any(find_engine(engine).shares_files for engine in engines)
-    for word in outside(workload) if of_host else ():
+    uses_host_files = any(find_engine(engine).shares_files for engine in engines)
+    for word in outside_words(workload) if uses_host_files else ():
         if not exists(root / word):
             raise StoreError(
                 f"workload {workload.name!r}: its command names {word}, which was not packed and is not here",

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, file_digest, remove_tree
-from envmatrix.build.file_listing import keep_listing
+from envmatrix.build.file_listing import store_listing
 from envmatrix.bundle.archive import unpack
-from envmatrix.bundle.images import given_images, image_files
+from envmatrix.bundle.images import load_packed_images, image_files
 from envmatrix.bundle.manifest import Manifest
-from envmatrix.bundle.programs import check_there, given_programs, with_programs
-from envmatrix.bundle.signature import verify
+from envmatrix.bundle.programs import check_requirements_present, use_local_programs, use_packed_programs
+from envmatrix.bundle.signature import verify_signature
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
 from envmatrix.matrix.parse import parse
 from envmatrix.results import Run, RunFolder
-from envmatrix.results.anonymize import names_here
-from envmatrix.results.run import Asked
+from envmatrix.results.anonymize import local_anonymizer
+from envmatrix.results.run import LauncherOptions
 from envmatrix.system import project
 from envmatrix.system.atomic_files import read_text
 from envmatrix.system.bench_options import folder_digest
@@ -29,14 +29,14 @@ from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
 from envmatrix.trials.comparison_sides import Side
-from envmatrix.trials.experiment import Experiment, begin
+from envmatrix.trials.experiment import Experiment, create_experiment
 
 #: Says which machine the trials of a design will run on (None: this one).
-Place = Callable[[Matrix, Design, tuple[str, ...], Asked], Host | None]
+HostFinder = Callable[[Matrix, Design, tuple[str, ...], LauncherOptions], Host | None]
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedPack:
     """A verified pack, unpacked into ``folder``. ``signed`` says in one line who vouches for it."""
 
     manifest: Manifest
@@ -49,13 +49,13 @@ class Opened:
         return RunFolder(self.folder / "run")
 
 
-def open_pack(archive: Path, into: Path, signers: Path | None) -> Opened:
+def open_pack(archive: Path, into: Path, signers: Path | None) -> OpenedPack:
     """Verify an archive and unpack it into ``into``, which is replaced only when everything is as promised."""
     into.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))
     try:
         manifest, text, signature = unpack(archive, temporary)
-        signed = verify(text, signature, signers, archive)
+        signed = verify_signature(text, signature, signers, archive)
         run = RunFolder(temporary / "run").load()
         if folder_digest(temporary / "bench") != run.bench_digest:
             raise StoreError("the benchmark in it is not the one its run used", where=Where(archive))
@@ -63,12 +63,12 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> Opened:
         temporary.rename(into)
     finally:
         remove_tree(temporary)
-    return Opened(manifest, into, signed)
+    return OpenedPack(manifest, into, signed)
 
 
-def begin_again(
-    pack: Opened, results: Path, progress: ProgressCallback, place: Place, *,
-    launcher: str, asked: Asked, rebuild: bool, programs: Mapping[str, Path],
+def begin_packed_run(
+    pack: OpenedPack, results: Path, progress: ProgressCallback, place: HostFinder, *,
+    launcher: str, asked: LauncherOptions, rebuild: bool, programs: Mapping[str, Path],
 ) -> Experiment:  # fmt: skip
     """Begin the plan of a pack again, with its seed, in its environments.
 
@@ -81,21 +81,21 @@ def begin_again(
     built.
     """
     run = pack.run.load()
-    matrix = with_programs(parse(_matrix_here(pack), pack.folder / "matrix.yaml"), pack.folder)
-    matrix = given_programs(matrix, run, programs)
-    check_there(matrix, pack.run.load_here(), pack.folder)
+    matrix = use_packed_programs(parse(_local_matrix_text(pack), pack.folder / "matrix.yaml"), pack.folder)
+    matrix = use_local_programs(matrix, run, programs)
+    check_requirements_present(matrix, pack.run.load_for_resume(), pack.folder)
     engines = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     design = packed_design(run, pack.run.run_file)
     asked = {**(run.launcher_options if run.launcher == launcher else {}), **asked}
     host = place(matrix, design, engines, asked)
-    given = {} if rebuild else given_images(pack.manifest, pack.folder)
+    supplied_images = {} if rebuild else load_packed_images(pack.manifest, pack.folder)
     for file in sorted((pack.folder / "listings").glob("*.txt")):
-        keep_listing(Cache(project.cache_folder()), read_bytes(file).decode(errors="replace"))
-    for (image, engine), prepared in given.items():
+        store_listing(Cache(project.cache_folder()), read_bytes(file).decode(errors="replace"))
+    for (image, engine), prepared in supplied_images.items():
         progress(f"image {image} on {engine}: {prepared.reference}, as it was packed")
-    return begin(
+    return create_experiment(
         matrix, design, engines, results, progress, tuple(sys.argv[1:]), launcher, host, launcher_options=asked,
-        bench=pack.folder / "bench", given=given, sides=(Side(None, matrix, run=None if rebuild else run),),
+        bench=pack.folder / "bench", given=supplied_images, sides=(Side(None, matrix, run=None if rebuild else run),),
     )  # fmt: skip
 
 
@@ -106,17 +106,17 @@ def packed_design(run: Run, file: Path) -> Design:
     return run.design
 
 
-def built_images(experiment: Experiment) -> Mapping[str, str]:
+def built_image_digests(experiment: Experiment) -> Mapping[str, str]:
     """Return 'image@engine' -> sha256 of every image built here that is one file."""
     return {key: file_digest(path) for key, path in image_files(experiment.engines, experiment.prepared).items()}
 
 
-def was_begun_from(pack: Opened, folder: RunFolder) -> bool:
+def is_run_of_pack(pack: OpenedPack, folder: RunFolder) -> bool:
     """Whether a run was made with the matrix and the benchmark of a pack."""
     same_bench = folder.load().bench_digest == pack.run.load().bench_digest
-    return same_bench and folder.names.real(folder.matrix()) == _matrix_here(pack)
+    return same_bench and folder.names.real(folder.matrix()) == _local_matrix_text(pack)
 
 
-def _matrix_here(pack: Opened) -> str:
+def _local_matrix_text(pack: OpenedPack) -> str:
     """Return the matrix of a pack with this user's folders where it says {home} and {cache}."""
-    return str(names_here().real(read_text(pack.folder / "matrix.yaml")))
+    return str(local_anonymizer().real(read_text(pack.folder / "matrix.yaml")))

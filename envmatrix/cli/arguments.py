@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli.grammar import Parser, duration, one_name, percentage, some_text, whole
+from envmatrix.cli.grammar import Parser, duration, one_name, percentage, nonempty_text, whole_number
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 from envmatrix.errors import InputError
 
@@ -33,7 +33,7 @@ def add_results(parser: Parser) -> None:
 def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:
     """Add --output, which ``--out`` was in some commands."""
     parser.add_argument("--output", type=Path, default=default, metavar=metavar, help=text)
-    parser.formerly("--out", f"--output {metavar}")
+    parser.declare_renamed("--out", f"--output {metavar}")
 
 
 def add_run(parser: Parser) -> None:
@@ -48,8 +48,8 @@ def add_environment(parser: Parser) -> None:
 
 def add_engine(parser: Parser, *, of_run: bool = False) -> None:
     """Add --engine where one engine is used; ``of_run``: an environment of a run has that of the run."""
-    known = f"{', '.join(ENGINES.names())} or {AUTO}"
-    text = f"the engine: {known} (default: {'that of the run, else ' if of_run else ''}{DEFAULT})"
+    engine_names = f"{', '.join(ENGINES.names())} or {AUTO}"
+    text = f"the engine: {engine_names} (default: {'that of the run, else ' if of_run else ''}{DEFAULT})"
     parser.add_argument("--engine", type=one_name, default=None if of_run else DEFAULT, metavar="NAME", help=text)
 
 
@@ -66,14 +66,14 @@ def add_chosen(parser: Parser) -> None:
     add_engine(parser, of_run=True)
 
 
-def chosen(options: argparse.Namespace) -> Session:
+def open_chosen_environment(options: argparse.Namespace) -> Session:
     """Prepare the environment that the options of ``add_chosen`` name."""
     from envmatrix.api.chosen import open_environment
-    from envmatrix.cli.common import say_to_stderr
+    from envmatrix.cli.common import print_progress
 
     return open_environment(
         options.environment, engine=options.engine, matrix=options.matrix, run=options.of_run,
-        results=options.results, progress=say_to_stderr,
+        results=options.results, progress=print_progress,
     )  # fmt: skip
 
 
@@ -82,18 +82,18 @@ def add_design(parser: Parser) -> None:
     parser.add_argument(
         "design", nargs="?", type=one_name, default="default", metavar="DESIGN", help="the design (default: default)"
     )
-    parser.formerly("--design", "the design as a word of its own: DESIGN")
+    parser.declare_renamed("--design", "the design as a word of its own: DESIGN")
     add_matrix(parser)
     parser.add_list(
         "--engine", "NAME", f"the engines: {', '.join(ENGINES.names())} or {AUTO} (default: the design's)", spaced=False
     )
     parser.add_list("--environments", "ENV", "only these, and the baseline: a,b or given again")
     parser.add_list("--workloads", "NAME", "only these: a,b or given again")
-    parser.add_argument("--seed", type=whole(0), metavar="N", help="seed of the random order")
+    parser.add_argument("--seed", type=whole_number(0), metavar="N", help="seed of the random order")
     add_budget(parser, "stop after this time, such as 90s, 10m or 2h")
     add_target(parser, "stop when every interval is this narrow, such as 2%%")
-    parser.add_argument("--min-blocks", type=whole(2), metavar="N", help="no claim below this many blocks")
-    parser.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
+    parser.add_argument("--min-blocks", type=whole_number(2), metavar="N", help="no claim below this many blocks")
+    parser.add_argument("--max-blocks", type=whole_number(1), metavar="N", help="stop after this many blocks")
 
 
 def add_budget(parser: Parser, text: str) -> None:
@@ -106,7 +106,7 @@ def add_target(parser: Parser, text: str) -> None:
     parser.add_argument("--target", type=percentage, metavar="PERCENT", help=text)
 
 
-def overrides(options: argparse.Namespace) -> Overrides:
+def read_overrides(options: argparse.Namespace) -> Overrides:
     """Return what the options of ``add_design`` lay over the design."""
     from dataclasses import fields
 
@@ -115,7 +115,7 @@ def overrides(options: argparse.Namespace) -> Overrides:
     return Overrides(**{field.name: getattr(options, field.name) for field in fields(Overrides)})
 
 
-def add_answer(parser: Parser) -> None:
+def add_display_options(parser: Parser) -> None:
     """Add what is printed while a run goes on and at its end."""
     add_json(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -127,25 +127,27 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     group.add_argument("-s", "--setup", metavar="LINE", help="shell line, run once before the first run")
     group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
     group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
-    group.add_argument("-w", "--warmup", type=whole(0), metavar="N", help="runs before the first block (default: 1)")
+    group.add_argument(
+        "-w", "--warmup", type=whole_number(0), metavar="N", help="runs before the first block (default: 1)"
+    )
     parser.add_list("--pass-env", "NAME", "variables of this shell that it needs: a,b", target=group, spaced=False)
     regex = "how fast it was: a number in ( ) in its output"
     json = "the same: a number (a.b.0.c) in a JSON file it writes"
-    group.add_argument("--metric-regex", type=some_text, metavar="PATTERN", help=regex)
+    group.add_argument("--metric-regex", type=nonempty_text, metavar="PATTERN", help=regex)
     steps = "the same: each line of its output that matches ends a step"
-    group.add_argument("--metric-steps", type=some_text, metavar="PATTERN", help=steps)
-    group.add_argument("--metric-json", type=some_text, metavar="FILE:KEY", help=json)
+    group.add_argument("--metric-steps", type=nonempty_text, metavar="PATTERN", help=steps)
+    group.add_argument("--metric-json", type=nonempty_text, metavar="FILE:KEY", help=json)
     return group
 
 
 def check_metric(options: argparse.Namespace) -> None:
     """Refuse two ways to measure a program. Raises InputError."""
-    given = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
-    if len(given) > 1:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+    metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
+    if len(metric_options) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in metric_options)
         raise InputError(f"{names} cannot both be", remedy="say one; --save of `bench` writes a matrix")
 
 
-def shell(line: str | None) -> tuple[str, ...]:
+def shell_command(line: str | None) -> tuple[str, ...]:
     """Return the command that a line of the command line is, as hyperfine reads it: the user's own shell runs it."""
     return ("/bin/sh", "-c", line) if line else ()

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, names
+from envmatrix.cli.grammar import Parser, name_list
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.launchers.catalog import DEFAULT
 
 #: Options of a program on the command line, by their names in the namespace.
-_OF_PROGRAM = (
+_PROGRAM_OPTIONS = (
     "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json",
     "metric_steps", "save", "pass_env",
 )  # fmt: skip
 
 
 #: What hyperfine calls what is called otherwise here.
-_OF_HYPERFINE = {
+_HYPERFINE_OPTIONS = {
     **dict.fromkeys(("--runs", "--max-runs", "-M"), "a block runs each environment once: --max-blocks N"),
     **dict.fromkeys(("--min-runs", "-m"), "a block runs each environment once: --min-blocks N"),
     **dict.fromkeys(("--parameter-scan", "-P", "-D"), "name the values: --parameter-list NAME 1,2,3"),
@@ -47,10 +47,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="with a launcher that submits scripts: print the first, submit nothing"
     )
-    shared.add_answer(parser)
+    shared.add_display_options(parser)
     _add_program(parser)
     parser.set_defaults(design=None)
-    parser.known_elsewhere(_OF_HYPERFINE)
+    parser.declare_foreign_options(_HYPERFINE_OPTIONS)
     parser.examples(
         "envmatrix bench -- python train.py --epochs 1",
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
@@ -63,7 +63,7 @@ def add_arguments(parser: Parser) -> None:
 
 def _add_program(parser: Parser) -> None:
     """Add a program of the user's own, and what hyperfine's users expect around it."""
-    parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    parser.accept_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
     group = shared.add_program(parser)
     group.add_argument(
         "-L", "--parameter-list", nargs=2, action="append", metavar=("NAME", "A,B"), help="{NAME} in its words is each"
@@ -87,9 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Prepare, run and report one design, or a program."""
     if arguments.command:
         return _run_program(arguments)
-    given = [name for name in _OF_PROGRAM if getattr(arguments, name) is not None]
-    if given:
-        option = given[0].replace("_", "-")
+    program_options = [name for name in _PROGRAM_OPTIONS if getattr(arguments, name) is not None]
+    if program_options:
+        option = program_options[0].replace("_", "-")
         raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix bench -- python train.py")
     if arguments.design is None and arguments.matrix is None and not Path("matrix.yaml").exists():
         raise InputError(
@@ -112,54 +112,54 @@ def _run_program(arguments: argparse.Namespace) -> int:
     from envmatrix.api import programs, runs
 
     _check_program(arguments)
-    asked = programs.Asked(
-        tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
-        shared.shell(arguments.cleanup),
+    request = programs.ProgramRequest(
+        tuple(arguments.command), shared.shell_command(arguments.setup), shared.shell_command(arguments.prepare),
+        shared.shell_command(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
         arguments.metric_json or "", arguments.metric_steps or "",
-        tuple((name, tuple(names(values))) for name, values in arguments.parameter_list or ()),
+        tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
         tuple(arguments.requirements or ()), tuple(arguments.pass_env or ()),
     )  # fmt: skip
-    overrides, file = shared.overrides(arguments), arguments.save or Path("matrix.yaml")
-    show = common.say_to_stderr if arguments.show_output else lambda _: None
-    progress = common.say_to_stderr
-    made = programs.make_matrix(asked, overrides, file, progress, show)
-    if made.more:
-        progress(made.more)
-    with programs.cleaned_up_on_failure(made.matrix.workloads.values(), progress):
+    overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
+    show = common.print_progress if arguments.show_output else lambda _: None
+    progress = common.print_progress
+    generated = programs.make_matrix(request, overrides, file, progress, show)
+    if generated.more:
+        progress(generated.more)
+    with programs.cleanup_on_failure(generated.matrix.workloads.values(), progress):
         if arguments.save:
-            programs.write_new(file, made.text)
-            named = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
-            progress(f"wrote {file}: `envmatrix bench{named}` runs it again")
-        experiment = runs.begin(
-            "default", overrides, matrix=made.matrix, results=arguments.results, name=arguments.name or made.name,
+            programs.write_new_file(file, generated.text)
+            matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
+            progress(f"wrote {file}: `envmatrix bench{matrix_option}` runs it again")
+        experiment = runs.begin_run(
+            "default", overrides, matrix=generated.matrix, results=arguments.results, name=arguments.name or generated.name,
             command=tuple(sys.argv[1:]), host_names=arguments.host_names, progress=progress,
         )  # fmt: skip
-    code = answer.carry_out(experiment, arguments, is_set_up=True)
-    if made.more and code == ExitCode.FINE:
-        progress(made.more)
+    code = answer.run_and_show(experiment, arguments, is_set_up=True)
+    if generated.more and code == ExitCode.FINE:
+        progress(generated.more)
     return code
 
 
 def _check_program(arguments: argparse.Namespace) -> None:
     """Refuse what belongs to a design, before anything is run."""
-    odd = {
+    conflicting = {
         f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
         "--workloads": arguments.workloads, "--dry-run": arguments.dry_run,
         "--launcher": arguments.launcher != DEFAULT,
     }  # fmt: skip
-    given = next((name for name, value in odd.items() if value), None)
-    if given:
+    conflict = next((name for name, value in conflicting.items() if value), None)
+    if conflict:
         raise InputError(
-            f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it",
+            f"{conflict} and a program cannot both be: a program is run here, in a matrix that is made for it",
             remedy="--save writes that matrix; edit it and run that",
         )
     shared.check_metric(arguments)
-    counted = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
-    if counted:
+    numeric_file = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
+    if numeric_file:
         raise InputError(
-            f"-r {counted}: it names a file of requirements here",
-            remedy=f"hyperfine's -r {counted} is --max-blocks {counted}: a block runs each environment once",
+            f"-r {numeric_file}: it names a file of requirements here",
+            remedy=f"hyperfine's -r {numeric_file} is --max-blocks {numeric_file}: a block runs each environment once",
         )
     if arguments.save and arguments.save.exists():
         raise InputError(f"{arguments.save} is already there", remedy="name another file: --save FILE")
@@ -168,21 +168,21 @@ def _check_program(arguments: argparse.Namespace) -> None:
 def _run_design(arguments: argparse.Namespace) -> int:
     from envmatrix.api import runs
 
-    scripts = runs.scripts_of(arguments.launcher) if arguments.dry_run else None
-    experiment = runs.begin(
+    scripts = runs.script_preview(arguments.launcher) if arguments.dry_run else None
+    experiment = runs.begin_run(
         arguments.design,
-        shared.overrides(arguments),
+        shared.read_overrides(arguments),
         engines=arguments.engine or (),
         matrix=arguments.matrix,
         results=arguments.results,
         name=arguments.name,
         launcher=arguments.launcher,
-        asked=launching.given_options(arguments),
+        launcher_options=launching.read_launcher_options(arguments),
         command=tuple(sys.argv[1:]),
         host_names=arguments.host_names,
-        progress=common.say_to_stderr,
+        progress=common.print_progress,
     )
     if scripts:
         common.print_text("\n".join(scripts(experiment)))
         return 0
-    return answer.carry_out(experiment, arguments)
+    return answer.run_and_show(experiment, arguments)

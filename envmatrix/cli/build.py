@@ -19,7 +19,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="NAME",
         help="a design, or environments; design:NAME where an environment has that name too (default: default)",
     )
-    parser.formerly("--design", "the design as a word of its own: `envmatrix build DESIGN`")
+    parser.declare_renamed("--design", "the design as a word of its own: `envmatrix build DESIGN`")
     shared.add_matrix(parser)
     shared.add_engine(parser)
     parser.examples("envmatrix build quick", "envmatrix build tcmalloc intel-omp --engine apptainer")
@@ -29,13 +29,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Build what is missing and say where it is."""
     from envmatrix.api.images import build
 
-    built = build(arguments.names, engine=arguments.engine, matrix=arguments.matrix, progress=common.say_to_stderr)
+    built = build(arguments.names, engine=arguments.engine, matrix=arguments.matrix, progress=common.print_progress)
     for line in built.starts:
         common.print_text(line)
     for image, reference in built.ready.items():
         common.print_text(f"{image}@{built.engine}: {reference}")
     for environment, reason in built.missing.items():
-        common.say_to_stderr(f"not built: {environment}@{built.engine}: {reason}")
+        common.print_progress(f"not built: {environment}@{built.engine}: {reason}")
     if not (built.ready or built.starts):
         return ExitCode.NOTHING_RAN
     return ExitCode.SOME_FAILED if built.missing else ExitCode.FINE

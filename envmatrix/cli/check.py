@@ -21,22 +21,22 @@ def run(arguments: argparse.Namespace) -> int:
     """Load the matrix and resolve everything in it, as a run would."""
     from envmatrix.api.plans import check_matrix
     from envmatrix.matrix.parse import MatrixError
-    from envmatrix.matrix.variables import doubts
+    from envmatrix.matrix.variables import find_unread_variables
 
     try:
         matrix = check_matrix(arguments.matrix)
     except InputError as error:
         if arguments.json:
             mistakes = error.mistakes if isinstance(error, MatrixError) else [error]
-            common.print_json({"ok": False, "mistakes": [_mistake(one) for one in mistakes]})
+            common.print_json({"ok": False, "mistakes": [_mistake_json(mistake) for mistake in mistakes]})
             return error.exit_code
         raise
-    doubted = list(doubts(matrix))
-    for doubt in doubted if not arguments.json else ():
-        common.say_to_stderr(f"warning: {doubt}")
+    unread_variables = list(find_unread_variables(matrix))
+    for doubt in unread_variables if not arguments.json else ():
+        common.print_progress(f"warning: {doubt}")
     counts = {key: len(getattr(matrix, key)) for key in ("factors", "environments", "workloads", "designs")}
     if arguments.json:
-        warnings = [_mistake(doubt.as_mistake) for doubt in doubted]
+        warnings = [_mistake_json(doubt.as_mistake) for doubt in unread_variables]
         common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings})
     else:
         listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _mistake(error: InputError) -> dict[str, object]:
-    where = error.where
+def _mistake_json(error: InputError) -> dict[str, object]:
+    location = error.where
     return {
         "message": error.message,
-        "file": str(where.file) if where else None,
-        "line": where.line if where else None,
-        "column": where.column if where else None,
+        "file": str(location.file) if location else None,
+        "line": location.line if location else None,
+        "column": location.column if location else None,
         "remedy": error.remedy,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.errors import InputError
 
-_WIDE = 140
+_PIPE_WIDTH = 140
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def print_text(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
-def put_text(text: str | bytes, output: Path | None) -> None:
+def write_or_print(text: str | bytes, output: Path | None) -> None:
     """Write text, or bytes as they are, to a file, whole or not at all; without one print it."""
     if output is None:
         _print(text)
@@ -50,17 +50,17 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_WIDE)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
-def say_to_stderr(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print one line of progress."""
     print(text, file=sys.stderr, flush=True)  # noqa: T201 - progress of a command
 
 
 def ask(question: str) -> bool:
     """Ask a yes-or-no question on the terminal; no answer is no."""
-    say_to_stderr(f"{question} [y/N] ")
+    print_progress(f"{question} [y/N] ")
     try:
         return input().strip().lower() in ("y", "yes")
     except (EOFError, KeyboardInterrupt):

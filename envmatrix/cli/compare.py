@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, duration, one_name, some_path, tolerance, whole
+from envmatrix.cli.grammar import Parser, duration, one_name, nonempty_path, tolerance, whole_number
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envmatrix.stats.comparison import Comparison
 
 #: Options of a run that only --rerun begins.
-_OF_RERUN = ("design", "workloads", "engine", "budget", "max_blocks", "name")
+_RERUN_OPTIONS = ("design", "workloads", "engine", "budget", "max_blocks", "name")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -35,11 +35,11 @@ def add_arguments(parser: Parser) -> None:
         "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if the data cannot say"
     )
     parser.add_argument(
-        "--junit", type=some_path, metavar="FILE", help="write the answers as JUnit tests, for a CI server"
+        "--junit", type=nonempty_path, metavar="FILE", help="write the answers as JUnit tests, for a CI server"
     )
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
     shared.add_results(parser)
-    shared.add_answer(parser)
+    shared.add_display_options(parser)
     _add_rerun(parser)
     parser.examples(
         "envmatrix compare reference-default --environments baseline,tcmalloc",
@@ -62,21 +62,21 @@ def _add_rerun(parser: Parser) -> None:
     parser.add_list("--workloads", "NAME", "only these: a,b or given again", target=group)
     parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, spaced=False)
     group.add_argument("--budget", type=duration, metavar="TIME", help="stop after this time, such as 90s, 10m or 2h")
-    group.add_argument("--max-blocks", type=whole(1), metavar="N", help="stop after this many blocks")
+    group.add_argument("--max-blocks", type=whole_number(1), metavar="N", help="stop after this many blocks")
     group.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
     launching.add_launcher(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare two environments of one run, two runs, or two matrices in one new run."""
-    _check(arguments)
+    _check_options(arguments)
     if arguments.rerun:
         return _rerun(arguments)
     from envmatrix.api.answers import compare
     from envmatrix.api.result import Result as Stored
-    from envmatrix.api.runs import run_to_read
+    from envmatrix.api.runs import find_run_to_read
 
-    found = compare(
+    comparison = compare(
         arguments.old,
         arguments.new,
         environments=arguments.environments,
@@ -85,11 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         results=arguments.results,
     )
     if arguments.new is not None:
-        return _answered(found, arguments)
-    return _answered(found, arguments, Stored.of(run_to_read(arguments.old, arguments.results)))
+        return _report_comparison(comparison, arguments)
+    return _report_comparison(comparison, arguments, Stored.of(find_run_to_read(arguments.old, arguments.results)))
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.fail_undecided and arguments.fail_slower is None:
         raise InputError("--fail-undecided needs to know what is slower", remedy="add --fail-slower 3%")
     if arguments.junit and not arguments.junit.parent.is_dir():
@@ -97,11 +97,11 @@ def _check(arguments: argparse.Namespace) -> None:
             f"--junit: there is no folder {arguments.junit.parent}", remedy="make it, or name another file"
         )
     if not arguments.rerun:
-        given = next((name for name in _OF_RERUN if getattr(arguments, name) is not None), None)
-        given = given or next(iter(launching.given_options(arguments)), None)
-        given = given or ("launcher" if arguments.launcher != DEFAULT else None)
-        if given:
-            option = given.replace("_", "-")
+        rerun_option = next((name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None), None)
+        rerun_option = rerun_option or next(iter(launching.read_launcher_options(arguments)), None)
+        rerun_option = rerun_option or ("launcher" if arguments.launcher != DEFAULT else None)
+        if rerun_option:
+            option = rerun_option.replace("_", "-")
             raise InputError(f"--{option} belongs to --rerun", remedy="stored runs are compared as they are")
     elif arguments.new is None:
         raise InputError("--rerun compares two", remedy="envmatrix compare --rerun OLD NEW")
@@ -128,59 +128,61 @@ def _rerun(arguments: argparse.Namespace) -> int:
         results=arguments.results,
         name=arguments.name,
         launcher=arguments.launcher,
-        asked=launching.given_options(arguments),
+        launcher_options=launching.read_launcher_options(arguments),
         command=tuple(sys.argv[1:]),
-        progress=common.say_to_stderr,
+        progress=common.print_progress,
     )
-    result = runs.carry_out(experiment, *answer.watching(quiet=arguments.quiet))
-    common.say_to_stderr(f"{result.name}: {result.why}")
-    code = answer.end(result)
+    result = runs.finish_run(experiment, *answer.progress_watch(quiet=arguments.quiet))
+    common.print_progress(f"{result.name}: {result.why}")
+    code = answer.explain_exit(result)
     if code == ExitCode.INTERRUPTED:
-        common.say_to_stderr(f"then: envmatrix compare {result.name}{_gate(arguments)}")
+        common.print_progress(f"then: envmatrix compare {result.name}{_gate_options(arguments)}")
         return code
-    return _answered(reruns.compared(experiment.folder, arguments.fail_slower or 0.0), arguments, result, code)
+    return _report_comparison(
+        reruns.compare_run_sides(experiment.folder, arguments.fail_slower or 0.0), arguments, result, code
+    )
 
 
-def _answered(
-    found: Comparison, arguments: argparse.Namespace, result: Result | None = None, code: ExitCode = ExitCode.FINE
+def _report_comparison(
+    comparison: Comparison, arguments: argparse.Namespace, result: Result | None = None, code: ExitCode = ExitCode.FINE
 ) -> ExitCode:
     """Show an answer and return the exit code, the first of the gate's and of ``code``.
 
     ``result`` is the run that further blocks would decide (None: none would).
     """
-    gate = found.gate(fail_slower=arguments.fail_slower is not None, fail_undecided=arguments.fail_undecided)
+    gate = comparison.gate(fail_slower=arguments.fail_slower is not None, fail_undecided=arguments.fail_undecided)
     code = first_code(gate, code)
     if arguments.json:
-        common.print_json(found.to_json(code))
+        common.print_json(comparison.to_json(code))
     else:
-        _show(found)
+        _print_comparison(comparison)
     if arguments.junit:
         from envmatrix.report.junit import comparison_to_junit
 
-        common.put_text(comparison_to_junit(found, fail_undecided=arguments.fail_undecided), arguments.junit)
+        common.write_or_print(comparison_to_junit(comparison, fail_undecided=arguments.fail_undecided), arguments.junit)
     if arguments.fail_slower is not None and result:
-        _tell_how(result, found, arguments)
+        _print_gate_advice(result, comparison, arguments)
     return code
 
 
-def _tell_how(result: Result, found: Comparison, arguments: argparse.Namespace) -> None:
+def _print_gate_advice(result: Result, comparison: Comparison, arguments: argparse.Namespace) -> None:
     """Print the commands that let a gate answer that cannot say."""
-    within = arguments.environments if arguments.environments and not arguments.rerun else ()
-    named = f" --environments {','.join(within)}" if within else ""
-    then = f"envmatrix compare {result.name}{named}{_gate(arguments)}"
-    line = "" if arguments.quiet else answer.how_to_tell(result, found, arguments.fail_slower, then)
+    environment_names = arguments.environments if arguments.environments and not arguments.rerun else ()
+    environments_option = f" --environments {','.join(environment_names)}" if environment_names else ""
+    compare_command = f"envmatrix compare {result.name}{environments_option}{_gate_options(arguments)}"
+    line = "" if arguments.quiet else answer.gate_advice(result, comparison, arguments.fail_slower, compare_command)
     if line:
-        common.say_to_stderr(line)
+        common.print_progress(line)
 
 
-def _gate(arguments: argparse.Namespace) -> str:
+def _gate_options(arguments: argparse.Namespace) -> str:
     """Return the options of the gate as they were given."""
     if arguments.fail_slower is None:
         return ""
     return f" --fail-slower {100 * arguments.fail_slower:g}%{' --fail-undecided' * arguments.fail_undecided}"
 
 
-def _show(found: Comparison) -> None:
-    from envmatrix.system.printable import one_line
+def _print_comparison(comparison: Comparison) -> None:
+    from envmatrix.system.printable import printable_line
 
-    common.print_text("\n".join(one_line(line, 1000) for line in found.lines()))
+    common.print_text("\n".join(printable_line(line, 1000) for line in comparison.lines()))

@@ -23,16 +23,16 @@ def run(arguments: argparse.Namespace) -> int:
     import shtab
 
     parser: Parser = arguments.whole_parser()
-    for action in _actions(parser):
+    for action in _all_actions(parser):
         if action.type is Path:
             action.complete = shtab.DIR if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
     common.print_text(shtab.complete(parser, arguments.shell))
     return 0
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def _all_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                yield from _actions(command)
+                yield from _all_actions(command)

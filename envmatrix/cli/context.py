@@ -14,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_environment(parser)
     shared.add_output(parser, "DIR", "a new or empty folder (default: build/context)", Path("build/context"))
-    parser.formerly("DIR", "--output DIR")
+    parser.declare_renamed("DIR", "--output DIR")
     shared.add_matrix(parser)
     parser.examples("envmatrix context intel-omp --output build/context")
 
@@ -23,11 +23,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Fetch and check all that an environment's image is made of, for a build by hand with the network off."""
     from envmatrix.api.images import write_build_context
 
-    made = write_build_context(
-        arguments.environment, arguments.output, matrix=arguments.matrix, progress=common.say_to_stderr
+    context = write_build_context(
+        arguments.environment, arguments.output, matrix=arguments.matrix, progress=common.print_progress
     )
     common.print_text(
-        f"{made.folder}: the context; {made.archive}: a base for where no registry can be reached ({made.base}); "
-        f"{made.arguments}: build arguments for it"
+        f"{context.folder}: the context; {context.archive}: a base for where no registry can be reached ({context.base}); "
+        f"{context.arguments}: build arguments for it"
     )
     return 0

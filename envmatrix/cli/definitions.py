@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api.images import write_definitions
 
     for file in write_definitions(
-        arguments.names, output=arguments.output, matrix=arguments.matrix, progress=common.say_to_stderr
+        arguments.names, output=arguments.output, matrix=arguments.matrix, progress=common.print_progress
     ):
         common.print_text(str(file))
     return 0

@@ -23,20 +23,22 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.evidence.paths import lookup
     from envmatrix.evidence.record import read_evidence
 
-    session = shared.chosen(arguments)
+    session = shared.open_chosen_environment(arguments)
     evidence = session.evidence()
-    promised, read = session.environment.claims, read_evidence(evidence)
-    wrong = checks.contradictions(promised, read)
+    claims, observed = session.environment.claims, read_evidence(evidence)
+    contradictions = checks.contradictions(claims, observed)
     if arguments.json:
-        common.print_json({"environment": arguments.environment, "evidence": evidence, "contradictions": wrong})
+        common.print_json(
+            {"environment": arguments.environment, "evidence": evidence, "contradictions": contradictions}
+        )
     else:
         common.print_text("\n".join(_lines(evidence)))
-        for claim in promised:
-            allowed = " or ".join(map(str, claim.allowed))
-            common.print_text(f"claim {claim.path} = {allowed}: found {lookup(read, claim.path)}")
-        for sentence in wrong:
+        for claim in claims:
+            allowed_text = " or ".join(map(str, claim.allowed))
+            common.print_text(f"claim {claim.path} = {allowed_text}: found {lookup(observed, claim.path)}")
+        for sentence in contradictions:
             common.print_text(f"CONTRADICTED: {sentence}")
-    return ExitCode.SOME_FAILED if wrong else ExitCode.FINE
+    return ExitCode.SOME_FAILED if contradictions else ExitCode.FINE
 
 
 def _lines(body: object, indent: int = 0) -> list[str]:

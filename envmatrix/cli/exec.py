@@ -10,7 +10,7 @@ from envmatrix.cli.grammar import Parser, duration
 from envmatrix.errors import InputError
 
 #: As timeout(1) ends.
-_PAST_LIMIT = 124
+_TIMEOUT_EXIT_CODE = 124
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="TIME",
         help="end it after this time, such as 10m (default: 24h)",
     )
-    parser.takes_command("what to run; it has this command's input and output, in Docker (and Podman) no input")
+    parser.accept_command("what to run; it has this command's input and output, in Docker (and Podman) no input")
     parser.examples(
         "envmatrix exec tcmalloc -- python train.py --epochs 1",
         "envmatrix exec intel-omp --engine docker --limit 10m -- python -c 'import torch; print(torch.__version__)'",
@@ -35,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
-    session = shared.chosen(arguments)
-    ended = session.execute(command, arguments.limit)
-    if ended.timed_out:
-        common.say_to_stderr(f"envmatrix: {ended}")
-        return _PAST_LIMIT
-    return ended.code if ended.code >= 0 else 128 - ended.code
+    session = shared.open_chosen_environment(arguments)
+    exit_status = session.execute(command, arguments.limit)
+    if exit_status.timed_out:
+        common.print_progress(f"envmatrix: {exit_status}")
+        return _TIMEOUT_EXIT_CODE
+    return exit_status.code if exit_status.code >= 0 else 128 - exit_status.code

@@ -7,7 +7,7 @@ import argparse
 from envmatrix.api import FORMS
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, some_path
+from envmatrix.cli.grammar import Parser, nonempty_path
 from envmatrix.launchers.catalog import script_forms
 
 
@@ -16,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_chosen(parser)
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
     parser.add_argument(
-        "--bundle", type=some_path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
+        "--bundle", type=nonempty_path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
     )
     shared.add_output(parser, "FILE", "where to write it (default: standard output)")
     parser.examples(
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         run=arguments.of_run,
         results=arguments.results,
         bundle=arguments.bundle,
-        progress=common.say_to_stderr,
+        progress=common.print_progress,
     )
-    common.put_text(text, arguments.output)
+    common.write_or_print(text, arguments.output)
     return 0

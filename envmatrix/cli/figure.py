@@ -6,7 +6,7 @@ import argparse
 
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, whole
+from envmatrix.cli.grammar import Parser, whole_number
 from envmatrix.report.catalog import FIGURES
 
 
@@ -20,7 +20,9 @@ def add_arguments(parser: Parser) -> None:
     shared.add_output(
         parser, "FILE", "where to write it, as PDF where it ends in .pdf (default: SVG, to standard output)"
     )
-    parser.add_argument("--group", type=whole(0), default=0, metavar="N", help="which workload@engine, counted from 0")
+    parser.add_argument(
+        "--group", type=whole_number(0), default=0, metavar="N", help="which workload@engine, counted from 0"
+    )
     shared.add_results(parser)
     parser.examples("envmatrix figure forest", "envmatrix figure time reference-default --output time.pdf")
 
@@ -30,9 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api.answers import figure
 
     as_pdf = arguments.output is not None and arguments.output.suffix.lower() == ".pdf"
-    drawn = figure(
+    figure_text = figure(
         arguments.kind, arguments.run_name, group=arguments.group, results=arguments.results,
         form="pdf" if as_pdf else "svg",
     )  # fmt: skip
-    common.put_text(drawn, arguments.output)
+    common.write_or_print(figure_text, arguments.output)
     return 0

@@ -29,11 +29,11 @@ class Parser(argparse.ArgumentParser):
             prog, usage, description, epilog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         self.example_lines: tuple[str, ...] = ()
-        self._former: dict[str, str] = {}
-        self._of_others: dict[str, str] = {}
-        self._spaced: set[str] = set()
+        self._renamed_options: dict[str, str] = {}
+        self._foreign_options: dict[str, str] = {}
+        self._spaced_list_options: set[str] = set()
         self._takes_command = False
-        self._instead = False
+        self._command_replaces_word = False
 
     def examples(self, *lines: str) -> None:
         """Show command lines at the end of the help."""
@@ -44,20 +44,20 @@ class Parser(argparse.ArgumentParser):
         """Show below the examples what the command's exit codes mean."""
         self.epilog = "\n".join([self.epilog or "", "", "exit codes:", *(f"  {line}" for line in lines)])
 
-    def formerly(self, spelling: str, now: str) -> None:
+    def declare_renamed(self, spelling: str, replacement: str) -> None:
         """Answer an option, or the last word, that is no more with what took its place."""
-        self._former[spelling] = now
+        self._renamed_options[spelling] = replacement
 
-    def known_elsewhere(self, options: Mapping[str, str]) -> None:
+    def declare_foreign_options(self, options: Mapping[str, str]) -> None:
         """Answer options that people know from a like tool with what does the same here."""
-        self._of_others.update(options)
+        self._foreign_options.update(options)
 
-    def takes_command(self, text: str, *, instead: bool = False) -> None:
+    def accept_command(self, text: str, *, instead: bool = False) -> None:
         """Take all words behind ``--`` as a command line: ``arguments.command`` is the list of them.
 
         ``instead``: they stand instead of the command's own word.
         """
-        self._instead = instead
+        self._command_replaces_word = instead
         if instead:
             self.set_defaults(command=[])
             self.usage = f"{self.prog} [options] [{self._get_positional_actions()[0].metavar} | -- PROGRAM ...]"
@@ -78,9 +78,9 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         """Add an option for names: separated by commas, or given again. ``spaced``: blanks once separated them."""
         group = target or self
-        group.add_argument(option, action="extend", type=names, metavar=metavar, help=text, dest=dest)
+        group.add_argument(option, action="extend", type=name_list, metavar=metavar, help=text, dest=dest)
         if spaced:
-            self._spaced.add(option)
+            self._spaced_list_options.add(option)
 
     @property
     def option_names(self) -> frozenset[str]:
@@ -91,19 +91,19 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Parse; raise an InputError for anything that is not understood."""
-        given = list(args or ())
-        cut = given.index("--") if "--" in given else len(given)
-        head = given[:cut] if self._takes_command else given
-        self._refuse_unknown(given[:cut])
+        words = list(args or ())
+        dashes_at = words.index("--") if "--" in words else len(words)
+        head = words[:dashes_at] if self._takes_command else words
+        self._refuse_unknown(words[:dashes_at])
         parsed, extra = self.parse_known_intermixed_args(head, namespace)
-        parsed.spaced_lists = tuple(self._spaced_lists(given[:cut]))
+        parsed.spaced_lists = tuple(self._spaced_lists(words[:dashes_at]))
         if extra:
             self._refuse_words(parsed, extra)
         if self._takes_command:
             if parsed.command:
-                before = f"`--` comes before the command: -- {' '.join(parsed.command)}"
-                raise InputError(f"{parsed.command[0]!r} is one word too many", remedy=before)
-            parsed.command = given[cut + 1 :]
+                remedy = f"`--` comes before the command: -- {' '.join(parsed.command)}"
+                raise InputError(f"{parsed.command[0]!r} is one word too many", remedy=remedy)
+            parsed.command = words[dashes_at + 1 :]
         return parsed
 
     def error(self, message: str) -> NoReturn:
@@ -117,73 +117,90 @@ class Parser(argparse.ArgumentParser):
             name = "/".join(action.option_strings) or str(action.metavar or action.dest)
             raise InputError(f"{name}: cannot be {value!r}", remedy=suggestion(str(value), map(str, action.choices)))
 
-    def _refuse_unknown(self, given: Sequence[str]) -> None:
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
         """Refuse an option that does not exist, with the one that took its place, or the nearest."""
-        for word in given:
+        for word in words:
             name = word.partition("=")[0]
             if name and name[0] in _DASHES:
                 raise InputError(f"{name} begins with a typographic dash", remedy=f"type it: --{name.lstrip(_DASHES)}")
             if not re.match(r"-.*[^\W\d]", name) or name in self._option_string_actions:
                 continue
-            if name in self._former:
-                raise InputError(f"there is no option {name} any more", remedy=f"write {self._former[name]}")
-            raise InputError(f"unknown option {name}", remedy=self._of_others.get(name) or self._nearest(name))
+            if name in self._renamed_options:
+                raise InputError(f"there is no option {name} any more", remedy=f"write {self._renamed_options[name]}")
+            raise InputError(
+                f"unknown option {name}", remedy=self._foreign_options.get(name) or self._nearest_option_remedy(name)
+            )
 
-    def _nearest(self, name: str) -> str:
-        known = [option for option in self._option_string_actions if option.startswith("--")]
-        longer = [option for option in known if option.startswith(name) and len(name) > 2]
-        near = longer or [f"--{word}" for word in get_close_matches(name[2:], [word[2:] for word in known], n=1)]
-        help_of_it = f"`{self.prog} --help` lists what it takes"
-        of_program = f"; a program and its options come behind `--`: {self.prog} -- python train.py"
-        return f"did you mean {near[0]}?" if near else help_of_it + (of_program if self._instead else "")
+    def _nearest_option_remedy(self, name: str) -> str:
+        long_options = [option for option in self._option_string_actions if option.startswith("--")]
+        longer = [option for option in long_options if option.startswith(name) and len(name) > 2]
+        similar_options = longer or [
+            f"--{word}" for word in get_close_matches(name[2:], [word[2:] for word in long_options], n=1)
+        ]
+        help_hint = f"`{self.prog} --help` lists what it takes"
+        program_hint = f"; a program and its options come behind `--`: {self.prog} -- python train.py"
+        return (
+            f"did you mean {similar_options[0]}?"
+            if similar_options
+            else help_hint + (program_hint if self._command_replaces_word else "")
+        )
 
     def _refuse_words(self, parsed: argparse.Namespace, extra: Sequence[str]) -> NoReturn:
         """Refuse words for which there is no place: two designs at once are not silently one of them."""
         words = self._get_positional_actions()
-        former = next((f"write {now}" for word, now in self._former.items() if not word.startswith("-")), "")
-        program = f"a program comes behind `--`: {self._as_program(parsed, extra)}" if self._instead else ""
-        remedy = spaced_remedy(parsed, extra) or former or program or f"`{self.prog} --help` lists what it takes"
+        rename_hint = next(
+            (f"write {replacement}" for word, replacement in self._renamed_options.items() if not word.startswith("-")),
+            "",
+        )
+        program_hint = (
+            f"a program comes behind `--`: {self._program_command_line(parsed, extra)}"
+            if self._command_replaces_word
+            else ""
+        )
+        remedy = (
+            comma_remedy(parsed, extra) or rename_hint or program_hint or f"`{self.prog} --help` lists what it takes"
+        )
         if not words:
             raise InputError(f"`{self.prog}` takes no word, and {extra[0]!r} is one", remedy=remedy)
         last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest
         raise InputError(f"one {name} is taken, and here are two: {last!r} and {extra[0]!r}", remedy=remedy)
 
-    def _as_program(self, parsed: argparse.Namespace, extra: Sequence[str]) -> str:
+    def _program_command_line(self, parsed: argparse.Namespace, extra: Sequence[str]) -> str:
         words = [getattr(parsed, place.dest) for place in self._get_positional_actions()]
         return " ".join([self.prog, "--", *(word for word in words if isinstance(word, str)), *extra])
 
-    def _spaced_lists(self, given: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def _spaced_lists(self, arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield each list whose items could have been meant to be separated by blanks, as they once were."""
-        for index, option in enumerate(given):
-            if option in self._spaced:
-                words = given[index + 1 :]
+        for index, option in enumerate(arguments):
+            if option in self._spaced_list_options:
+                words = arguments[index + 1 :]
                 end = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
                 if end > 1:
                     yield option, tuple(words[:end])
 
 
-def spaced_remedy(parsed: argparse.Namespace, words: Sequence[str]) -> str:
+def comma_remedy(parsed: argparse.Namespace, words: Sequence[str]) -> str:
     """Say how a list is written when one of ``words`` was meant as an item of it, else ''."""
-    found: tuple[tuple[str, tuple[str, ...]], ...] = getattr(parsed, "spaced_lists", ())
-    for option, items in found:
+    spaced_lists: tuple[tuple[str, tuple[str, ...]], ...] = getattr(parsed, "spaced_lists", ())
+    for option, items in spaced_lists:
         if any(word in items[1:] for word in words):
             return f"a list takes commas: {option} {','.join(items)}"
     return ""
 
 
-def _typed(read: Callable[[str], Number], text: str) -> Number:
+def _parse_argument(parse_text: Callable[[str], Number], text: str) -> Number:
     try:
-        return read(text)
+        return parse_text(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def names(text: str) -> list[str]:
+def name_list(text: str) -> list[str]:
     """Read names separated by commas."""
-    found = [name.strip() for name in _COMMA.split(text)]
-    if not all(found):
+    parts = [name.strip() for name in _COMMA.split(text)]
+    if not all(parts):
         raise argparse.ArgumentTypeError(f"{text!r} holds an empty name")
-    return found
+    return parts
 
 
 def one_name(text: str) -> str:
@@ -193,29 +210,29 @@ def one_name(text: str) -> str:
     return text
 
 
-def some_text(text: str) -> str:
+def nonempty_text(text: str) -> str:
     """Read a text that is not empty, as one from a variable that is not set would be."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
     return text
 
 
-def some_path(text: str) -> Path:
+def nonempty_path(text: str) -> Path:
     """Read a path that is not empty, which would be this folder."""
-    return Path(some_text(text))
+    return Path(nonempty_text(text))
 
 
 def duration(text: str) -> float:
     """Read 90s, 10m, 2h or 9m30s as seconds; a number alone is seconds."""
-    return _typed(parse_duration, text)
+    return _parse_argument(parse_duration, text)
 
 
 def size(text: str) -> int:
     """Read 512MiB or 2G as bytes, none as 0."""
-    return 0 if text == "none" else _typed(parse_bytes, text)
+    return 0 if text == "none" else _parse_argument(parse_bytes, text)
 
 
-def placed(text: str) -> tuple[str, Path]:
+def name_and_folder(text: str) -> tuple[str, Path]:
     """Read NAME=FOLDER."""
     name, equals, folder = text.partition("=")
     if not name or not equals or not folder:
@@ -225,15 +242,15 @@ def placed(text: str) -> tuple[str, Path]:
 
 def percentage(text: str) -> float:
     """Read 3% or 0.03 as 0.03."""
-    return _typed(parse_percent, text)
+    return _parse_argument(parse_percent, text)
 
 
 def tolerance(text: str) -> float:
     """Read 3% or 0.03 as 0.03; 0 may be."""
-    return _typed(parse_tolerance, text)
+    return _parse_argument(parse_tolerance, text)
 
 
-def whole(least: int) -> Callable[[str], int]:
+def whole_number(least: int) -> Callable[[str], int]:
     """Return what reads a whole number from ``least`` up."""
 
     def read(text: str) -> int:

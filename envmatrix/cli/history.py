@@ -24,13 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.report.history_page import to_html
     from envmatrix.report.history_table import print_history
 
-    found = history(arguments.results)
+    run_history = history(arguments.results)
     if arguments.output:
         results = os.path.relpath(arguments.results, arguments.output.parent)
-        common.put_text(to_html(found, results), arguments.output)
+        common.write_or_print(to_html(run_history, results), arguments.output)
         common.print_text(str(arguments.output))
     elif arguments.json:
-        common.print_json(found.to_json())
+        common.print_json(run_history.to_json())
     else:
-        print_history(found, common.console())
+        print_history(run_history, common.console())
     return 0

@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
         "-r", "--requirements", type=Path, action="append", metavar="FILE",
         help="what that Python lacks (requirements.txt, pyproject.toml), in a venv on top of it",
     )  # fmt: skip
-    parser.takes_command("how your program is started (default: python train.py)")
+    parser.accept_command("how your program is started (default: python train.py)")
     parser.examples("envmatrix init -- python train.py --epochs 1", "envmatrix init --interpreter .venv/bin/python")
 
 
@@ -27,8 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api import programs
 
     words = tuple(arguments.command or ("python", "train.py"))
-    asked = programs.Asked(words, requirements=tuple(arguments.requirements or ()))
-    text = programs.first_matrix(asked, arguments.interpreter, arguments.output, common.say_to_stderr)
-    programs.write_new(arguments.output, text)
+    request = programs.ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
+    text = programs.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
+    programs.write_new_file(arguments.output, text)
     common.print_text(f"wrote {arguments.output}: look at it, then `envmatrix bench`")
     return 0

@@ -11,7 +11,7 @@ from envmatrix.launchers.base import Option
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, usable_kinds
 
 if TYPE_CHECKING:
-    from envmatrix.results.run import Asked
+    from envmatrix.results.run import LauncherOptions
 
 _PREFIX = "launcher_option_"
 
@@ -29,17 +29,17 @@ def add_launcher_options(parser: Parser) -> None:
     for kind in usable_kinds():
         group = parser.add_argument_group(f"with --launcher {kind.name}") if kind.options else None
         for option in kind.options:
-            known = added.setdefault(option.name, option)
-            if known.takes != option.takes or (known is option and f"--{option.name}" in parser.option_names):
+            declared = added.setdefault(option.name, option)
+            if declared.takes != option.takes or (declared is option and f"--{option.name}" in parser.option_names):
                 raise InputError(
                     f"launcher {kind.name} wants --{option.name}, which means something else here",
                     remedy="its package must call the option by another name; uninstall it to go on",
                 )
-            if known is option and group:
-                _add(parser, group, option)
+            if declared is option and group:
+                _add_option(parser, group, option)
 
 
-def _add(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
+def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
     word, dest, text = f"--{option.name}", _PREFIX + option.name, option.help.replace("%", "%%")
     if option.takes == "names":
         parser.add_list(word, option.metavar, f"{text}: a,b or given again", target=group, dest=dest)
@@ -49,7 +49,9 @@ def _add(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None
         group.add_argument(word, dest=dest, metavar=option.metavar, help=text)
 
 
-def given_options(arguments: argparse.Namespace) -> Asked:
+def read_launcher_options(arguments: argparse.Namespace) -> LauncherOptions:
     """Return every launcher's option that was given."""
-    given = {key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)}
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}
+    values_by_name = {
+        key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)
+    }
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values_by_name.items() if v is not None}

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from envmatrix.matrix import Design, Matrix, Workload
     from envmatrix.system.plugins import Entry
 
-_MATRIX = ("factors", "environments", "workloads", "designs")
-_CATALOGS = ("engines", "launchers", "reports")
-SECTIONS = (*_MATRIX, "runs", *_CATALOGS)
+_MATRIX_SECTIONS = ("factors", "environments", "workloads", "designs")
+_CATALOG_SECTIONS = ("engines", "launchers", "reports")
+SECTIONS = (*_MATRIX_SECTIONS, "runs", *_CATALOG_SECTIONS)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -33,75 +33,79 @@ def run(arguments: argparse.Namespace) -> int:
     """Print one line an entry."""
     from envmatrix.api.places import load_matrix
 
-    wanted = [arguments.what] if arguments.what else list(SECTIONS)
-    chosen: dict[str, dict[str, str]] = {}
-    if set(wanted) & set(_MATRIX):
-        chosen |= _of_matrix(load_matrix(arguments.matrix, common.say_to_stderr))
-    chosen["runs"] = {file.parent.name: "" for file in sorted(arguments.results.glob("*/run.json"))}
-    if set(wanted) & set(_CATALOGS):
-        chosen |= _of_catalogs()
-    chosen = {key: chosen[key] for key in wanted}
+    section_names = [arguments.what] if arguments.what else list(SECTIONS)
+    sections: dict[str, dict[str, str]] = {}
+    if set(section_names) & set(_MATRIX_SECTIONS):
+        sections |= _list_matrix(load_matrix(arguments.matrix, common.print_progress))
+    sections["runs"] = {file.parent.name: "" for file in sorted(arguments.results.glob("*/run.json"))}
+    if set(section_names) & set(_CATALOG_SECTIONS):
+        sections |= _list_catalogs()
+    sections = {key: sections[key] for key in section_names}
     if arguments.json:
-        common.print_json(chosen)
+        common.print_json(sections)
         return 0
-    for key, entries in chosen.items():
+    for key, entries in sections.items():
         width = max((len(name) for name in entries), default=0)
         lines = [f"  {name:{width}}  {text}".rstrip() for name, text in entries.items()]
         common.print_text("\n".join([f"{key}:", *(lines or ["  (none)"]), ""]))
     return 0
 
 
-def _of_matrix(matrix: Matrix) -> dict[str, dict[str, str]]:
+def _list_matrix(matrix: Matrix) -> dict[str, dict[str, str]]:
     return {
         "factors": {name: " | ".join(factor.levels) for name, factor in matrix.factors.items()},
-        "environments": {name: _environment(matrix, name) for name in matrix.environments},
-        "workloads": {name: _workload(entry) for name, entry in matrix.workloads.items()},
-        "designs": {name: _design(entry) for name, entry in matrix.designs.items()},
+        "environments": {name: _environment_text(matrix, name) for name in matrix.environments},
+        "workloads": {name: _workload_text(entry) for name, entry in matrix.workloads.items()},
+        "designs": {name: _design_text(entry) for name, entry in matrix.designs.items()},
     }
 
 
-def _of_catalogs() -> dict[str, dict[str, str]]:
-    from envmatrix.build.paths import project_places
+def _list_catalogs() -> dict[str, dict[str, str]]:
+    from envmatrix.build.paths import project_paths
     from envmatrix.engines.catalog import ENGINES
     from envmatrix.launchers.catalog import LAUNCHERS
     from envmatrix.report.catalog import REPORTS
 
     return {
-        "engines": {entry.name: _told(entry, engine) for entry, engine in ENGINES.make_all(project_places())},
-        "launchers": {entry.name: _told(entry, launcher) for entry, launcher in LAUNCHERS.make_all()},
-        "reports": {entry.name: _told(entry, report) for entry, report in REPORTS.make_all()},
+        "engines": {
+            entry.name: _catalog_entry_text(entry, engine) for entry, engine in ENGINES.make_all(project_paths())
+        },
+        "launchers": {entry.name: _catalog_entry_text(entry, launcher) for entry, launcher in LAUNCHERS.make_all()},
+        "reports": {entry.name: _catalog_entry_text(entry, report) for entry, report in REPORTS.make_all()},
     }
 
 
-def _told(entry: Entry, thing: object) -> str:
+def _catalog_entry_text(entry: Entry, extension: object) -> str:
     """Say where an entry is from, and what it can that not every one can."""
     from envmatrix.engines.base import BuildsImages, HasImageFiles, RunsAsCommand
     from envmatrix.errors import EnvmatrixError
     from envmatrix.launchers.base import ShowsScripts
 
-    if isinstance(thing, EnvmatrixError):
-        return thing.message
-    able = {"builds images": BuildsImages, "has image files": HasImageFiles, "runs as a command": RunsAsCommand,
+    if isinstance(extension, EnvmatrixError):
+        return extension.message
+    known_abilities = {"builds images": BuildsImages, "has image files": HasImageFiles, "runs as a command": RunsAsCommand,
             "shows its scripts": ShowsScripts}  # fmt: skip
-    said = [text for text, kind in able.items() if isinstance(thing, kind)]
-    file = getattr(thing, "file", None)
-    return "; ".join([*([f"of {entry.origin}"] if entry.origin else []), *said, *([f"writes {file}"] if file else [])])
+    abilities = [text for text, kind in known_abilities.items() if isinstance(extension, kind)]
+    file = getattr(extension, "file", None)
+    return "; ".join(
+        [*([f"of {entry.origin}"] if entry.origin else []), *abilities, *([f"writes {file}"] if file else [])]
+    )
 
 
-def _environment(matrix: Matrix, name: str) -> str:
+def _environment_text(matrix: Matrix, name: str) -> str:
     entry = matrix.environments[name]
     levels = ", ".join(f"{factor}={level}" for factor, level in entry.levels.items())
     return "; ".join(part for part in (levels, entry.description) if part)
 
 
-def _workload(entry: Workload) -> str:
-    what = " ".join(entry.command) or ", ".join(f"{key}={value}" for key, value in entry.options.items())
-    return "; ".join(part for part in (entry.description, what) if part)
+def _workload_text(entry: Workload) -> str:
+    work_text = " ".join(entry.command) or ", ".join(f"{key}={value}" for key, value in entry.options.items())
+    return "; ".join(part for part in (entry.description, work_text) if part)
 
 
-def _design(entry: Design) -> str:
+def _design_text(entry: Design) -> str:
     from math import prod
 
-    named = len({*entry.environments, *entry.cumulative}) + 1
-    size = prod(map(len, entry.factors.values())) if entry.factors else named
+    named_count = len({*entry.environments, *entry.cumulative}) + 1
+    size = prod(map(len, entry.factors.values())) if entry.factors else named_count
     return f"{entry.description or 'no description'} ({size} environments, {len(entry.workloads)} workloads)"

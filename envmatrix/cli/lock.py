@@ -23,9 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Resolve images and libraries with the host's own pip and apt, and write containers/locks/."""
     from envmatrix.api.images import lock
 
-    written = lock(
-        arguments.environments, engine=arguments.engine, matrix=arguments.matrix, progress=common.say_to_stderr
+    written_files = lock(
+        arguments.environments, engine=arguments.engine, matrix=arguments.matrix, progress=common.print_progress
     )
-    for path in written:
+    for path in written_files:
         common.print_text(str(path))
     return 0

@@ -31,9 +31,9 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write one archive with everything that is needed to repeat a run elsewhere."""
     from envmatrix.api.packs import pack_run
-    from envmatrix.bundle.manifest import summary_of
+    from envmatrix.bundle.manifest import manifest_summary
 
-    made = pack_run(
+    packed = pack_run(
         arguments.run_name,
         output=arguments.output,
         images=arguments.images,
@@ -41,12 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
         key=arguments.sign,
         matrix=arguments.matrix,
         results=arguments.results,
-        progress=common.say_to_stderr,
+        progress=common.print_progress,
     )
-    told = {"archive": str(made.archive), "sha256": made.sha256, "signed": made.signed}
+    summary = {"archive": str(packed.archive), "sha256": packed.sha256, "signed": packed.signed}
     if arguments.json:
-        common.print_json({**told, **summary_of(made.manifest)})
+        common.print_json({**summary, **manifest_summary(packed.manifest)})
     else:
-        files, size = len(made.manifest.files), made.size / 1e6
-        common.print_text(f"{made.archive}  ({files} files, {size:.1f} MB)\nsha256 {made.sha256}")
+        files, size = len(packed.manifest.files), packed.size / 1e6
+        common.print_text(f"{packed.archive}  ({files} files, {size:.1f} MB)\nsha256 {packed.sha256}")
     return 0

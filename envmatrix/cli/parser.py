@@ -7,7 +7,7 @@ import importlib
 import shlex
 from collections.abc import Sequence
 
-from envmatrix.cli.grammar import Parser, spaced_remedy
+from envmatrix.cli.grammar import Parser, comma_remedy
 from envmatrix.errors import InputError, suggestion
 from envmatrix.version import __version__
 
@@ -49,13 +49,13 @@ GROUPS = {
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
-_CODES = """\
+_EXIT_CODES_TEXT = """\
 exit codes: 0 fine, 2 bad input, 3 some trials failed, 4 nothing could run, 5 slower than allowed, 6 cannot say,
 7 other work, 130 interrupted; `envmatrix docs gate` explains them
 `envmatrix COMMAND --help` explains a command, with examples."""
 
 
-def _top() -> Parser:
+def _top_level_parser() -> Parser:
     lines = [
         line
         for group, commands in GROUPS.items()
@@ -64,7 +64,7 @@ def _top() -> Parser:
     parser = Parser(
         prog="envmatrix",
         description="How much faster does a PyTorch program get when only its environment changes?",
-        epilog="\n".join([*lines, _CODES]),
+        epilog="\n".join([*lines, _EXIT_CODES_TEXT]),
         usage="envmatrix [--version] COMMAND [...]",
     )
     parser.add_argument("--version", action="version", version=f"envmatrix {__version__}")
@@ -85,14 +85,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; an unknown word is an InputError with the nearest known one."""
     if not argv or argv[0].startswith("-"):
         if command := next((word for word in argv if word in COMMANDS), ""):
-            rest = [word for place, word in enumerate(argv) if place != list(argv).index(command)]
-            raise InputError(f"{argv[0]} stands before the command", remedy=shlex.join(["envmatrix", command, *rest]))
-        _top().parse_args(argv or ["--help"])
+            remaining_words = [word for place, word in enumerate(argv) if place != list(argv).index(command)]
+            raise InputError(
+                f"{argv[0]} stands before the command", remedy=shlex.join(["envmatrix", command, *remaining_words])
+            )
+        _top_level_parser().parse_args(argv or ["--help"])
         raise InputError(f"no command: {' '.join(argv)}", remedy="`envmatrix --help` lists the commands")
-    name, rest = argv[0], list(argv[1:])
+    name, remaining_words = argv[0], list(argv[1:])
     if name not in COMMANDS:
         raise InputError(f"no command {name!r}", remedy=suggestion(name, COMMANDS))
-    return command_parser(name).parse_args(rest)
+    return command_parser(name).parse_args(remaining_words)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -100,20 +102,20 @@ def run_command(arguments: argparse.Namespace) -> int:
     try:
         code: int = arguments.run(arguments)
     except InputError as error:
-        error.remedy = _meant_as_list(arguments, error) or error.remedy
+        error.remedy = _list_remedy(arguments, error) or error.remedy
         raise
     return code
 
 
-def _meant_as_list(arguments: argparse.Namespace, error: InputError) -> str:
+def _list_remedy(arguments: argparse.Namespace, error: InputError) -> str:
     """Say how a list is written when the word that was not found was meant as an item of one."""
     words = [word for _, items in arguments.spaced_lists for word in items[1:] if repr(word) in error.message]
-    return spaced_remedy(arguments, words)
+    return comma_remedy(arguments, words)
 
 
 def whole_parser() -> Parser:
     """Return one parser with every command as a subparser (for completion scripts; loads all command modules)."""
-    top = _top()
+    top = _top_level_parser()
     commands = top.add_subparsers(parser_class=Parser)
     for name, text in COMMANDS.items():
         importlib.import_module(f"envmatrix.cli.{name}").add_arguments(commands.add_parser(name, help=text))

@@ -6,13 +6,15 @@ import argparse
 
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, whole
+from envmatrix.cli.grammar import Parser, whole_number
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_design(parser)
-    parser.add_argument("--blocks", type=whole(0), default=2, metavar="N", help="how many blocks to show (default: 2)")
+    parser.add_argument(
+        "--blocks", type=whole_number(0), default=2, metavar="N", help="how many blocks to show (default: 2)"
+    )
     shared.add_json(parser)
     parser.examples("envmatrix plan quick", "envmatrix plan --environments tcmalloc,intel-omp --blocks 1")
 
@@ -22,11 +24,15 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api.plans import make_plan
 
     plan = make_plan(
-        arguments.design, shared.overrides(arguments), arguments.engine or (), arguments.matrix, common.say_to_stderr
+        arguments.design,
+        shared.read_overrides(arguments),
+        arguments.engine or (),
+        arguments.matrix,
+        common.print_progress,
     )
-    shown = [plan.block(index) for index in range(min(arguments.blocks, plan.max_blocks))]
+    shown_blocks = [plan.block(index) for index in range(min(arguments.blocks, plan.max_blocks))]
     if arguments.json:
-        blocks = [[{"trial": slot.trial, "arm": slot.arm.name} for slot in block] for block in shown]
+        blocks = [[{"trial": slot.trial, "arm": slot.arm.name} for slot in block] for block in shown_blocks]
         common.print_json(
             {"design": plan.design, "seed": plan.seed, "arms": [a.name for a in plan.arms], "blocks": blocks}
         )
@@ -37,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"stops when every interval is within ±{plan.target:.1%}, or after {plan.budget_s:.0f} s"
         + (f", and not before {plan.first} blocks" if plan.first else ""),
     ]
-    for block in shown:
+    for block in shown_blocks:
         lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.shown}" for slot in block)]
     common.print_text("\n".join(lines))
     return 0

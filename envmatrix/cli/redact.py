@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Take folders of users, users and hosts out of a run that is to be shown."""
     from envmatrix.api.packs import redact_run
 
-    result, changed = redact_run(arguments.run_name, results=arguments.results, progress=common.say_to_stderr)
+    result, changed = redact_run(arguments.run_name, results=arguments.results, progress=common.print_progress)
     if arguments.json:
         common.print_json({"run": result.folder.name, "changed": list(changed)})
     else:

@@ -30,19 +30,19 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api import answers, tunes
 
     if study := tunes.find_study(arguments.run_name, arguments.results):
-        return _of_search(study, arguments)
+        return _report_search(study, arguments)
     if arguments.form:
         text = answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
-        common.put_text(text, arguments.output)
+        common.write_or_print(text, arguments.output)
         return 0
     if arguments.output:
         raise InputError("--output is where --as goes", remedy=f"--as html --output {arguments.output}")
-    result = answers.write_report(arguments.run_name, arguments.results, common.say_to_stderr)
-    answer.show(result, as_json=arguments.json)
+    result = answers.write_report(arguments.run_name, arguments.results, common.print_progress)
+    answer.show_result(result, as_json=arguments.json)
     return 0
 
 
-def _of_search(study: Path, arguments: argparse.Namespace) -> int:
+def _report_search(study: Path, arguments: argparse.Namespace) -> int:
     from envmatrix.api import searches
 
     if arguments.form or arguments.output:
@@ -50,5 +50,5 @@ def _of_search(study: Path, arguments: argparse.Namespace) -> int:
             f"{study.name!r} is a search, which has no other forms than tune.json and report.html",
             remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
         )
-    searching.show(searches.report_study(study), as_json=arguments.json)
+    searching.show_search(searches.report_study(study), as_json=arguments.json)
     return 0

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, one_name, percentage, placed
+from envmatrix.cli.grammar import Parser, one_name, percentage, name_and_folder
 from envmatrix.errors import ExitCode, first_code
 
 if TYPE_CHECKING:
     from envmatrix.bundle.comparison import Reproduction
-    from envmatrix.bundle.rerun import Opened
+    from envmatrix.bundle.rerun import OpenedPack
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "run_name", nargs="?", type=one_name, metavar="RUN", help="compare with this run, begun from it earlier"
     )
-    parser.formerly("--run", "the run as a word behind the archive: ARCHIVE RUN")
+    parser.declare_renamed("--run", "the run as a word behind the archive: ARCHIVE RUN")
     parser.add_argument("--sha256", metavar="HEX", help="the digest that the archive must have")
     parser.add_argument("--signers", type=Path, metavar="FILE", help="allowed signers (ssh-keygen); others are refused")
     parser.add_argument(
@@ -40,12 +40,12 @@ def add_arguments(parser: Parser) -> None:
         help="build images here, and measure with them even if their files differ from the packed run's",
     )
     parser.add_argument(
-        "--program", type=placed, action="append", default=[], metavar="WORKLOAD=FOLDER",
+        "--program", type=name_and_folder, action="append", default=[], metavar="WORKLOAD=FOLDER",
         help="where this machine has the program of a workload that was not packed",
     )  # fmt: skip
     shared.add_results(parser)
     launching.add_launcher(parser)
-    shared.add_answer(parser)
+    shared.add_display_options(parser)
     parser.examples(
         "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"
     )
@@ -58,71 +58,73 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Verify, rebuild, run the plan again, and say which effects were found again."""
     from envmatrix.api import packs
-    from envmatrix.bundle.manifest import summary_of
+    from envmatrix.bundle.manifest import manifest_summary
 
     opened = packs.open_archive(
         arguments.archive,
         sha256=arguments.sha256 or "",
         signers=arguments.signers,
         results=arguments.results,
-        progress=common.say_to_stderr,
+        progress=common.print_progress,
     )
     if arguments.check:
         if arguments.json:
-            common.print_json({**summary_of(opened.manifest), "signed": opened.signed})
+            common.print_json({**manifest_summary(opened.manifest), "signed": opened.signed})
         return ExitCode.FINE
-    found, code = _again(opened, arguments)
-    code = first_code(found.gate(fail_undecided=arguments.fail_undecided), code)
+    reproduction, code = _rerun_or_compare(opened, arguments)
+    code = first_code(reproduction.gate(fail_undecided=arguments.fail_undecided), code)
     if arguments.json:
-        common.print_json(found.to_json(code))
+        common.print_json(reproduction.to_json(code))
     else:
-        common.print_text(describe(found))
+        common.print_text(describe_reproduction(reproduction))
     return code
 
 
-def _again(opened: Opened, arguments: argparse.Namespace) -> tuple[Reproduction, ExitCode]:
+def _rerun_or_compare(opened: OpenedPack, arguments: argparse.Namespace) -> tuple[Reproduction, ExitCode]:
     """Run the plan of a pack here, or take the run that was named, and compare."""
     from envmatrix.api import packs
 
-    progress, results = common.say_to_stderr, arguments.results
+    progress, results = common.print_progress, arguments.results
     if arguments.run_name:
-        found = packs.compare_again(opened, arguments.run_name, results, arguments.tolerance, progress)
-        return found, packs.stored_code(arguments.run_name, results)
-    experiment = packs.begin_packed(
+        reproduction = packs.compare_again(opened, arguments.run_name, results, arguments.tolerance, progress)
+        return reproduction, packs.stored_exit_code(arguments.run_name, results)
+    experiment = packs.begin_reproduction(
         opened,
         results=results,
         launcher=arguments.launcher,
-        asked=launching.given_options(arguments),
+        launcher_options=launching.read_launcher_options(arguments),
         rebuild=arguments.rebuild,
         programs=dict(arguments.program),
         vouched=bool(arguments.signers or arguments.sha256),
         progress=progress,
     )
-    watch, ask = answer.watching(quiet=arguments.quiet)
-    found, result = packs.carry_out_again(opened, arguments.archive, experiment, arguments.tolerance, watch, ask)
-    common.say_to_stderr(f"{result.name}: {result.why}")
-    return found, answer.end(result)
+    watch, ask = answer.progress_watch(quiet=arguments.quiet)
+    reproduction, result = packs.finish_reproduction(
+        opened, arguments.archive, experiment, arguments.tolerance, watch, ask
+    )
+    common.print_progress(f"{result.name}: {result.why}")
+    return reproduction, answer.explain_exit(result)
 
 
-def describe(found: Reproduction) -> str:
+def describe_reproduction(reproduction: Reproduction) -> str:
     """Write the answer for people: what differs, then every effect with both intervals."""
-    from envmatrix.system.printable import clean
+    from envmatrix.system.printable import printable_text
 
-    lines = [f"{found.first.name} (packed) and {found.second.name} (here)", ""]
-    lines += ["what differs:" if found.differences else "nothing differs in machine, images and environments"]
-    lines += [f"  {item}" for item in found.differences]
-    width = max((len(item.environment) for item in found.effects), default=0)
+    lines = [f"{reproduction.first.name} (packed) and {reproduction.second.name} (here)", ""]
+    lines += ["what differs:" if reproduction.differences else "nothing differs in machine, images and environments"]
+    lines += [f"  {item}" for item in reproduction.differences]
+    width = max((len(item.environment) for item in reproduction.effects), default=0)
     lines += ["", f"{'effect':{width}}  {'packed':24}  {'here':24}  answer"]
-    for item in found.effects:
-        then, now = _interval(item.first), _interval(item.second)
+    for item in reproduction.effects:
+        packed_interval, new_interval = _interval_text(item.first), _interval_text(item.second)
         answer = f"{item.answer}: {item.unsure}" if item.unsure else item.answer
-        lines.append(f"{item.environment:{width}}  {then:24}  {now:24}  {answer}")
-    lines += ["", f"reproduced: the two effects surely differ by less than {found.tolerance:.0%}; "
-              "not reproduced: they surely differ; undecided: neither is sure", *found.cautions]  # fmt: skip
-    return "\n".join(map(clean, lines))  # a pack may come from anybody
+        lines.append(f"{item.environment:{width}}  {packed_interval:24}  {new_interval:24}  {answer}")
+    lines += ["", f"reproduced: the two effects surely differ by less than {reproduction.tolerance:.0%}; "
+              "not reproduced: they surely differ; undecided: neither is sure", *reproduction.cautions]  # fmt: skip
+    return "\n".join(map(printable_text, lines))  # a pack may come from anybody
 
 
-def _interval(effect: object) -> str:
+def _interval_text(effect: object) -> str:
     from envmatrix.stats.effects import Effect
 
     if not isinstance(effect, Effect) or effect.ratio is None:

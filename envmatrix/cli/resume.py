@@ -7,7 +7,7 @@ import sys
 
 from envmatrix.cli import answer, common, launching, searching
 from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, whole
+from envmatrix.cli.grammar import Parser, whole_number
 from envmatrix.errors import InputError
 
 
@@ -16,11 +16,13 @@ def add_arguments(parser: Parser) -> None:
     shared.add_run(parser)
     shared.add_budget(parser, "a new budget for the whole run, such as 90s, 10m or 2h")
     shared.add_target(parser, "a new target for the whole run, such as 1%%")
-    parser.add_argument("--max-blocks", type=whole(1), metavar="N", help="a new, higher number of blocks to stop after")
+    parser.add_argument(
+        "--max-blocks", type=whole_number(1), metavar="N", help="a new, higher number of blocks to stop after"
+    )
     shared.add_matrix(parser)
     shared.add_results(parser)
     launching.add_launcher_options(parser)
-    shared.add_answer(parser)
+    shared.add_display_options(parser)
     parser.examples("envmatrix resume", "envmatrix resume reference-default --budget 20m")
     parser.exit_codes(
         "those of bench: 0 fine, 3 some trials failed or lack, 4 none ran well, 7 an environment did other work,",
@@ -37,10 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError("--target: a search has none", remedy="--budget gives it more time")
         if arguments.max_blocks is not None:
             raise InputError("--max-blocks: a search has none", remedy="--budget gives it more time")
-        if launching.given_options(arguments):
+        if launching.read_launcher_options(arguments):
             raise InputError("a search goes on where it began", remedy="for other nodes begin another one")
-        begun = tunes.resume_study(study, arguments.budget, common.say_to_stderr, arguments.matrix)
-        return searching.carry_out(begun, arguments)
+        tuning = tunes.resume_study(study, arguments.budget, common.print_progress, arguments.matrix)
+        return searching.run_and_show_search(tuning, arguments)
     experiment = runs.reopen_run(
         arguments.run_name,
         budget=arguments.budget,
@@ -48,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         max_blocks=arguments.max_blocks,
         results=arguments.results,
         matrix=arguments.matrix,
-        asked=launching.given_options(arguments),
+        launcher_options=launching.read_launcher_options(arguments),
         command=tuple(sys.argv[1:]),
-        progress=common.say_to_stderr,
+        progress=common.print_progress,
     )
-    return answer.carry_out(experiment, arguments)
+    return answer.run_and_show(experiment, arguments)

@@ -25,6 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.matrix.schema import json_schema as schema_of_matrix
     from envmatrix.results.schema import json_schema as schema_of_run
 
-    found = schema_of_run() if arguments.document == "run" else schema_of_matrix()
-    common.put_text(json.dumps(found, indent=2), arguments.output)
+    document = schema_of_run() if arguments.document == "run" else schema_of_matrix()
+    common.write_or_print(json.dumps(document, indent=2), arguments.output)
     return 0

@@ -10,27 +10,27 @@ from envmatrix.cli import common
 
 if TYPE_CHECKING:
     from envmatrix.api.tunes import TuneResult
-    from envmatrix.search.loop import Tuning
+    from envmatrix.search.loop import RunningSearch
 
 
-def carry_out(begun: Tuning, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
+def run_and_show_search(tuning: RunningSearch, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
     """Go on with a search and show what it found."""
     from envmatrix.api import tunes
     from envmatrix.search.progress import watch_step
 
     watch = partial(
-        watch_step, quiet=arguments.quiet, tell=common.say_to_stderr,
+        watch_step, quiet=arguments.quiet, tell=common.print_progress,
         show_output=getattr(arguments, "show_output", False),
     )  # fmt: skip
-    result = tunes.carry_out(begun, watch, is_set_up=is_set_up)
+    result = tunes.finish_search(tuning, watch, is_set_up=is_set_up)
     if result.interrupted:
-        common.say_to_stderr(f"go on with: envmatrix resume {result.name}")
+        common.print_progress(f"go on with: envmatrix resume {result.name}")
         return result.exit_code
-    show(result, as_json=arguments.json)
+    show_search(result, as_json=arguments.json)
     return result.exit_code
 
 
-def show(result: TuneResult, *, as_json: bool) -> None:
+def show_search(result: TuneResult, *, as_json: bool) -> None:
     """Print what a search found."""
     if as_json:
         common.print_json(result.to_json())

@@ -6,7 +6,7 @@ import argparse
 
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
-from envmatrix.cli.grammar import Parser, one_name, whole
+from envmatrix.cli.grammar import Parser, one_name, whole_number
 from envmatrix.errors import ExitCode
 
 
@@ -15,9 +15,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "run_name", nargs="?", type=one_name, metavar="RUN", help="also re-label the trials of this run"
     )
-    parser.formerly("--run", "the run as a word of its own: RUN")
+    parser.declare_renamed("--run", "the run as a word of its own: RUN")
     parser.add_argument(
-        "--aa", type=whole(1), default=1000, metavar="N", help="simulated A/A comparisons (default: 1000)"
+        "--aa", type=whole_number(1), default=1000, metavar="N", help="simulated A/A comparisons (default: 1000)"
     )
     shared.add_results(parser)
     shared.add_json(parser)
@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api.places import find_run
     from envmatrix.stats.selftest_report import selftest
 
-    found = selftest(arguments.aa, find_run(arguments.run_name, arguments.results) if arguments.run_name else None)
+    outcome = selftest(arguments.aa, find_run(arguments.run_name, arguments.results) if arguments.run_name else None)
     if arguments.json:
-        common.print_json(found.to_json())
+        common.print_json(outcome.to_json())
     else:
-        common.print_text("\n".join(found.lines()))
-    return ExitCode.FINE if found.passed else ExitCode.SOME_FAILED
+        common.print_text("\n".join(outcome.lines()))
+    return ExitCode.FINE if outcome.passed else ExitCode.SOME_FAILED

@@ -14,10 +14,10 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
-    from envmatrix.api.tunes import Sought
-    from envmatrix.search.loop import Tuning
+    from envmatrix.api.tunes import SearchRequest
+    from envmatrix.search.loop import RunningSearch
 
-_OF_PROGRAM = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json", "metric_steps", "pass_env")
+_PROGRAM_OPTIONS = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json", "metric_steps", "pass_env")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -41,8 +41,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--name", metavar="NAME", help="name of the search (default: program and time)")
     shared.add_results(parser)
     launching.add_launcher(parser)
-    shared.add_answer(parser)
-    parser.takes_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    shared.add_display_options(parser)
+    parser.accept_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
     shared.add_program(parser)
     parser.add_argument("--show-output", action="store_true", help="print what each trial printed")
     parser.examples(
@@ -53,10 +53,10 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Search the best environment of a program or a design, and confirm it."""
     if arguments.command:
-        return searching.carry_out(_program(arguments), arguments, is_set_up=True)
-    given = next((name for name in _OF_PROGRAM if getattr(arguments, name) is not None), None)
-    if given:
-        option = given.replace("_", "-")
+        return searching.run_and_show_search(_begin_program(arguments), arguments, is_set_up=True)
+    program_option = next((name for name in _PROGRAM_OPTIONS if getattr(arguments, name) is not None), None)
+    if program_option:
+        option = program_option.replace("_", "-")
         raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix tune -- python train.py")
     if arguments.design is None:
         raise InputError(
@@ -65,36 +65,40 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from envmatrix.api import tunes
 
-    begun = tunes.begin_design(
-        arguments.design, _sought(arguments), arguments.engine, arguments.matrix, common.say_to_stderr,
-        arguments.launcher, launching.given_options(arguments),
+    tuning = tunes.begin_design_search(
+        arguments.design, _make_search_request(arguments), arguments.engine, arguments.matrix, common.print_progress,
+        arguments.launcher, launching.read_launcher_options(arguments),
     )  # fmt: skip
-    return searching.carry_out(begun, arguments)
+    return searching.run_and_show_search(tuning, arguments)
 
 
-def _program(arguments: argparse.Namespace) -> Tuning:
+def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
     from envmatrix.api import programs, tunes
 
-    odd = {
+    conflicting = {
         f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
-        "--launcher": arguments.launcher != DEFAULT or launching.given_options(arguments),
+        "--launcher": arguments.launcher != DEFAULT or launching.read_launcher_options(arguments),
     }  # fmt: skip
-    given = next((name for name, value in odd.items() if value), None)
-    if given:
-        said = f"{given} and a program cannot both be: a program is run here, in a matrix that is made for it"
-        raise InputError(said, remedy="`envmatrix bench --save -- PROGRAM` writes that matrix; edit it and tune that")
+    conflict = next((name for name, value in conflicting.items() if value), None)
+    if conflict:
+        message = f"{conflict} and a program cannot both be: a program is run here, in a matrix that is made for it"
+        raise InputError(
+            message, remedy="`envmatrix bench --save -- PROGRAM` writes that matrix; edit it and tune that"
+        )
     shared.check_metric(arguments)
-    asked = programs.Asked(
-        tuple(arguments.command), shared.shell(arguments.setup), shared.shell(arguments.prepare),
-        shared.shell(arguments.cleanup),
+    request = programs.ProgramRequest(
+        tuple(arguments.command), shared.shell_command(arguments.setup), shared.shell_command(arguments.prepare),
+        shared.shell_command(arguments.cleanup),
         1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "", arguments.metric_json or "",
         arguments.metric_steps or "", pass_env=tuple(arguments.pass_env or ()),
     )  # fmt: skip
-    show = common.say_to_stderr if arguments.show_output else lambda _: None
-    return tunes.begin_program(asked, _sought(arguments), common.say_to_stderr, show)
+    show = common.print_progress if arguments.show_output else lambda _: None
+    return tunes.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
 
 
-def _sought(arguments: argparse.Namespace) -> Sought:
-    from envmatrix.api.tunes import Sought
+def _make_search_request(arguments: argparse.Namespace) -> SearchRequest:
+    from envmatrix.api.tunes import SearchRequest
 
-    return Sought(arguments.budget, arguments.factors, arguments.name, Path(arguments.results), arguments.sampler or "")
+    return SearchRequest(
+        arguments.budget, arguments.factors, arguments.name, Path(arguments.results), arguments.sampler or ""
+    )

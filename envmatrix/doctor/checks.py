@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from envmatrix.build.paths import project_places
+from envmatrix.build.paths import project_paths
 from envmatrix.doctor import installed
-from envmatrix.doctor.finding import Finding, State, read
-from envmatrix.doctor.quota import limits
+from envmatrix.doctor.finding import Finding, State, read_system_file
+from envmatrix.doctor.quota import check_cpu_quota
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.report.catalog import REPORTS
@@ -21,26 +21,26 @@ from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError
 
 _GIB = 2**30
-_ENOUGH_DISK = 6 * _GIB
+_MIN_FREE_BYTES = 6 * _GIB
 _STEAL_WINDOW_S = 0.5
 _NEIGHBOUR_WINDOW_S = 2.0
 
 
 def governor(root: Path) -> Iterator[Finding]:
     """Look at the CPU frequency governor."""
-    found = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
-    if not found:
+    value = read_system_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
+    if not value:
         yield Finding("frequency governor", "note", "not visible (usual in virtual machines)")
-    elif found == "performance":
-        yield Finding("frequency governor", "good", found)
+    elif value == "performance":
+        yield Finding("frequency governor", "good", value)
     else:
-        yield Finding("frequency governor", "bad", found, "sudo cpupower frequency-set --governor performance")
+        yield Finding("frequency governor", "bad", value, "sudo cpupower frequency-set --governor performance")
 
 
 def turbo(root: Path) -> Iterator[Finding]:
     """Look at whether clocks may rise above the nominal one."""
-    no_turbo = read("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
-    boost = read("/sys/devices/system/cpu/cpufreq/boost", root)
+    no_turbo = read_system_file("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
+    boost = read_system_file("/sys/devices/system/cpu/cpufreq/boost", root)
     if no_turbo == "0" or boost == "1":
         yield Finding(
             "turbo",
@@ -54,25 +54,25 @@ def turbo(root: Path) -> Iterator[Finding]:
 
 def load(root: Path) -> Iterator[Finding]:
     """Look at what else is running."""
-    words = read("/proc/loadavg", root).split()
+    words = read_system_file("/proc/loadavg", root).split()
     cpus = len(os.sched_getaffinity(0))
     if not words:
         return
-    busy = float(words[0])
-    state: State = "bad" if busy > 0.3 * cpus else "good"
+    load_average = float(words[0])
+    state: State = "bad" if load_average > 0.3 * cpus else "good"
     remedy = "wait until it is quiet, or end what runs beside" if state == "bad" else ""
-    yield Finding("load", state, f"{busy:.2f} in the last minute on {cpus} CPUs", remedy)
+    yield Finding("load", state, f"{load_average:.2f} in the last minute on {cpus} CPUs", remedy)
 
 
 def _steal_ticks(root: Path) -> tuple[int, int]:
-    words = read("/proc/stat", root).split("\n")[0].split()[1:]
+    words = read_system_file("/proc/stat", root).split("\n")[0].split()[1:]
     ticks = [int(word) for word in words]
     return (ticks[7] if len(ticks) > 7 else 0), sum(ticks[:8])
 
 
 def steal(root: Path) -> Iterator[Finding]:
     """Measure for half a second how much time the hypervisor takes away."""
-    if not read("/proc/stat", root):
+    if not read_system_file("/proc/stat", root):
         return
     stolen, total = _steal_ticks(root)
     time.sleep(_STEAL_WINDOW_S)
@@ -86,45 +86,45 @@ def steal(root: Path) -> Iterator[Finding]:
 
 def neighbours(root: Path) -> Iterator[Finding]:
     """Look for two seconds at which threads of others take CPU time."""
-    before = _thread_ticks(root)
-    if not before:
+    ticks_before = _thread_ticks(root)
+    if not ticks_before:
         return
     time.sleep(_NEIGHBOUR_WINDOW_S)
     rate = 1 / _NEIGHBOUR_WINDOW_S / os.sysconf("SC_CLK_TCK")
     busy = [
-        ((ticks - before.get(key, (0, ""))[0]) * rate, f"{name} (process {key[0]})")
+        ((ticks - ticks_before.get(key, (0, ""))[0]) * rate, f"{name} (process {key[0]})")
         for key, (ticks, name) in _thread_ticks(root).items()
         if key[0] != os.getpid()
     ]
-    most = sorted((share, name) for share, name in busy if share > 0.02)[::-1]
-    shown = ", ".join(f"{name} {share:.0%} of a CPU" for share, name in most[:3])
-    if sum(share for share, _ in most) > 0.1:
-        yield Finding("other threads", "bad", shown, "end them while measuring: they take CPUs away from trials")
+    busiest = sorted((share, name) for share, name in busy if share > 0.02)[::-1]
+    busiest_text = ", ".join(f"{name} {share:.0%} of a CPU" for share, name in busiest[:3])
+    if sum(share for share, _ in busiest) > 0.1:
+        yield Finding("other threads", "bad", busiest_text, "end them while measuring: they take CPUs away from trials")
     else:
-        yield Finding("other threads", "good", shown or "none takes 2% of a CPU")
+        yield Finding("other threads", "good", busiest_text or "none takes 2% of a CPU")
 
 
 def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
     """Return (process, thread) -> (CPU ticks so far, name)."""
-    found = {}
+    ticks = {}
     for file in root.glob("proc/[0-9]*/task/[0-9]*/stat"):
         try:
             head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
         except OSError:  # it has ended
             continue
         words = tail.split()
-        found[int(file.parts[-4]), int(file.parts[-2])] = (int(words[11]) + int(words[12]), head.partition("(")[2])
-    return found
+        ticks[int(file.parts[-4]), int(file.parts[-2])] = (int(words[11]) + int(words[12]), head.partition("(")[2])
+    return ticks
 
 
 def huge_pages(root: Path) -> Iterator[Finding]:
     """Look at transparent huge pages: with `never` the huge-page levels cannot do anything."""
-    text = read("/sys/kernel/mm/transparent_hugepage/enabled", root)
-    chosen = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
-    if chosen == "never":
+    text = read_system_file("/sys/kernel/mm/transparent_hugepage/enabled", root)
+    mode = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
+    if mode == "never":
         yield Finding("transparent huge pages", "note", "never: huge-page levels have no effect here")
-    elif chosen:
-        yield Finding("transparent huge pages", "good", chosen)
+    elif mode:
+        yield Finding("transparent huge pages", "good", mode)
 
 
 def disk(root: Path) -> Iterator[Finding]:
@@ -133,7 +133,7 @@ def disk(root: Path) -> Iterator[Finding]:
     folder = project.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
-    state: State = "good" if free > _ENOUGH_DISK else "bad"
+    state: State = "good" if free > _MIN_FREE_BYTES else "bad"
     remedy = "" if state == "good" else "free some space, or point ENVMATRIX_CACHE to a larger disk"
     yield Finding("disk", state, f"{free / _GIB:.1f} GiB free for {folder}", remedy)
     if not os.access(existing, os.W_OK):
@@ -153,27 +153,27 @@ def libraries(root: Path) -> Iterator[Finding]:
 def engines(root: Path) -> Iterator[Finding]:
     """Ask each engine whether it can be used."""
     del root
-    for entry, engine in ENGINES.make_all(project_places()):
-        found = _usable("engine", entry.name, engine)
-        said = "" if isinstance(engine, ExtensionError) or found.state != "good" else engine.isolation
-        yield replace(found, found=f"{found.found}: {said}") if said else found
+    for entry, engine in ENGINES.make_all(project_paths()):
+        finding = _availability_finding("engine", entry.name, engine)
+        isolation = "" if isinstance(engine, ExtensionError) or finding.state != "good" else engine.isolation
+        yield replace(finding, found=f"{finding.found}: {isolation}") if isolation else finding
 
 
 def launchers(root: Path) -> Iterator[Finding]:
     """Ask each launcher whether it can be used."""
     del root
     for entry, launcher in LAUNCHERS.make_all():
-        yield _usable("launcher", entry.name, launcher)
+        yield _availability_finding("launcher", entry.name, launcher)
 
 
 class _Usable(Protocol):
     def unavailable(self) -> str | None: ...
 
 
-def _usable(kind: str, name: str, thing: _Usable | ExtensionError) -> Finding:
-    if isinstance(thing, ExtensionError):
-        return Finding(f"{kind} {name}", "bad", thing.message, thing.remedy)
-    reason = thing.unavailable()
+def _availability_finding(kind: str, name: str, extension: _Usable | ExtensionError) -> Finding:
+    if isinstance(extension, ExtensionError):
+        return Finding(f"{kind} {name}", "bad", extension.message, extension.remedy)
+    reason = extension.unavailable()
     return Finding(f"{kind} {name}", "note" if reason else "good", reason or "ready")
 
 
@@ -190,7 +190,7 @@ def extensions(root: Path) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    governor, turbo, load, steal, neighbours, huge_pages, limits, disk, libraries, engines, launchers,
+    governor, turbo, load, steal, neighbours, huge_pages, check_cpu_quota, disk, libraries, engines, launchers,
     installed.local, installed.apptainer, installed.enroot, installed.slurm, installed.modules, installed.cuda,
     installed.xla, extensions,
 )  # fmt: skip

@@ -19,7 +19,7 @@ class Finding:
     remedy: str = ""
 
 
-def read(path: str, root: Path) -> str:
+def read_system_file(path: str, root: Path) -> str:
     """Return what a file of /proc or /sys below ``root`` holds, '' where it cannot be read."""
     try:
         return (root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace").strip()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from envmatrix.doctor.finding import Finding, State, read
+from envmatrix.doctor.finding import Finding, State, read_system_file
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
 from envmatrix.engines.confinement import limit_holder
 from envmatrix.errors import NoTrialError
@@ -18,22 +18,22 @@ from envmatrix.system import project
 from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Order, Place, run, run_logged
 
-_ANSWER_S = 15.0
-_SLURM = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
+_COMMAND_LIMIT_S = 15.0
+_SLURM_COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
 #: States of nodes, as sinfo's %t writes them, that a job can still be given to; a sign behind them says more.
-_SERVING = re.compile(r"(idle|mix|alloc|comp)\W*")
+_USABLE_STATE = re.compile(r"(idle|mix|alloc|comp)\W*")
 #: The oldest driver that serves a major version of CUDA, by its minor version compatibility:
 #: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html#cuda-toolkit-major-component-versions
-_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
+_MIN_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
-def _said(*argv: str) -> tuple[bool, str]:
+def _command_output(*argv: str) -> tuple[bool, str]:
     """Return whether a command ended well, and what it printed or why it could not."""
     try:
-        done = run(argv, limit_s=_ANSWER_S)
+        finished = run(argv, limit_s=_COMMAND_LIMIT_S)
     except NoTrialError as error:
         return False, error.message
-    return done.exit.ok, done.stdout if done.exit.ok else done.last_words(1) or str(done.exit)
+    return finished.exit.ok, finished.stdout if finished.exit.ok else finished.last_words(1) or str(finished.exit)
 
 
 def slurm(root: Path) -> Iterator[Finding]:
@@ -41,71 +41,75 @@ def slurm(root: Path) -> Iterator[Finding]:
     del root
     if shutil.which("sbatch") is None:  # the launcher's line says so
         return
-    missing = [name for name in _SLURM if shutil.which(name) is None]
-    if missing:
-        yield Finding("Slurm commands", "bad", f"no {', '.join(missing)} on PATH", "install Slurm's client commands")
-    answers, said = _said("sinfo", "--noheader", "--format=%P|%a|%D|%t")
-    if not answers:
+    missing_commands = [name for name in _SLURM_COMMANDS if shutil.which(name) is None]
+    if missing_commands:
+        yield Finding(
+            "Slurm commands", "bad", f"no {', '.join(missing_commands)} on PATH", "install Slurm's client commands"
+        )
+    has_answered, output = _command_output("sinfo", "--noheader", "--format=%P|%a|%D|%t")
+    if not has_answered:
         remedy = "`scontrol ping` asks the controller; SLURM_CONF must name the cluster's slurm.conf"
-        yield Finding("Slurm controller", "bad", f"no answer: {said}", remedy)
+        yield Finding("Slurm controller", "bad", f"no answer: {output}", remedy)
         return
     yield Finding("Slurm controller", "good", "answers")
-    yield from partitions(said)
-    configured, said = _said("scontrol", "show", "config")
+    yield from partitions(output)
+    configured, output = _command_output("scontrol", "show", "config")
     if configured:
-        yield process_tracking(said)
+        yield process_tracking(output)
 
 
-def partitions(listed: str) -> Iterator[Finding]:
+def partitions(sinfo_output: str) -> Iterator[Finding]:
     """Say of each partition, from ``sinfo --format=%P|%a|%D|%t``, how many of its nodes can be given a job."""
     nodes: dict[str, list[tuple[str, int, str]]] = {}
-    for line in listed.splitlines():
-        name, up, count, now = ([*line.strip().split("|"), "", "", ""])[:4]
-        nodes.setdefault(name, []).append((up, int(count) if count.isdecimal() else 0, now))
+    for line in sinfo_output.splitlines():
+        name, up, count, node_state = ([*line.strip().split("|"), "", "", ""])[:4]
+        nodes.setdefault(name, []).append((up, int(count) if count.isdecimal() else 0, node_state))
     if not nodes:
         yield Finding("Slurm partitions", "bad", "there is none", "ask who runs the cluster which account you need")
-    for name, found in nodes.items():
-        serving = sum(count for up, count, now in found if up == "up" and _SERVING.fullmatch(now))
-        text = ", ".join(f"{count} {now}" for _, count, now in found)
+    for name, node_states in nodes.items():
+        serving = sum(
+            count for up, count, node_state in node_states if up == "up" and _USABLE_STATE.fullmatch(node_state)
+        )
+        text = ", ".join(f"{count} {node_state}" for _, count, node_state in node_states)
         state: State = "good" if serving else "bad" if name.endswith("*") else "note"
         remedy = "" if serving else "`sinfo --list-reasons` says why; --partition takes another one"
-        down = "" if found[0][0] == "up" else f" ({found[0][0]})"
+        down = "" if node_states[0][0] == "up" else f" ({node_states[0][0]})"
         yield Finding(f"Slurm partition {name}", state, f"nodes: {text}{down}", remedy)
 
 
 def process_tracking(config: str) -> Finding:
     """Say from ``scontrol show config`` whether cgroups hold a job's processes and confine them to its CPUs."""
     pairs = (line.partition("=") for line in config.splitlines())
-    known = {key.strip(): value.strip() for key, _, value in pairs}
-    tracking, tasks = known.get("ProctrackType", ""), known.get("TaskPlugin", "")
-    found = f"ProctrackType={tracking or 'not said'}, TaskPlugin={tasks or 'not said'}"
+    settings = {key.strip(): value.strip() for key, _, value in pairs}
+    tracking, tasks = settings.get("ProctrackType", ""), settings.get("TaskPlugin", "")
+    summary = f"ProctrackType={tracking or 'not said'}, TaskPlugin={tasks or 'not said'}"
     if tracking.endswith("cgroup") and "cgroup" in tasks:
-        return Finding("Slurm cgroups", "good", found)
+        return Finding("Slurm cgroups", "good", summary)
     remedy = "jobs of others may use the same CPUs: ask for whole nodes (slurm: {options: --exclusive})"
-    return Finding("Slurm cgroups", "note", found, remedy)
+    return Finding("Slurm cgroups", "note", summary, remedy)
 
 
 def cuda(root: Path) -> Iterator[Finding]:
     """Look for a GPU of NVIDIA and for which wheels its driver is new enough."""
-    said = read("/proc/driver/nvidia/version", root)
-    version = re.search(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+)\.(\d+)(?:\.(\d+))?", said)
+    driver_text = read_system_file("/proc/driver/nvidia/version", root)
+    version = re.search(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+)\.(\d+)(?:\.(\d+))?", driver_text)
     if not has_gpu(root):
-        found = "no GPU here (no /dev/nvidia0)" + (", though its driver is loaded" if version else "")
+        summary = "no GPU here (no /dev/nvidia0)" + (", though its driver is loaded" if version else "")
         remedy = "run environments and workloads of CUDA where there is one; in a container: start it with its GPUs"
-        yield Finding("CUDA", "note", found, remedy)
+        yield Finding("CUDA", "note", summary, remedy)
     elif version is None:
         remedy = "`nvidia-smi` says more; /proc/driver/nvidia/version must be readable"
         yield Finding("CUDA", "bad", "there is a GPU, but its driver tells no version", remedy)
     else:
         driver = tuple(int(part or 0) for part in version.groups())
-        served = [major for major, oldest in _DRIVERS.items() if driver >= oldest]
-        newest = max(_DRIVERS)
-        found = f"driver {'.'.join(filter(None, version.groups()))}: " + (
+        served = [major for major, oldest in _MIN_DRIVERS.items() if driver >= oldest]
+        newest = max(_MIN_DRIVERS)
+        summary = f"driver {'.'.join(filter(None, version.groups()))}: " + (
             f"new enough for wheels of CUDA {', '.join(map(str, served))}" if served else "too old for any wheel"
         )
-        oldest = ".".join(map(str, _DRIVERS[newest]))
+        oldest = ".".join(map(str, _MIN_DRIVERS[newest]))
         remedy = "" if newest in served else f"wheels of CUDA {newest} need driver {oldest} or newer"
-        yield Finding("CUDA", "good" if served else "bad", found, remedy)
+        yield Finding("CUDA", "good" if served else "bad", summary, remedy)
 
 
 def xla(root: Path) -> Iterator[Finding]:
@@ -154,7 +158,9 @@ def local(root: Path) -> Iterator[Finding]:
 def _memory_nodes() -> Finding:
     """Bind a process to the first memory node, as `memory_nodes` does."""
     try:
-        run_logged(Order([sys.executable, "-I", "-S", "-c", ""], {}, None, _ANSWER_S, Place(memory_nodes=(0,))), None)
+        run_logged(
+            Order([sys.executable, "-I", "-S", "-c", ""], {}, None, _COMMAND_LIMIT_S, Place(memory_nodes=(0,))), None
+        )
     except NoTrialError as error:
         why = error.message.rpartition(": ")[2]
         remedy = "in a container: start it with --cap-add SYS_NICE, or leave `memory_nodes` out"
@@ -167,22 +173,22 @@ def enroot(root: Path) -> Iterator[Finding]:
     program = shutil.which("enroot")
     if program is None:  # the engine's line says so
         return
-    answers, version = _said(program, "version")
-    missing = [*_no_namespaces(root)] if os.geteuid() != 0 else []
+    has_answered, version = _command_output(program, "version")
+    problems = [*_namespace_problems(root)] if os.geteuid() != 0 else []
     if shutil.which("unsquashfs") is None:
-        missing.append(("no unsquashfs", "install squashfs-tools"))
-    if not answers:
-        missing.append((f"`enroot version` fails: {version}", "see its own configuration (enroot.conf)"))
-    if missing:
-        remedy = "; ".join(text for _, text in missing)
-        yield Finding("Enroot's images", "bad", "; ".join(found for found, _ in missing), remedy)
+        problems.append(("no unsquashfs", "install squashfs-tools"))
+    if not has_answered:
+        problems.append((f"`enroot version` fails: {version}", "see its own configuration (enroot.conf)"))
+    if problems:
+        remedy = "; ".join(text for _, text in problems)
+        yield Finding("Enroot's images", "bad", "; ".join(problem for problem, _ in problems), remedy)
     else:
         yield Finding("Enroot's images", "good", f"version {version.strip()}, unpacked by unsquashfs")
     unmounted = [name for name in ("squashfuse", "fuse-overlayfs") if shutil.which(name) is None]
     if unmounted:
-        found = f"no {' and no '.join(unmounted)} here"
+        problem = f"no {' and no '.join(unmounted)} here"
         remedy = f"install {' '.join(unmounted)} on the nodes"
-        yield Finding("Enroot under Slurm", "note", f"{found}: a job starts the squashfs itself, by both", remedy)
+        yield Finding("Enroot under Slurm", "note", f"{problem}: a job starts the squashfs itself, by both", remedy)
 
 
 def apptainer(root: Path) -> Iterator[Finding]:
@@ -190,16 +196,16 @@ def apptainer(root: Path) -> Iterator[Finding]:
     program = find_program()
     if program is None:  # the engine's line says so
         return
-    _, said = _said(program, "buildcfg", "LIBEXECDIR")
-    starter = Path(said.strip()) / Path(program).name / "bin/starter-suid"
+    _, output = _command_output(program, "buildcfg", "LIBEXECDIR")
+    starter = Path(output.strip()) / Path(program).name / "bin/starter-suid"
     setuid = starter.is_file() and bool(starter.stat().st_mode & stat.S_ISUID)
-    missing = [*_no_namespaces(root), *_no_fuse(root)]
+    problems = [*_namespace_problems(root), *_fuse_problems(root)]
     if setuid or (os.geteuid() == 0 and not needs_namespace()):
-        how = "its setuid starter" if setuid else "the kernel, as root"
-        yield Finding("Apptainer's images", "good", f"mounted by {how}")
-    elif missing:
-        remedy = "; ".join(text for _, text in missing) + "; or install apptainer-suid"
-        yield Finding("Apptainer's images", "bad", "; ".join(found for found, _ in missing), remedy)
+        mount_method = "its setuid starter" if setuid else "the kernel, as root"
+        yield Finding("Apptainer's images", "good", f"mounted by {mount_method}")
+    elif problems:
+        remedy = "; ".join(text for _, text in problems) + "; or install apptainer-suid"
+        yield Finding("Apptainer's images", "bad", "; ".join(problem for problem, _ in problems), remedy)
     else:
         yield Finding("Apptainer's images", "good", "mounted by FUSE in a user namespace")
     if lacks_privilege():
@@ -210,21 +216,21 @@ def apptainer(root: Path) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _no_namespaces(root: Path) -> Iterator[tuple[str, str]]:
-    for setting, wrong in (
+def _namespace_problems(root: Path) -> Iterator[tuple[str, str]]:
+    for setting, disabling_value in (
         ("/proc/sys/user/max_user_namespaces", "0"),
         ("/proc/sys/user/max_mnt_namespaces", "0"),
         ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
         ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
     ):
-        if read(setting, root) == wrong:
+        if read_system_file(setting, root) == disabling_value:
             name = setting.removeprefix("/proc/sys/").replace("/", ".")
-            other = {"0": "15000" if "max" in name else "1", "1": "0"}[wrong]
+            enabling_value = {"0": "15000" if "max" in name else "1", "1": "0"}[disabling_value]
             kind = "mount" if "mnt" in name else "user"
-            yield f"no {kind} namespaces ({name} = {wrong})", f"sudo sysctl {name}={other}"
+            yield f"no {kind} namespaces ({name} = {disabling_value})", f"sudo sysctl {name}={enabling_value}"
 
 
-def _no_fuse(root: Path) -> Iterator[tuple[str, str]]:
+def _fuse_problems(root: Path) -> Iterator[tuple[str, str]]:
     if not (root / "dev/fuse").exists():
         yield "no /dev/fuse", "modprobe fuse (in a container: --device /dev/fuse)"
     if not any(map(shutil.which, ("squashfuse_ll", "squashfuse"))) and not _own_squashfuse():

@@ -7,19 +7,19 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from envmatrix.build.definitions import ROOM, USER
+from envmatrix.build.definitions import MOUNT_FOLDER, USER
 from envmatrix.engines.base import Job, Limits
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
 
 WORK = "/work"
 #: Where uid 0 may change the kernel or the machine, whatever capabilities it lacks.
-_OF_THE_KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/sys")
-_GROUPS = "/sys/fs/cgroup"
+_KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/sys")
+_CGROUP_ROOT = "/sys/fs/cgroup"
 #: Numbers of capabilities: capability.h of Linux.
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 #: Variables of the host that Apptainer itself needs; none of them gets inside.
-OF_THE_HOST = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
+HOST_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
 #: Where ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
 _NV_LIBRARIES = "/.singularity.d/libs"
 
@@ -29,7 +29,7 @@ def lacks_privilege() -> bool:
     return os.geteuid() == 0 and not _has_capability(_SYS_RESOURCE)
 
 
-def other_user() -> str | None:
+def container_user() -> str | None:
     """Return uid:gid that a container has instead of its caller's, as in Docker; None: it has the caller's."""
     return f"{USER}:{USER}" if os.geteuid() == 0 and not needs_namespace() else None
 
@@ -40,21 +40,21 @@ def identity() -> tuple[str, ...]:
     A root that needs a namespace has no other uid in it: what of the kernel uid 0 could change all the same is mounted
     read-only.
     """
-    if other_user():
+    if container_user():
         return "--security", f"uid:{USER}", "--security", f"gid:{USER}"
     if os.geteuid() != 0:
         return ()
-    return "--userns", *_read_only(_OF_THE_KERNEL)
+    return "--userns", *_read_only_binds(_KERNEL_PATHS)
 
 
-def groups_seen(limits: Limits) -> tuple[str, ...]:
+def cgroup_options(limits: Limits) -> tuple[str, ...]:
     """Return the options that show a job with a CPU quota its control groups, which Apptainer hides as a rule."""
     if limits.cpu_quota is None or needs_namespace():  # there all of /sys is seen
         return ()
-    return tuple(_read_only([_GROUPS]))
+    return tuple(_read_only_binds([_CGROUP_ROOT]))
 
 
-def _read_only(paths: Iterable[str]) -> Iterator[str]:
+def _read_only_binds(paths: Iterable[str]) -> Iterator[str]:
     """Yield the options that mount paths where they are, read-only, and each file system that is mounted below them.
 
     Those below a mount that is made read-only stay as they were.
@@ -62,15 +62,15 @@ def _read_only(paths: Iterable[str]) -> Iterator[str]:
     table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     mounted = [line.split(" ")[4] for line in table]
     for path in paths:
-        below = sorted({point for point in mounted if point.startswith(f"{path}/") and "\\" not in point})
-        for one in (path, *below):
-            if Path(one).exists():
-                yield from ("--bind", f"{one}:{one}:ro")
+        mounts_below = sorted({point for point in mounted if point.startswith(f"{path}/") and "\\" not in point})
+        for mount_point in (path, *mounts_below):
+            if Path(mount_point).exists():
+                yield from ("--bind", f"{mount_point}:{mount_point}:ro")
 
 
-def rights() -> str:
+def user_description() -> str:
     """Say in words as whom containers run."""
-    if other_user():
+    if container_user():
         return f"no root (uid {USER})"
     if os.geteuid() == 0:
         return "the kernel's settings read-only, but root's uid: this root has no loop device or may not mount"
@@ -104,13 +104,16 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
     options, and this way nothing of its own reaches the process either. ``marker`` is an empty folder mounted so
     that the container's processes can be found by it (see ``marked_processes``).
     """
-    mounts = [f"{job.mounts.work}:{WORK}:rw", *(f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items())]
+    mounts = [
+        f"{job.mounts.work}:{WORK}:rw",
+        *(f"{path}:{MOUNT_FOLDER}/{name}:ro" for name, path in job.mounts.read.items()),
+    ]
     mounts += [f"{path}:{path}:ro" for path in job.mounts.same]
     mounts += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
     mounts += [f"{marker}:/mnt:ro"] if marker else []
-    bad = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
-    if bad:
-        raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad}")
+    bad_mount = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
+    if bad_mount:
+        raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad_mount}")
     variables = {**job.prepared.variables, **job.env, **gpu_variables(job), **preload_variable(job.preload)}
     return [
         program, "--silent", "exec", *whose, "--containall", "--cleanenv", "--no-home",
@@ -131,13 +134,13 @@ def gpu_variables(job: Job) -> dict[str, str]:
     if not gpus:
         return {}
     libraries = ":".join(filter(None, (_NV_LIBRARIES, job.env.get("LD_LIBRARY_PATH"))))
-    chosen = {} if gpus == ("all",) else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    return {"LD_LIBRARY_PATH": libraries, **chosen}
+    visible_devices = {} if gpus == ("all",) else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    return {"LD_LIBRARY_PATH": libraries, **visible_devices}
 
 
 def host_variables() -> dict[str, str]:
     """Return all that Apptainer itself may know of the host."""
-    return {name: os.environ[name] for name in OF_THE_HOST if name in os.environ}
+    return {name: os.environ[name] for name in HOST_VARIABLES if name in os.environ}
 
 
 def find_program() -> str | None:

@@ -12,7 +12,7 @@ from typing import IO, Protocol, runtime_checkable
 from envmatrix.block.interleave import Running
 from envmatrix.block.process import Exit, Place
 from envmatrix.build.cache import disk_errors
-from envmatrix.build.context import Base
+from envmatrix.build.context import BaseImage
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
@@ -277,7 +277,7 @@ class NamedImage:
 class BuildsImages(Protocol):
     """An engine that builds images on a base, also such that need no envmatrix to be used."""
 
-    def base(self, image: Image, progress: ProgressCallback) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return what an image starts from with this engine; a lock pins what is added to it."""
 
     def build_named(

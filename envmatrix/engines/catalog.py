@@ -10,7 +10,7 @@ from envmatrix.system.plugins import Catalog, ExtensionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envmatrix.build.paths import Places
+    from envmatrix.build.paths import BuildPaths
     from envmatrix.engines.base import Engine
     from envmatrix.errors import Where
     from envmatrix.system.progress import ProgressCallback
@@ -33,23 +33,25 @@ ENGINES: Catalog[Engine] = Catalog(
 )
 
 
-def find_engine(name: str, places: Places | None = None) -> Engine:
+def find_engine(name: str, places: BuildPaths | None = None) -> Engine:
     """Return the engine of that name; an unknown name is an InputError with the nearest one."""
-    return ENGINES.make(name, places or _project_places())
+    return ENGINES.make(name, places or _default_paths())
 
 
 def check_engine(name: str, where: Callable[[], Where]) -> None:
     """Refuse a name that is no engine's, nor ``auto``; ``where`` finds the place at which it stands."""
-    known = (*ENGINES.names(), AUTO)
-    if name not in known:
-        raise InputError(f"no engine {name!r}", remedy=suggestion(name, known), where=where())
+    names = (*ENGINES.names(), AUTO)
+    if name not in names:
+        raise InputError(f"no engine {name!r}", remedy=suggestion(name, names), where=where())
 
 
 def choose_engine(progress: ProgressCallback) -> str:
     """Return the engine for ``--engine auto``: the most preferred that this machine has; say which, and why."""
-    found = [engine for _, engine in ENGINES.make_all(_project_places()) if not isinstance(engine, ExtensionError)]
+    engines = [engine for _, engine in ENGINES.make_all(_default_paths()) if not isinstance(engine, ExtensionError)]
     reasons: list[str] = []
-    for engine in sorted((engine for engine in found if engine.preference > 0), key=lambda engine: -engine.preference):
+    for engine in sorted(
+        (engine for engine in engines if engine.preference > 0), key=lambda engine: -engine.preference
+    ):
         reason = engine.unavailable()
         if reason is None:
             why = f" ({'; '.join(reasons)})" if reasons else ""
@@ -59,7 +61,7 @@ def choose_engine(progress: ProgressCallback) -> str:
     return DEFAULT
 
 
-def _project_places() -> Places:
-    from envmatrix.build.paths import project_places
+def _default_paths() -> BuildPaths:
+    from envmatrix.build.paths import project_paths
 
-    return project_places()
+    return project_paths()

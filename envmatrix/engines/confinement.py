@@ -20,7 +20,7 @@ _VERSION_1 = {
     "cpu": (("cpu", "cpu,cpuacct"), "cpu.cfs_quota_us"),
 }
 _NO_QUOTA = "no control group with a CPU quota may be made here"
-_OF_DOCKER = "use `--engine docker`, or start envmatrix as root, or where systemd delegates `cpu` to you"
+_DOCKER_REMEDY = "use `--engine docker`, or start envmatrix as root, or where systemd delegates `cpu` to you"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def plain_place(limits: Limits) -> Place:
     return Place(limits.cpus, limits.memory_nodes, data_bytes=limits.memory_bytes)
 
 
-def _own_group_v2(controller: str) -> Path | None:
+def _parent_cgroup_v2(controller: str) -> Path | None:
     """Return the parent of this process's cgroup where a child group with limits of a controller may be made."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
@@ -52,46 +52,46 @@ def _own_group_v2(controller: str) -> Path | None:
     return group.parent if controller in controllers and os.access(group.parent, os.W_OK) else None
 
 
-def _group(controller: str) -> tuple[Path, str] | None:
+def _find_cgroup(controller: str) -> tuple[Path, str] | None:
     """Return (parent folder, kind) of a cgroup in which ``memory`` or ``cpu`` may be limited here."""
     mounts, file = _VERSION_1[controller]
     for mount in mounts:
         if (_ROOT / mount / file).exists() and os.access(_ROOT / mount, os.W_OK):
             return _ROOT / mount, "cgroup v1"
-    version_2 = _own_group_v2(controller)
+    version_2 = _parent_cgroup_v2(controller)
     return (version_2, "cgroup v2") if version_2 else None
 
 
 def limit_holder() -> str:
     """Return what holds a memory limit of a process here: ``cgroup v1``, ``cgroup v2`` or ``RLIMIT_DATA``."""
-    found = _group("memory")
-    return found[1] if found else "RLIMIT_DATA"
+    cgroup = _find_cgroup("memory")
+    return cgroup[1] if cgroup else "RLIMIT_DATA"
 
 
-class InGroups:
+class CgroupConfined:
     """An engine whose processes start in control groups that are made here (``LimitsCpuTime``)."""
 
     def why_no_quota(self) -> str | None:
         """Say why the CPU time of a process cannot be limited here, None when it can."""
-        return None if _group("cpu") else f"{_NO_QUOTA}\n  -> {_OF_DOCKER}"
+        return None if _find_cgroup("cpu") else f"{_NO_QUOTA}\n  -> {_DOCKER_REMEDY}"
 
 
-def _killed(group: Path) -> bool:
+def _ran_out_of_memory(group: Path) -> bool:
     for name in ("memory.oom_control", "memory.events"):
         with contextlib.suppress(OSError):
-            words = (group / name).read_text(encoding="ascii").split()
-            return words[words.index("oom_kill") + 1] != "0" if "oom_kill" in words else False
+            fields = (group / name).read_text(encoding="ascii").split()
+            return fields[fields.index("oom_kill") + 1] != "0" if "oom_kill" in fields else False
     return False
 
 
 @contextlib.contextmanager
-def _limited_memory(name: str, limit: int, place: Place) -> Iterator[Confinement]:
+def _limit_memory(name: str, limit: int, place: Place) -> Iterator[Confinement]:
     without = Confinement("RLIMIT_DATA", replace(place, data_bytes=limit))
-    parts = _group("memory")
-    if parts is None:
+    cgroup = _find_cgroup("memory")
+    if cgroup is None:
         yield without
         return
-    parent, kind = parts
+    parent, kind = cgroup
     group = parent / name
     try:
         group.mkdir(exist_ok=True)
@@ -102,9 +102,9 @@ def _limited_memory(name: str, limit: int, place: Place) -> Iterator[Confinement
         yield without
         return
     try:
-        yield Confinement(kind, _entering(place, group), lambda: _killed(group))
+        yield Confinement(kind, _enter_cgroup(place, group), lambda: _ran_out_of_memory(group))
     finally:
-        remove_group(group)
+        remove_cgroup(group)
 
 
 def _forbid_swap(group: Path) -> None:
@@ -114,20 +114,20 @@ def _forbid_swap(group: Path) -> None:
         file.write_text("0", encoding="ascii")
 
 
-def _entering(place: Place, group: Path) -> Place:
+def _enter_cgroup(place: Place, group: Path) -> Place:
     return replace(place, groups=tuple(dict.fromkeys((*place.groups, group))))
 
 
 @contextlib.contextmanager
-def _limited_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
+def _limit_cpu_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
     """Let processes have so many CPUs' worth of time in each period: cpu.max (v2), cpu.cfs_quota_us (v1).
 
     https://docs.kernel.org/scheduler/sched-bwc.html
     """
-    parts = _group("cpu")
-    if parts is None:
-        raise SkipEnvironmentError(_NO_QUOTA, remedy=_OF_DOCKER)
-    parent, kind = parts
+    cgroup = _find_cgroup("cpu")
+    if cgroup is None:
+        raise SkipEnvironmentError(_NO_QUOTA, remedy=_DOCKER_REMEDY)
+    parent, kind = cgroup
     group, quota = parent / name, quota_us(cpus)
     files = {"cpu.max": f"{quota} {QUOTA_PERIOD_US}"}
     if kind == "cgroup v1":
@@ -138,14 +138,14 @@ def _limited_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
             for file, text in files.items():
                 (group / file).write_text(text, encoding="ascii")
         except OSError as error:
-            said = f"the CPU time of a process cannot be limited here: {error.strerror} ({error.filename})"
-            raise SkipEnvironmentError(said, remedy=_OF_DOCKER) from error
-        yield _entering(place, group)
+            message = f"the CPU time of a process cannot be limited here: {error.strerror} ({error.filename})"
+            raise SkipEnvironmentError(message, remedy=_DOCKER_REMEDY) from error
+        yield _enter_cgroup(place, group)
     finally:
-        remove_group(group)
+        remove_cgroup(group)
 
 
-def remove_group(group: Path) -> bool:
+def remove_cgroup(group: Path) -> bool:
     """Remove a cgroup once the last of its processes is gone; say whether it was."""
     for _ in range(50):
         try:
@@ -159,14 +159,14 @@ def remove_group(group: Path) -> bool:
     return False
 
 
-def leftover_groups(prefix: str) -> list[Path]:
+def leftover_cgroups(prefix: str) -> list[Path]:
     """Return the cgroups of that name's beginning that a killed run left behind."""
-    parents = {place[0] for controller in _VERSION_1 if (place := _group(controller))}
+    parents = {place[0] for controller in _VERSION_1 if (place := _find_cgroup(controller))}
     return sorted(group for parent in parents for group in parent.glob(f"{prefix}*"))
 
 
 @contextlib.contextmanager
-def confined(name: str, limits: Limits) -> Iterator[Confinement]:
+def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
     """Prepare where a process runs, its memory limit and its share of CPU time; ``name`` is its cgroup's.
 
     Raises SkipEnvironmentError where its CPU time cannot be limited.
@@ -174,8 +174,8 @@ def confined(name: str, limits: Limits) -> Iterator[Confinement]:
     place = Place(limits.cpus, limits.memory_nodes)
     with contextlib.ExitStack() as opened:
         if limits.cpu_quota is not None:
-            place = opened.enter_context(_limited_time(name, limits.cpu_quota, place))
+            place = opened.enter_context(_limit_cpu_time(name, limits.cpu_quota, place))
         if limits.memory_bytes is None:
             yield Confinement("none", place)
         else:
-            yield opened.enter_context(_limited_memory(name, limits.memory_bytes, place))
+            yield opened.enter_context(_limit_memory(name, limits.memory_bytes, place))

@@ -18,15 +18,15 @@ import requests.exceptions
 from envmatrix.block import interrupts
 from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
-from envmatrix.build.context import Base, bench_digest, context_facts
-from envmatrix.build.definitions import ROOM, USER
-from envmatrix.build.file_listing import OF_ENGINES, keep_listing, listing_argv
+from envmatrix.build.context import BaseImage, bench_digest, context_facts
+from envmatrix.build.definitions import MOUNT_FOLDER, USER
+from envmatrix.build.file_listing import ENGINE_PATHS, store_listing, listing_argv
 from envmatrix.build.labels import publisher_labels
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.build.sbom import PACKAGES
 from envmatrix.engines import docker_end, sbom_files
 from envmatrix.engines.base import QUOTA_PERIOD_US, Engine, Job, Mounts, NamedImage, Prepared, log_of, quota_us
-from envmatrix.engines.build_record import inputs_digest, prepared_from, recorded
+from envmatrix.engines.build_record import inputs_digest, prepared_from, prepared_fields
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,
@@ -37,9 +37,9 @@ from envmatrix.engines.docker_client import (
 )
 from envmatrix.engines.docker_end import remove
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts, output_inside
-from envmatrix.engines.docker_running import RunningContainer, ended, pauses, running_container
+from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
 from envmatrix.engines.local import preload_variable
-from envmatrix.engines.ready_docker import ready_in_docker
+from envmatrix.engines.ready_docker import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
@@ -54,7 +54,7 @@ _LAST_WORDS_S = 10.0
 class DockerEngine(Engine):
     """Runs trials in containers; the connection is made for each call and closed after it."""
 
-    places: Places
+    places: BuildPaths
     name: str = "docker"
     preference = 3
     sizes_shm = True
@@ -70,14 +70,14 @@ class DockerEngine(Engine):
 
     def why_no_quota(self) -> str | None:
         """Say why the engine sets no CPU quota, None when it does."""
-        with _open("asking for CPU quotas") as client:
+        with _docker_client("asking for CPU quotas") as client:
             return None if client.info().get("CpuCfsQuota") else "`docker info` says that this kernel has no CPU quotas"
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build the image, or find it built."""
-        with _open("preparing an image") as client:
+        with _docker_client("preparing an image") as client:
             if image.ready:
-                return ready_in_docker(client, self.places, image, libraries, progress)
+                return prepare_ready_docker_image(client, self.places, image, libraries, progress)
             return self._prepare(client, image, libraries, progress, fresh=False)
 
     def _prepare(
@@ -93,28 +93,28 @@ class DockerEngine(Engine):
         engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
         key = inputs_digest(self.places, image, libraries, engine_id)
         build_record = self.places.cache.root / "prepared" / f"docker-{key[:24]}.json"
-        known = prepared_from(self.places.cache.read_json(build_record))
-        if known and self._is_there(client, known) and not fresh:
-            return known
-        tag, made = images.build(image, libraries, progress, fresh=fresh)
+        last_prepared = prepared_from(self.places.cache.read_json(build_record))
+        if last_prepared and self._image_exists(client, last_prepared) and not fresh:
+            return last_prepared
+        tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
-        inside = _look_inside(client, tag, made.python)
-        files = keep_listing(self.places.cache, inside.files)
-        facts = {**context_facts(made), **container_facts(attributes), "files_digest": files}
+        inside = _inspect_image(client, tag, inputs.python)
+        files = store_listing(self.places.cache, inside.files)
+        facts = {**context_facts(inputs), **container_facts(attributes), "files_digest": files}
         prepared = Prepared(
-            image.name, self.name, tag, made.python, made.libraries(), facts, made.folders.missing,
+            image.name, self.name, tag, inputs.python, inputs.libraries(), facts, inputs.folders.missing,
             inside.loader,
         )  # fmt: skip
-        sbom_files.write_bill(self.places.cache, prepared, inside.packages, made)
-        self.places.cache.write(build_record, json.dumps(recorded(prepared)))
+        sbom_files.write_bill(self.places.cache, prepared, inside.packages, inputs)
+        self.places.cache.write(build_record, json.dumps(prepared_fields(prepared)))
         return prepared
 
-    def _is_there(self, client: DockerClient, prepared: Prepared) -> bool:
+    def _image_exists(self, client: DockerClient, prepared: Prepared) -> bool:
         if "image_id" in prepared.facts and not self.bill_file(prepared).exists():
             return False
         try:
-            made = prepared.facts.get("image_id", prepared.reference)
-            return str(client.images.get(prepared.reference).id) == made
+            image_id = prepared.facts.get("image_id", prepared.reference)
+            return str(client.images.get(prepared.reference).id) == image_id
         except ImageNotFound:
             return False
 
@@ -124,16 +124,16 @@ class DockerEngine(Engine):
 
     def prepare_current(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Prepare the image with today's bench/ baked in (while benchmarking, bench/ is mounted instead)."""
-        with _open("preparing an image") as client:
+        with _docker_client("preparing an image") as client:
             prepared = self._prepare(client, image, libraries, progress, fresh=False)
-            if DockerImages(client, self.places).bench_inside(prepared.reference) == bench_digest(self.places):
+            if DockerImages(client, self.places).bench_digest_inside(prepared.reference) == bench_digest(self.places):
                 return prepared
             progress(f"{prepared.reference} holds an older bench/: building it anew")
             return self._prepare(client, image, libraries, progress, fresh=True)
 
-    def base(self, image: Image, progress: ProgressCallback) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return what an image starts from with this engine."""
-        with _open("looking for a base") as client:
+        with _docker_client("looking for a base") as client:
             return DockerImages(client, self.places).base(image, progress)
 
     def build_named(
@@ -141,32 +141,32 @@ class DockerEngine(Engine):
     ) -> NamedImage:
         """Tag the stand-alone image of a named environment; its bill of materials is written into ``folder``."""
         prepared = self.prepare_current(environment.image, libraries, progress)
-        with _open(f"building {environment.name}") as client:
+        with _docker_client(f"building {environment.name}") as client:
             publisher = publisher_labels(folder)
             tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, progress)
             digest = str(client.images.get(tag).id)
             bill = folder / f"{environment.name}.sbom.json"
-            sbom_files.lay_beside(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
+            sbom_files.write_named_bill(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
             return NamedImage(tag, f"docker run --rm {tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
         """Write an image as a docker archive (what Apptainer makes a SIF of)."""
-        with _open("saving an image") as client:
+        with _docker_client("saving an image") as client:
             DockerImages(client, self.places).save(prepared.reference, file)
 
     def image_bytes(self, prepared: Prepared) -> int:
         """Return the bytes of an image's files."""
-        with _open("looking at an image") as client:
+        with _docker_client("looking at an image") as client:
             return int(client.images.get(prepared.reference).attrs["Size"])
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
-        return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
+        return {"work": _WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
         """Whether the image is still there."""
-        with _open("looking for an image") as client:
-            return self._is_there(client, prepared)
+        with _docker_client("looking for an image") as client:
+            return self._image_exists(client, prepared)
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
@@ -178,19 +178,19 @@ class DockerEngine(Engine):
         """Start ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
         with (
             self._container(job) as (client, container),
-            _output_of(client, container, job),
+            _container_output(client, container, job),
             running_container(client, container, job) as running,
         ):
             yield running
 
     @contextlib.contextmanager
     def _container(self, job: Job) -> Iterator[tuple[DockerClient, str]]:
-        with _no_trial(), _open(f"running {job.label}") as client:
-            user = _user(client)
-            let_write(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
+        with _as_no_trial_error(), _docker_client(f"running {job.label}") as client:
+            user = _container_user(client)
+            allow_writes(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
             config = container_config(job, user)
-            made = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
-            container = str(made["Id"])
+            created = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
+            container = str(created["Id"])
             with cleanup_watcher([sys.executable, "-m", docker_end.__name__, container]):
                 try:
                     yield client, container
@@ -200,15 +200,15 @@ class DockerEngine(Engine):
 
     def sweep(self, run: str) -> int:
         """Remove the containers that a killed run of that name left behind."""
-        with _open("sweeping") as client:
-            left = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
-            for container in left:
+        with _docker_client("sweeping") as client:
+            leftover_containers = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
+            for container in leftover_containers:
                 remove(client, str(container.id))
-            return len(left)
+            return len(leftover_containers)
 
 
 @contextlib.contextmanager
-def _open(doing: str) -> Iterator[DockerClient]:
+def _docker_client(doing: str) -> Iterator[DockerClient]:
     with docker_errors(doing):
         client = connect()
         try:
@@ -218,7 +218,7 @@ def _open(doing: str) -> Iterator[DockerClient]:
 
 
 @contextlib.contextmanager
-def _no_trial() -> Iterator[None]:
+def _as_no_trial_error() -> Iterator[None]:
     """Tell what the engine refused, or broke off, from what a program did: nothing here is the program's doing."""
     try:
         yield
@@ -236,12 +236,14 @@ def container_config(job: Job, user: str) -> dict[str, object]:
     """
     limits = job.limits
     binds = [f"{job.mounts.work}:{_WORK}:rw"]
-    binds += [f"{path}:{ROOM}/{name}:ro" for name, path in job.mounts.read.items()]
+    binds += [f"{path}:{MOUNT_FOLDER}/{name}:ro" for name, path in job.mounts.read.items()]
     binds += [f"{path}:{path}:ro" for path in job.mounts.same]
     binds += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
-    bad = next((bind for bind in binds if bind.count(":") != 2), None)
-    if bad:
-        raise EngineError(f"Docker cannot mount a folder with a colon in its path: {bad}", remedy="rename the folder")
+    bad_bind = next((bind for bind in binds if bind.count(":") != 2), None)
+    if bad_bind:
+        raise EngineError(
+            f"Docker cannot mount a folder with a colon in its path: {bad_bind}", remedy="rename the folder"
+        )
     variables = {**job.prepared.variables, **job.env, **preload_variable(job.preload)}
     host: dict[str, object] = {
         "Binds": binds,
@@ -282,11 +284,11 @@ def half_of_memory() -> int:
 
 def gpu_request(gpus: tuple[str, ...]) -> dict[str, object]:
     """Return the API's DeviceRequest, as ``docker run --gpus`` makes it; it needs NVIDIA's container toolkit."""
-    chosen: dict[str, object] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
-    return {"Driver": "", **chosen, "Capabilities": [["gpu"]], "Options": {}}
+    selection: dict[str, object] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
+    return {"Driver": "", **selection, "Capabilities": [["gpu"]], "Options": {}}
 
 
-def _user(client: DockerClient) -> str:
+def _container_user(client: DockerClient) -> str:
     """Return the user inside: never root, except where a rootless engine's root is the caller itself."""
     options = client.info().get("SecurityOptions") or []
     if any("rootless" in str(option) for option in options):
@@ -294,7 +296,7 @@ def _user(client: DockerClient) -> str:
     return f"{USER}:{USER}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
 
 
-def let_write(work: Path, user: str, *, made_here: bool) -> None:
+def allow_writes(work: Path, user: str, *, made_here: bool) -> None:
     """Let the container's user write into the work folder and, where a trial's was ``made_here``, to what is in it."""
     if os.getuid() != 0 or user == "0:0" or work.stat().st_uid != 0:
         return
@@ -304,7 +306,7 @@ def let_write(work: Path, user: str, *, made_here: bool) -> None:
 
 
 def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
-    with _output_of(client, container, job):
+    with _container_output(client, container, job):
         started = time.monotonic()
         client.api.start(container)
         timed_out = False
@@ -318,11 +320,11 @@ def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
             code, timed_out = int(client.api.wait(container, timeout=60)["StatusCode"]), True
         wall = time.monotonic() - started
     state = client.api.inspect_container(container)["State"]
-    return replace(ended(code, wall, state, job, timed_out=timed_out), stops=pauses(client, container))
+    return replace(container_exit(code, wall, state, job, timed_out=timed_out), stops=count_pauses(client, container))
 
 
 @contextlib.contextmanager
-def _output_of(client: DockerClient, container: str, job: Job) -> Iterator[None]:
+def _container_output(client: DockerClient, container: str, job: Job) -> Iterator[None]:
     """Bring a container's output to the job's log when it has ended, or to our own streams while it runs."""
     if job.log is None:
         frames = client.api.attach(container, stream=True, demux=True)
@@ -341,12 +343,12 @@ def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:
     """Write pairs of output and error output to our own, until there are no more or nobody reads ours."""
     with contextlib.suppress(OSError):
         for pair in frames:
-            for number, text in enumerate(pair, 1):
-                with open(number, "wb", closefd=False) as ours:
-                    ours.write(text or b"")
+            for number, chunk in enumerate(pair, 1):
+                with open(number, "wb", closefd=False) as stream:
+                    stream.write(chunk or b"")
 
 
-_LOOK = """
+_INSPECT_CODE = """
 import json, subprocess
 said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
 names = sorted({line.split()[0] for line in said.splitlines()[1:] if " => " in line})
@@ -355,7 +357,7 @@ print(json.dumps({"loader": names}))
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _ImageContents:
     """What an image holds: the names its loader finds, its packages, and the listing of its files."""
 
     loader: frozenset[str]
@@ -363,7 +365,9 @@ class _Inside:
     files: str
 
 
-def _look_inside(client: DockerClient, tag: str, python: str) -> _Inside:
-    found = json.loads(output_inside(client, tag, [python, "-I", "-c", _LOOK], {}))
-    files = output_inside(client, tag, listing_argv(python, "/", OF_ENGINES), {})
-    return _Inside(frozenset(found["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files)
+def _inspect_image(client: DockerClient, tag: str, python: str) -> _ImageContents:
+    contents = json.loads(output_inside(client, tag, [python, "-I", "-c", _INSPECT_CODE], {}))
+    files = output_inside(client, tag, listing_argv(python, "/", ENGINE_PATHS), {})
+    return _ImageContents(
+        frozenset(contents["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files
+    )

@@ -13,7 +13,7 @@ import requests.exceptions
 from docker import DockerClient
 from docker.errors import APIError, BuildError, DockerException, ImageNotFound, NotFound
 
-from envmatrix.build.cache import disk_full, is_disk_full
+from envmatrix.build.cache import disk_full_error, is_disk_full
 from envmatrix.errors import EngineError
 
 _API_S = 3600
@@ -62,20 +62,20 @@ def docker_errors(doing: str) -> Iterator[None]:
     except BuildError as error:
         raise _build_error(doing, error) from error
     except (DockerException, requests.exceptions.RequestException) as error:
-        raise _error(doing, str(error)) from error
+        raise _engine_error(doing, str(error)) from error
 
 
 def _build_error(doing: str, error: BuildError) -> EngineError:
     raw = "".join(str(line.get("stream") or line.get("error") or "") for line in error.build_log)
-    said = _COLOUR.sub("", raw)
-    lines = [line for line in said.splitlines() if line.strip()]
-    wrong = [line for line in lines if line.startswith(("E:", "ERROR", "The following packages have unmet"))]
-    return _error(doing, "; ".join(wrong[-3:] or lines[-3:]) + f" ({str(error.msg)[-80:]})")
+    output = _COLOUR.sub("", raw)
+    lines = [line for line in output.splitlines() if line.strip()]
+    error_lines = [line for line in lines if line.startswith(("E:", "ERROR", "The following packages have unmet"))]
+    return _engine_error(doing, "; ".join(error_lines[-3:] or lines[-3:]) + f" ({str(error.msg)[-80:]})")
 
 
-def _error(doing: str, text: str) -> EngineError:
+def _engine_error(doing: str, text: str) -> EngineError:
     if is_disk_full(text):
-        return disk_full(Path(os.environ.get("DOCKER_HOST", "/var/lib/docker").removeprefix("unix://")))
+        return disk_full_error(Path(os.environ.get("DOCKER_HOST", "/var/lib/docker").removeprefix("unix://")))
     if "unmet dep" in text or "Unable to correct" in text or "unable to fetch" in text.lower():
         return EngineError(
             f"{doing}: the base lacks a package that the lock takes for granted: {text[:400]}",
@@ -87,8 +87,8 @@ def _error(doing: str, text: str) -> EngineError:
             remedy="change `cpus` of the level or the design, or --cpus",
         )
     reason = _reason(text, os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
-    known = reason if "does not answer" not in reason else text[:600]
-    return EngineError(f"{doing}: {known}", remedy="`envmatrix doctor` says which engines answer")
+    cause = reason if "does not answer" not in reason else text[:600]
+    return EngineError(f"{doing}: {cause}", remedy="`envmatrix doctor` says which engines answer")
 
 
 __all__ = ["APIError", "DockerClient", "ImageNotFound", "NotFound", "connect", "docker_errors", "why_not"]

@@ -11,12 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.cache import digest_of, disk_errors
-from envmatrix.build.context import Base, Ingredients, bench_digest, container_suite, gather, write_context
+from envmatrix.build.cache import json_digest, disk_errors
+from envmatrix.build.context import (
+    BaseImage,
+    BuildInputs,
+    bench_digest,
+    container_suite,
+    gather_build_inputs,
+    write_context,
+)
 from envmatrix.build.debian_suites import BASES
 from envmatrix.build.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
 from envmatrix.build.labels import TITLE, image_title, named_labels
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
 from envmatrix.errors import EngineError
@@ -33,23 +40,23 @@ def output_inside(
     client: DockerClient, image: str, argv: Sequence[str], mounted: Mapping[str, str], tmpfs: Sequence[str] = ()
 ) -> str:
     """Return what a command prints in an image, closed as for a trial; ``mounted`` is path inside -> path here."""
-    said = client.containers.run(
+    output = client.containers.run(
         image, list(argv[1:]), entrypoint=list(argv[:1]), network_mode="none", user=f"{USER}:{USER}", read_only=True,
         cap_drop=["ALL"], security_opt=["no-new-privileges"], tmpfs=dict.fromkeys(tmpfs, ""), remove=True,
         labels={RUN_LABEL: "build"}, volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
     )  # fmt: skip
-    return bytes(said).decode(errors="replace")
+    return bytes(output).decode(errors="replace")
 
 
-def tag_part(name: str) -> str:
+def repository_name(name: str) -> str:
     """Return a name as Docker allows it in a repository; one that has to change gets a hash, to stay distinct."""
     if _REPOSITORY.match(name):
         return name
-    plain = "-".join(re.findall(r"[a-z0-9]+", name.lower()))
-    return f"{plain or 'x'}-{digest_of(name)[:6]}"
+    normalized = "-".join(re.findall(r"[a-z0-9]+", name.lower()))
+    return f"{normalized or 'x'}-{json_digest(name)[:6]}"
 
 
-def pullable(reference: str) -> str:
+def pull_reference(reference: str) -> str:
     """Return a reference without its tag where it has a digest: not every engine takes both."""
     return re.sub(r":[^:/@]+@", "@", reference)
 
@@ -59,34 +66,34 @@ class DockerImages:
     """Builds images with one engine."""
 
     client: DockerClient
-    places: Places
+    places: BuildPaths
 
-    def base(self, image: Image, progress: ProgressCallback) -> Base:
+    def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base: what matrix.yaml names, else the pinned official image, else one made by mmdebstrap."""
         suite = container_suite(image)
-        wanted = image.base or BASES.get(suite)
-        if wanted:
+        reference = image.base or BASES.get(suite)
+        if reference:
             try:
-                return self._from_registry(suite, wanted)
+                return self._from_registry(suite, reference)
             except EngineError as error:
                 if image.base:
                     raise
                 progress(
-                    f"base: no registry here has {wanted.split('@')[0]} ({_first_line(error)}); making one instead"
+                    f"base: no registry here has {reference.split('@')[0]} ({_first_line(error)}); making one instead"
                 )
-        return self._bootstrapped(image, progress)
+        return self._bootstrap_base(image, progress)
 
-    def _from_registry(self, suite: str, reference: str) -> Base:
+    def _from_registry(self, suite: str, reference: str) -> BaseImage:
         with docker_errors(f"pulling the base {reference}"):
-            reference = pullable(reference)
+            reference = pull_reference(reference)
             try:
-                found = self.client.images.get(reference)
+                image = self.client.images.get(reference)
             except ImageNotFound:
-                self.client.images.pull(pullable(reference))
-                found = self.client.images.get(reference)
-            return Base(suite, reference, str(found.id), self._status(reference), reference)
+                self.client.images.pull(pull_reference(reference))
+                image = self.client.images.get(reference)
+            return BaseImage(suite, reference, str(image.id), self._dpkg_status(reference), reference)
 
-    def _status(self, reference: str) -> str:
+    def _dpkg_status(self, reference: str) -> str:
         container = self.client.containers.create(reference, command=["true"], labels={RUN_LABEL: "build"})
         try:
             stream, _ = container.get_archive("/var/lib/dpkg/status")
@@ -98,44 +105,44 @@ class DockerImages:
         finally:
             container.remove(force=True)
 
-    def _bootstrapped(self, image: Image, progress: ProgressCallback) -> Base:
+    def _bootstrap_base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         base, tar = bootstrapped_base(image, self.places, progress)
         repository, tag = base.reference.split(":")
         with docker_errors(f"importing the base {base.reference}"):
-            if not _has(self.client, base.reference):
-                said = self.client.api.import_image(src=str(tar), repository=repository, tag=tag)
-                image_id = json.loads(str(said).strip().splitlines()[-1])["status"]
+            if not _has_image(self.client, base.reference):
+                import_response = self.client.api.import_image(src=str(tar), repository=repository, tag=tag)
+                image_id = json.loads(str(import_response).strip().splitlines()[-1])["status"]
                 self.client.api.tag(image_id, repository, tag)  # Podman 4 forgets the tag of an import
         return base
 
     def build(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback, *, fresh: bool
-    ) -> tuple[str, Ingredients]:
+    ) -> tuple[str, BuildInputs]:
         """Build an image, or find it built; return its tag. ``fresh`` builds again when its bench/ is an old one."""
-        made = gather(self.places, image, libraries, self.base(image, progress), progress)
-        tag = f"envmatrix/image-{tag_part(image.name)}:{made.key[:12]}"
+        inputs = gather_build_inputs(self.places, image, libraries, self.base(image, progress), progress)
+        tag = f"envmatrix/image-{repository_name(image.name)}:{inputs.key[:12]}"
         bench = bench_digest(self.places)
         with docker_errors(f"looking for {tag}"):
-            stale = self.bench_inside(tag) != bench
-            if _has(self.client, tag) and not (stale and fresh):
-                if stale:
+            is_outdated = self.bench_digest_inside(tag) != bench
+            if _has_image(self.client, tag) and not (is_outdated and fresh):
+                if is_outdated:
                     progress(f"{tag} holds an older bench/: trials get today's, mounted; `envmatrix build` bakes it in")
-                return tag, made
-        progress(f"building {tag} on {made.base.reference} ({made.base.choice})")
-        with self.places.cache.only_one(tag), self.places.cache.scratch("context") as scratch:
-            write_context(made, self.places.bench, scratch)
-            arguments = {**made.build_arguments(bench), "BASE": self._id(made.base.reference)}
-            self.build_from(scratch, dockerfile(made.recipe(stage=tag)), tag, arguments)
+                return tag, inputs
+        progress(f"building {tag} on {inputs.base.reference} ({inputs.base.choice})")
+        with self.places.cache.exclusive_lock(tag), self.places.cache.scratch("context") as scratch:
+            write_context(inputs, self.places.bench, scratch)
+            arguments = {**inputs.build_arguments(bench), "BASE": self._image_id(inputs.base.reference)}
+            self.build_from(scratch, dockerfile(inputs.recipe(stage=tag)), tag, arguments)
             self._remove_untagged(TITLE, image_title(image.name))
-        return tag, made
+        return tag, inputs
 
-    def _id(self, reference: str) -> str:
+    def _image_id(self, reference: str) -> str:
         """Return an image's bare id: Podman looks for a short name in a registry, for an id it does not."""
         try:
-            found = self.client.images.get(pullable(reference))
+            image = self.client.images.get(pull_reference(reference))
         except ImageNotFound:
-            found = self.client.images.get(f"localhost/{reference}")
-        return str(found.id).removeprefix("sha256:")
+            image = self.client.images.get(f"localhost/{reference}")
+        return str(image.id).removeprefix("sha256:")
 
     def build_from(self, context: Path, text: str, tag: str, arguments: Mapping[str, str]) -> None:
         """Build a Dockerfile's text with the network off; what a failed build leaves is removed."""
@@ -161,24 +168,24 @@ class DockerImages:
         self, environment: Environment, parent: str, publisher: Mapping[str, str], progress: ProgressCallback
     ) -> str:
         """Build the image of a named environment: its image plus variables and labels; return its tag."""
-        tag = f"envmatrix/{tag_part(environment.name)}:latest"
+        tag = f"envmatrix/{repository_name(environment.name)}:latest"
         with docker_errors(f"looking for {parent}"):
-            text = named_dockerfile(environment, self._id(parent), publisher)
+            dockerfile_text = named_dockerfile(environment, self._image_id(parent), publisher)
         progress(f"building {tag} on {parent}: metadata only")
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             member = tarfile.TarInfo("Dockerfile")
-            member.size = len(text.encode())
-            tar.addfile(member, io.BytesIO(text.encode()))
+            member.size = len(dockerfile_text.encode())
+            tar.addfile(member, io.BytesIO(dockerfile_text.encode()))
         archive.seek(0)
-        with docker_errors(f"building {tag}"), self.places.cache.only_one(tag):
+        with docker_errors(f"building {tag}"), self.places.cache.exclusive_lock(tag):
             self.client.images.build(
                 fileobj=archive, custom_context=True, tag=tag, rm=True, forcerm=True, network_mode="none"
             )
             self._remove_untagged(TITLE, named_labels(environment)[TITLE])
         return tag
 
-    def bench_inside(self, tag: str) -> str | None:
+    def bench_digest_inside(self, tag: str) -> str | None:
         """Return the digest of the bench/ that an image holds, or None without such an image."""
         try:
             labels: Mapping[str, str] = self.client.images.get(tag).labels or {}
@@ -189,11 +196,11 @@ class DockerImages:
     def save(self, tag: str, file: Path) -> None:
         """Write an image as a docker archive."""
         with docker_errors(f"saving {tag}"), disk_errors(file), file.open("wb") as target:
-            for piece in self.client.images.get(tag).save(chunk_size=2**20, named=True):
-                target.write(piece)
+            for chunk in self.client.images.get(tag).save(chunk_size=2**20, named=True):
+                target.write(chunk)
 
 
-def _has(client: DockerClient, tag: str) -> bool:
+def _has_image(client: DockerClient, tag: str) -> bool:
     for name in (tag, f"localhost/{tag}"):
         with contextlib.suppress(ImageNotFound):
             client.images.get(name)

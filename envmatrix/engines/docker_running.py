@@ -18,7 +18,7 @@ from envmatrix.system.process import Exit
 _KILLED = 137
 
 
-def ended(code: int, wall: float, state: Mapping[str, object], job: Job, *, timed_out: bool) -> Exit:
+def container_exit(code: int, wall: float, state: Mapping[str, object], job: Job, *, timed_out: bool) -> Exit:
     """Return how a container ended.
 
     Docker says OOMKilled of a container whose memory ran out for any of its processes, Podman says it of none: there a
@@ -29,7 +29,7 @@ def ended(code: int, wall: float, state: Mapping[str, object], job: Job, *, time
     return Exit(-(code - 128) if code > 128 else code, wall, timed_out, out_of_memory)
 
 
-def pauses(client: DockerClient, container: str) -> int:
+def count_pauses(client: DockerClient, container: str) -> int:
     """Return how often a container was paused: nothing that is inside can see it in control groups of version 1.
 
     Docker keeps its last 256 events, of all containers, so that a pause long ago may be forgotten. Podman (4.3) ends an
@@ -37,8 +37,8 @@ def pauses(client: DockerClient, container: str) -> int:
     """
     # A moment that has passed ends the answer; without a first one it would hold nothing of what was before.
     until = f"{time.time():.9f}"
-    told = client.api.events(since=1, until=until, filters={"container": container}, decode=True)  # type: ignore[call-overload]
-    with contextlib.closing(told) as events:
+    pause_events = client.api.events(since=1, until=until, filters={"container": container}, decode=True)  # type: ignore[call-overload]
+    with contextlib.closing(pause_events) as events:
         return sum(event.get("Action") == "pause" for event in events)
 
 
@@ -70,7 +70,7 @@ class RunningContainer:
             with docker_errors(f"{doing} {self.job.label}"):
                 call()
         except EngineError as error:
-            if not interrupts.wait([self], 0) and self._is_running():
+            if not interrupts.wait_readable([self], 0) and self._is_running():
                 raise NoTrialError(error.message, remedy=error.remedy) from error
 
     def _is_running(self) -> bool:
@@ -85,28 +85,28 @@ class RunningContainer:
 
     def exit(self) -> Exit:
         """Wait for its end and return how it ended."""
-        interrupts.wait([self], None)
+        interrupts.wait_readable([self], None)
         if not self._codes:
             raise NoTrialError(f"{self.job.label}: the engine went away while it ran")
         wall = time.monotonic() - self._started
         with docker_errors(f"looking at {self.job.label}"):
             state = self.client.api.inspect_container(self.container)["State"]
-        return ended(self._codes[0], wall, state, self.job, timed_out=False)
+        return container_exit(self._codes[0], wall, state, self.job, timed_out=False)
 
 
 @contextlib.contextmanager
 def running_container(client: DockerClient, container: str, job: Job) -> Iterator[RunningContainer]:
     """Start a container, and wait for its end beside whatever is done meanwhile."""
-    ends, told = socket.socketpair()
+    ends, end_signal = socket.socketpair()
     codes: list[int] = []
     client.api.start(container)
-    threading.Thread(target=_await_end, args=(container, codes, told), daemon=True).start()
+    threading.Thread(target=_await_end, args=(container, codes, end_signal), daemon=True).start()
     with ends:
         yield RunningContainer(client, container, job, ends, codes)
 
 
-def _await_end(container: str, codes: list[int], told: socket.socket) -> None:
-    with told, contextlib.suppress(Exception):  # an engine that is gone has no code to tell
+def _await_end(container: str, codes: list[int], end_signal: socket.socket) -> None:
+    with end_signal, contextlib.suppress(Exception):  # an engine that is gone has no code to tell
         client = connect()
         try:
             codes.append(int(client.api.wait(container, timeout=None)["StatusCode"]))

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.cache import digest_of
-from envmatrix.build.definitions import ROOM
-from envmatrix.build.paths import Places
+from envmatrix.build.cache import json_digest
+from envmatrix.build.definitions import MOUNT_FOLDER
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.confinement import InGroups, confined, plain_place
-from envmatrix.engines.local import group_name, preload_variable, sweep_groups
+from envmatrix.engines.confinement import CgroupConfined, prepare_confinement, plain_place
+from envmatrix.engines.local import cgroup_name, preload_variable, remove_run_cgroups
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import Exit, Order, run, run_logged
@@ -28,7 +28,7 @@ from envmatrix.system.progress import ProgressCallback
 
 _WORK = "/work"
 _LIMIT_S = 1800.0
-_KEPT = (
+_HOST_VARIABLES = (
     "PATH",
     "HOME",
     "USER",
@@ -43,13 +43,13 @@ _PARTITION = re.compile(r"^\s*(\d+)\s*\|.*\bFS \(Squashfs/", re.MULTILINE)
 
 def squashfs_partition(listing: str) -> str | None:
     """Return the number of the squashfs partition in what `apptainer sif list` prints, None when there is none."""
-    found = _PARTITION.search(listing)
-    return found[1] if found else None
+    partition = _PARTITION.search(listing)
+    return partition[1] if partition else None
 
 
 def container_name(reference: str) -> str:
     """Return the name under which an image is unpacked."""
-    return f"envmatrix-{digest_of(reference)[:16]}"
+    return f"envmatrix-{json_digest(reference)[:16]}"
 
 
 def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
@@ -58,12 +58,12 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
     The variables go through ``env -i`` inside, so that nothing of Enroot or the host reaches the process.
     """
     mounts = [(str(job.mounts.work), _WORK, "rw")]
-    mounts += [(str(path), f"{ROOM}/{name}", "ro") for name, path in job.mounts.read.items()]
+    mounts += [(str(path), f"{MOUNT_FOLDER}/{name}", "ro") for name, path in job.mounts.read.items()]
     mounts += [(str(path), str(path), "ro") for path in job.mounts.same]
-    bad = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
-    if bad:
+    bad_source = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
+    if bad_source:
         raise EngineError(
-            f"Enroot cannot mount {bad!r}: blanks, colons, commas, dollars and backslashes mean something in its fstab",
+            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean something in its fstab",
             remedy="use another folder for results, or ENVMATRIX_CACHE",
         )
     variables = {**job.env, **preload_variable(job.preload)}
@@ -77,10 +77,10 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
 
 
 @dataclass(frozen=True)
-class EnrootEngine(InGroups, Engine):
+class EnrootEngine(CgroupConfined, Engine):
     """Runs trials in Enroot containers."""
 
-    places: Places
+    places: BuildPaths
     name: str = "enroot"
     starts_packed = False
 
@@ -104,45 +104,45 @@ class EnrootEngine(InGroups, Engine):
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         prepared = ApptainerEngine(self.places).prepare(image, libraries, progress)
-        file = self.places.cache.root / "enroot" / digest_of(prepared.reference)[:24] / "image.sqsh"
+        file = self.places.cache.root / "enroot" / json_digest(prepared.reference)[:24] / "image.sqsh"
 
         def take_out(place: Path) -> None:
             progress(f"taking the squashfs out of {prepared.reference}")
-            _take_out(Path(prepared.reference), place / "image.sqsh")
+            _extract_squashfs(Path(prepared.reference), place / "image.sqsh")
 
         self.places.cache.folder(file.parent, take_out)
-        known = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
+        container_names = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
         name = container_name(str(file))
-        if name not in known:
+        if name not in container_names:
             progress(f"unpacking {file} as {name}")
-            _checked(["enroot", "create", "--name", name, str(file)])
+            _run_checked(["enroot", "create", "--name", name, str(file)])
         return replace(prepared, engine=self.name, reference=str(file))
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
-        return {"work": _WORK, **{name: f"{ROOM}/{name}" for name in mounts.read}}
+        return {"work": _WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
         """Whether the image is still there, packed and unpacked."""
-        known = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
-        return Path(prepared.reference).exists() and container_name(prepared.reference) in known
+        container_names = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
+        return Path(prepared.reference).exists() and container_name(prepared.reference) in container_names
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in the unpacked container; it dies with this process."""
         argv = start_argv(job, container_name(job.prepared.reference))
         limits = job.limits
-        variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        limited = confined(group_name(job), limits)
+        variables = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
+        limited = prepare_confinement(cgroup_name(job), limits)
         with log_of(job) as log, limited as confinement:
-            ended = run_logged(Order(argv, variables, job.mounts.work, limits.seconds, confinement.place), log)
-            code = -(ended.code - 128) if ended.code > 128 else ended.code
-            return replace(ended, code=code, out_of_memory=not ended.ok and confinement.ran_out())
+            exit_status = run_logged(Order(argv, variables, job.mounts.work, limits.seconds, confinement.place), log)
+            code = -(exit_status.code - 128) if exit_status.code > 128 else exit_status.code
+            return replace(exit_status, code=code, out_of_memory=not exit_status.ok and confinement.ran_out())
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; containers may be local to a node, so the file itself is started."""
         argv = tuple(start_argv(job, job.prepared.reference))
         placed = replace(plain_place(job.limits), data_bytes=None)
-        return CommandLine(argv, {}, job.mounts.work, _KEPT, placed, (Path(job.prepared.reference),))
+        return CommandLine(argv, {}, job.mounts.work, _HOST_VARIABLES, placed, (Path(job.prepared.reference),))
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
@@ -160,22 +160,22 @@ class EnrootEngine(InGroups, Engine):
 
     def sweep(self, run: str) -> int:
         """Remove the cgroups of a killed run (its containers died with it)."""
-        return sweep_groups(run)
+        return remove_run_cgroups(run)
 
 
-def _take_out(sif: Path, target: Path) -> None:
+def _extract_squashfs(sif: Path, target: Path) -> None:
     program = find_program() or "apptainer"
     listing = run([program, "sif", "list", str(sif)], limit_s=_LIMIT_S)
     number = squashfs_partition(listing.stdout)
     if number is None:
         raise EngineError(f"{sif} holds no squashfs: {listing.last_words(2)}")
     with target.open("wb") as file:
-        ended = run_logged(Order([program, "sif", "dump", number, str(sif)], None, target.parent, _LIMIT_S), file)
-    if not ended.ok:
-        raise EngineError(f"the squashfs could not be taken out of {sif}: the process {ended}")
+        exit_status = run_logged(Order([program, "sif", "dump", number, str(sif)], None, target.parent, _LIMIT_S), file)
+    if not exit_status.ok:
+        raise EngineError(f"the squashfs could not be taken out of {sif}: the process {exit_status}")
 
 
-def _checked(argv: list[str]) -> None:
-    done = run(argv, limit_s=_LIMIT_S)
-    if not done.exit.ok:
-        raise EngineError(f"enroot could not unpack the image: {done.last_words(2)}")
+def _run_checked(argv: list[str]) -> None:
+    result = run(argv, limit_s=_LIMIT_S)
+    if not result.exit.ok:
+        raise EngineError(f"enroot could not unpack the image: {result.last_words(2)}")

@@ -14,45 +14,45 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from envmatrix.build import conda, modules
-from envmatrix.build.cache import digest_of
-from envmatrix.build.file_listing import keep_listing, listing_argv
-from envmatrix.build.libraries import Folders, LibraryBuilder, sections_digest
+from envmatrix.build.cache import json_digest
+from envmatrix.build.file_listing import store_listing, listing_argv
+from envmatrix.build.libraries import LibraryFolders, LibraryBuilder, sections_digest
 from envmatrix.build.locks import Locks
-from envmatrix.build.overlays import base_of, build_overlay
-from envmatrix.build.paths import Places
-from envmatrix.build.pythons import Python, ask, remembered_python
-from envmatrix.build.source_builds import check_uv, wheels_of
-from envmatrix.build.system_libraries import known_to_loader
-from envmatrix.build.venvs import build_venv, packages_of
+from envmatrix.build.overlays import inspect_base_python, build_overlay
+from envmatrix.build.paths import BuildPaths
+from envmatrix.build.pythons import Python, inspect_interpreter, cached_python
+from envmatrix.build.source_builds import check_uv, fetch_wheels
+from envmatrix.build.system_libraries import loader_cache
+from envmatrix.build.venvs import build_venv, site_packages
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import (
     Confinement,
-    InGroups,
-    confined,
-    leftover_groups,
+    CgroupConfined,
+    prepare_confinement,
+    leftover_cgroups,
     plain_place,
-    remove_group,
+    remove_cgroup,
 )
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.plan.export import quoted
-from envmatrix.plan.export import started as words_of
+from envmatrix.plan.export import posix_quote
+from envmatrix.plan.export import program_command as words_of
 from envmatrix.system.host import has_gpu
-from envmatrix.system.process import Exit, Guarded, Order, run, said_json, started
+from envmatrix.system.process import Exit, SupervisedProcess, Order, run, parse_last_json, started
 from envmatrix.system.progress import ProgressCallback
 
 _PATH = "/usr/bin:/bin"
-_TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
-_GROUP = "envmatrix-"
+_TORCH_CODE = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
+_CGROUP_PREFIX = "envmatrix-"
 _LISTING_S = 600.0
 
 
 @dataclass(frozen=True)
-class LocalEngine(InGroups, Engine):
+class LocalEngine(CgroupConfined, Engine):
     """Runs trials as plain processes of this machine."""
 
-    places: Places
+    places: BuildPaths
     name: str = "local"
     preference = 1
     shares_files = True
@@ -80,30 +80,36 @@ class LocalEngine(InGroups, Engine):
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         if image.conda:
-            given, solved = conda.as_interpreter(self.places.cache, image, progress)
-            made = self.prepare(given, libraries, progress)
-            return replace(made, facts={**made.facts, **solved.facts})
+            conda_image, solved = conda.ensure_conda_environment(self.places.cache, image, progress)
+            conda_prepared = self.prepare(conda_image, libraries, progress)
+            return replace(conda_prepared, facts={**conda_prepared.facts, **solved.facts})
         if image.modules:  # what they bring may be another tomorrow: nothing is remembered of it
-            return replace(self._loaded(image, libraries, progress), loader=frozenset(known_to_loader()))
-        python = _given(image.interpreter) if image.interpreter else remembered_python(self.places.cache, image.python)
-        over = base_of(python) if image.interpreter else None  # which may have been upgraded since
-        digest = inputs_digest(self.places, image, libraries, asdict(python), over.digest if over else "")
+            return replace(self._prepare_with_modules(image, libraries, progress), loader=frozenset(loader_cache()))
+        python = (
+            _find_interpreter(image.interpreter)
+            if image.interpreter
+            else cached_python(self.places.cache, image.python)
+        )
+        base_python = inspect_base_python(python) if image.interpreter else None  # which may have been upgraded since
+        digest = inputs_digest(self.places, image, libraries, asdict(python), base_python.digest if base_python else "")
         build_record = self.places.cache.root / "prepared" / f"local-{digest[:24]}.json"
-        known = prepared_from(self.places.cache.read_json(build_record))
-        prepared = _still_there(known)
+        last_prepared = prepared_from(self.places.cache.read_json(build_record))
+        prepared = _if_still_present(last_prepared)
         if prepared is None:
-            if known and Path(known.reference).is_relative_to(self.places.cache.root):
-                shutil.rmtree(known.reference, ignore_errors=True)  # a part of a venv is none
+            if last_prepared and Path(last_prepared.reference).is_relative_to(self.places.cache.root):
+                shutil.rmtree(last_prepared.reference, ignore_errors=True)  # a part of a venv is none
             prepared = self._build(image, libraries, python, progress)
             if not prepared.missing and not prepared.without_torch:  # what is missing now may be installed next time
                 self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
-        return replace(prepared, loader=frozenset(known_to_loader()))
+        return replace(prepared, loader=frozenset(loader_cache()))
 
-    def _loaded(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
-        loaded = modules.load(image.modules)
+    def _prepare_with_modules(
+        self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
+    ) -> Prepared:
+        loaded = modules.load_modules(image.modules)
         path = [*filter(None, [loaded.variables.get("PATH")]), _PATH]
         variables = {**loaded.variables, "PATH": ":".join(path), "LC_ALL": "C.UTF-8"}
-        python = _given(image.interpreter or "python3", variables)
+        python = _find_interpreter(image.interpreter or "python3", variables)
         prepared = self._build(image, libraries, python, progress, variables)
         facts = {**prepared.facts, "modules": " ".join(loaded.names), "modules_digest": loaded.digest}
         return replace(prepared, facts=facts, variables=loaded.variables)
@@ -120,64 +126,64 @@ class LocalEngine(InGroups, Engine):
         locks = Locks(self.places.locks, cache)
         without = ""
         if image.on_host:
-            reference, program, facts = self._given(image, python, locks, progress)
-            torch, without = self._torch_of(program, image, facts, variables)
+            reference, program, facts = self._given_python(image, python, locks, progress)
+            torch, without = self._find_torch(program, image, facts, variables)
             facts = {**facts, **torch}
         else:
-            reference, program, facts = self._venv(image, python, locks, progress)
-        host = python if not image.on_host else remembered_python(cache, None)
-        folders: Folders = LibraryBuilder(cache, locks, host, progress).build(libraries)
+            reference, program, facts = self._locked_venv(image, python, locks, progress)
+        host = python if not image.on_host else cached_python(cache, None)
+        folders: LibraryFolders = LibraryBuilder(cache, locks, host, progress).build(libraries)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
         )
 
-    def _torch_of(
+    def _find_torch(
         self, program: str, image: Image, facts: Mapping[str, str], variables: Mapping[str, str] | None
     ) -> tuple[dict[str, str], str]:
         """Return which torch a given Python has; to import it takes seconds, so what was seen once is known."""
         if image.modules:  # what they bring may be another tomorrow
-            return _look_for_torch(program, image, variables or {})
-        key = digest_of(program, facts.get("over_packages", ""), facts.get("lock_digest", ""))
+            return _import_torch(program, image, variables or {})
+        key = json_digest(program, facts.get("over_packages", ""), facts.get("lock_digest", ""))
         file = self.places.cache.root / "prepared" / f"torch-{key[:24]}.json"
-        known = {name: str(value) for name, value in (self.places.cache.read_json(file) or {}).items()}
-        if Path(known.get("torch_file", "")).is_file():
-            return known, ""
-        torch, without = _look_for_torch(program, image, {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
+        record = {name: str(value) for name, value in (self.places.cache.read_json(file) or {}).items()}
+        if Path(record.get("torch_file", "")).is_file():
+            return record, ""
+        torch, without = _import_torch(program, image, {"PATH": _PATH, "LC_ALL": "C.UTF-8"})
         if torch:
             self.places.cache.write(file, json.dumps(torch))
         return torch, without
 
-    def _given(
+    def _given_python(
         self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
     ) -> tuple[str, str, dict[str, str]]:
         """Return a Python that is there as it is, or a venv over it that holds what it lacks of the requirements."""
         if image.modules:
             return python.path, python.path, {}
-        base = base_of(python)
+        base = inspect_base_python(python)
         had = {f"package conda:{name}": version for name, version in base.conda}
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
-        path, section = locks.of_overlay(image, python, base, progress)
+        path, section = locks.overlay_lock(image, python, base, progress)
         check_uv(self.places.cache, section.packages)
-        wheels = wheels_of(self.places.cache, image, (path, section), python, progress)
+        wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
         folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, progress)
         facts = {"over": python.path, "over_packages": base.digest, "lock": path.name, **had}
         facts |= {"lock_digest": f"sha256:{sections_digest([section])}"}
         facts |= {f"package {pin.name}": pin.version for pin in section.packages}
         return str(folder), str(folder / "bin" / "python"), facts
 
-    def _venv(
+    def _locked_venv(
         self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
     ) -> tuple[str, str, dict[str, str]]:
-        path, section = locks.of_image(image, python, progress)
+        path, section = locks.image_lock(image, python, progress)
         check_uv(self.places.cache, section.packages)
-        wheels = wheels_of(self.places.cache, image, (path, section), python, progress)
+        wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
         folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, progress)
         program = str(folder / "bin" / "python")
-        held = run(listing_argv(program, str(packages_of(folder))), limit_s=_LISTING_S).stdout
+        listing = run(listing_argv(program, str(site_packages(folder))), limit_s=_LISTING_S).stdout
         facts = {"lock": path.name, "lock_digest": f"sha256:{sections_digest([section])}"}
-        facts |= {"files_digest": keep_listing(self.places.cache, held)}
+        facts |= {"files_digest": store_listing(self.places.cache, listing)}
         facts |= {f"package {pin.name}": pin.version for pin in section.packages} | dict(wheels.facts)
         return str(folder), program, facts
 
@@ -187,7 +193,7 @@ class LocalEngine(InGroups, Engine):
 
     def holds(self, prepared: Prepared) -> bool:
         """Whether the venv and the libraries are still there."""
-        return _still_there(prepared) is not None
+        return _if_still_present(prepared) is not None
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child."""
@@ -208,27 +214,27 @@ class LocalEngine(InGroups, Engine):
     ) -> list[str]:
         """Return shell lines that start a program with the venv's Python; LD_PRELOAD is set for it alone."""
         loaded = variables.get("LD_PRELOAD")
-        start = f"env LD_PRELOAD={quoted(loaded)} " if loaded else ""
+        start = f"env LD_PRELOAD={posix_quote(loaded)} " if loaded else ""
         brought = prepared.facts.get("modules", "").split()
-        what = "comes with modules, which" if brought else "is a venv; it"
+        origin = "comes with modules, which" if brought else "is a venv; it"
         return [
-            f"# The environment {what} must lie on a file system that the node sees.",
-            *(f"module load {quoted(name)}" for name in brought),
+            f"# The environment {origin} must lie on a file system that the node sees.",
+            *(f"module load {posix_quote(name)}" for name in brought),
             *(f"unset {name}" for name, value in variables.items() if value is None),
-            *(f"export {n}={quoted(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"),
+            *(f"export {n}={posix_quote(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"),
             f"exec {placement}{start}{words_of(prepared.python, program)}",
         ]
 
     def sweep(self, run: str) -> int:
         """Remove the cgroups of a killed run (its processes died with it)."""
-        return sweep_groups(run)
+        return remove_run_cgroups(run)
 
 
 @dataclass(frozen=True)
 class GuardedJob:
     """A job that a supervisor started, alone or in a client such as Apptainer's."""
 
-    program: Guarded
+    program: SupervisedProcess
     confinement: Confinement
 
     def fileno(self) -> int:
@@ -249,14 +255,14 @@ class GuardedJob:
 
     def exit(self) -> Exit:
         """Wait for its end and return how it ended."""
-        ended = self.program.answer()
-        return replace(ended, out_of_memory=not ended.ok and self.confinement.ran_out())
+        program_exit = self.program.answer()
+        return replace(program_exit, out_of_memory=not program_exit.ok and self.confinement.ran_out())
 
 
 @contextlib.contextmanager
 def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterator[GuardedJob]:
     """Start the command of a job where, and with the memory, that its limits say."""
-    limited = confined(group_name(job), job.limits)
+    limited = prepare_confinement(cgroup_name(job), job.limits)
     with log_of(job) as log, limited as confinement:
         order = Order(argv, env, job.folder or job.mounts.work, job.limits.seconds, confinement.place)
         with started(order, log) as program:
@@ -264,37 +270,37 @@ def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterat
 
 
 def _variables(job: Job) -> dict[str, str]:
-    return {**modules.with_modules(job.prepared.variables, job.env), **preload_variable(job.preload)}
+    return {**modules.merge_module_variables(job.prepared.variables, job.env), **preload_variable(job.preload)}
 
 
 def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
     """Return LD_PRELOAD for these libraries, in this order; the loader splits at blanks and colons."""
-    bad = next((path for path in preload if re.search(r"[\s:]", path)), None)
-    if bad:
+    bad_path = next((path for path in preload if re.search(r"[\s:]", path)), None)
+    if bad_path:
         raise EngineError(
-            f"{bad!r} cannot be preloaded: the loader splits LD_PRELOAD at blanks and colons (ld.so(8))",
+            f"{bad_path!r} cannot be preloaded: the loader splits LD_PRELOAD at blanks and colons (ld.so(8))",
             remedy="set ENVMATRIX_CACHE to a folder without blanks and colons in its path",
         )
     return {"LD_PRELOAD": ":".join(preload)} if preload else {}
 
 
-def plain_name(text: str) -> str:
+def file_safe_name(text: str) -> str:
     """Return a text as it can stand in a file's name; one that has to change gets a hash, to stay distinct."""
-    plain = re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
-    return plain if plain == text else f"{plain[:91]}-{digest_of(text)[:8]}"
+    safe = re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
+    return safe if safe == text else f"{safe[:91]}-{json_digest(text)[:8]}"
 
 
-def sweep_groups(run: str) -> int:
+def remove_run_cgroups(run: str) -> int:
     """Remove the cgroups that a killed run of that name left behind; return how many."""
-    return sum(remove_group(group) for group in leftover_groups(_GROUP + plain_name(run) + "."))
+    return sum(remove_cgroup(group) for group in leftover_cgroups(_CGROUP_PREFIX + file_safe_name(run) + "."))
 
 
-def group_name(job: Job) -> str:
+def cgroup_name(job: Job) -> str:
     """Return the name of a job's cgroup."""
-    return f"{_GROUP}{plain_name(job.run)}.{plain_name(job.label)}"
+    return f"{_CGROUP_PREFIX}{file_safe_name(job.run)}.{file_safe_name(job.label)}"
 
 
-def _still_there(prepared: Prepared | None) -> Prepared | None:
+def _if_still_present(prepared: Prepared | None) -> Prepared | None:
     """Return what a build record says, or None when what it names is gone."""
     if prepared is None:
         return None
@@ -302,9 +308,9 @@ def _still_there(prepared: Prepared | None) -> Prepared | None:
     return prepared if all(Path(path).exists() for path in paths) else None
 
 
-def _given(interpreter: str, variables: Mapping[str, str] | None = None) -> Python:
+def _find_interpreter(interpreter: str, variables: Mapping[str, str] | None = None) -> Python:
     path = shutil.which(Path(interpreter).expanduser(), path=variables["PATH"] if variables else None)
-    python = ask(path, variables) if path else None
+    python = inspect_interpreter(path, variables) if path else None
     if python is None:
         raise SkipEnvironmentError(
             f"interpreter: {interpreter} is no Python that starts on this machine",
@@ -313,18 +319,18 @@ def _given(interpreter: str, variables: Mapping[str, str] | None = None) -> Pyth
     return python
 
 
-def _look_for_torch(python: str, image: Image, variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
+def _import_torch(python: str, image: Image, variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Return which torch the given Python has in the empty environment of a trial, or why it has none."""
-    done = run([python, "-c", _TORCH], limit_s=300.0, env=variables)
-    what = f"modules: {' '.join(image.modules)}" if image.modules else f"interpreter: {image.interpreter}"
+    result = run([python, "-c", _TORCH_CODE], limit_s=300.0, env=variables)
+    subject = f"modules: {' '.join(image.modules)}" if image.modules else f"interpreter: {image.interpreter}"
     try:
-        version, file = said_json(done.stdout)
+        version, file = parse_last_json(result.stdout)
     except ValueError:
-        if "libcuda" in done.stderr and not has_gpu():
-            reason = f"{what} ({python}) has a PyTorch for CUDA, and there is no GPU here"
+        if "libcuda" in result.stderr and not has_gpu():
+            reason = f"{subject} ({python}) has a PyTorch for CUDA, and there is no GPU here"
             remedy = "run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU"
             return {}, f"{reason}\n  -> {remedy}"
-        reason = f"{what} ({python}) cannot import torch: {done.last_words(1)}"
+        reason = f"{subject} ({python}) cannot import torch: {result.last_words(1)}"
         remedy = f"install PyTorch for it (`{python} -m pip install torch`), or name another interpreter"
         return {}, f"{reason}\n  -> {remedy}"
     return {"torch": version, "torch_file": file}, ""

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from envmatrix.build.definitions import LIBRARIES
-from envmatrix.build.libraries import Folders, LibraryBuilder
+from envmatrix.build.libraries import LibraryFolders, LibraryBuilder
 from envmatrix.build.locks import Locks
-from envmatrix.build.paths import Places
-from envmatrix.build.pythons import remembered_python
+from envmatrix.build.paths import BuildPaths
+from envmatrix.build.pythons import cached_python
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.system.process import said_json
+from envmatrix.system.process import parse_last_json
 from envmatrix.system.progress import ProgressCallback
 
 #: Runs a command in an image with folders mounted (path inside -> folder here); returns what it printed.
-Inside = Callable[[Sequence[str], Mapping[str, str]], str]
+RunInside = Callable[[Sequence[str], Mapping[str, str]], str]
 _SHELL = (
     'p=$(command -v python3 || command -v python) || { echo "no python3 is on its PATH" >&2; exit 1; }; exec "$p" "$@"'
 )
@@ -51,18 +51,20 @@ print(json.dumps({
 }))
 """
 #: Variables that an engine or a shell sets, not the image.
-_OF_ENGINES = frozenset({"HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "USER", "container", "PS1", "PATH"})
+_ENGINE_VARIABLES = frozenset(
+    {"HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "USER", "container", "PS1", "PATH"}
+)
 _PREFIXES = ("APPTAINER_", "SINGULARITY_", "PROMPT_COMMAND", "LC_")
-_OF_APPTAINER = "/.singularity.d/libs"
+_APPTAINER_LIBRARIES = "/.singularity.d/libs"
 
 
-def prepared_ready(
-    places: Places,
+def prepare_ready_image(
+    places: BuildPaths,
     engine: str,
     image: Image,
     libraries: tuple[Library, ...],
     found: tuple[str, str],
-    inside: Inside,
+    inside: RunInside,
     progress: ProgressCallback,
 ) -> Prepared:
     """Return a ready image, ``found`` as (reference, digest), with the libraries that load in it mounted.
@@ -70,53 +72,57 @@ def prepared_ready(
     Raises SkipEnvironmentError for one that cannot run a Python.
     """
     reference, digest = found
-    python = remembered_python(places.cache, None)
+    python = cached_python(places.cache, None)
     folders = LibraryBuilder(places.cache, Locks(places.locks, places.cache), python, progress).build(libraries)
     mounted = {f"{LIBRARIES}/{key}": folder for key, folder in folders.folders.items()}
     files = {library.key: [f"{LIBRARIES}/{library.key}/{file}" for file in library.files] for library in libraries}
-    asked = json.dumps({key: files[key] for key in folders.folders})
+    library_files = json.dumps({key: files[key] for key in folders.folders})
     try:
-        seen = said_json(inside(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, asked], mounted))
+        probe = parse_last_json(inside(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, library_files], mounted))
     except (ValueError, EngineError) as error:
         raise SkipEnvironmentError(
             f"image {image.ready} runs no Python, which a trial needs: {str(error)[-300:]}",
             remedy="take an image in which python3 starts",
         ) from error
-    wrong = {key: str(why) for key, why in seen["wrong"].items() if why}
-    there = {key: f"{LIBRARIES}/{key}" for key in folders.folders if key not in wrong}
+    load_errors = {key: str(why) for key, why in probe["wrong"].items() if why}
+    inside_folders = {key: f"{LIBRARIES}/{key}" for key in folders.folders if key not in load_errors}
     return Prepared(
-        image.name, engine, reference, str(seen["python"]), there, _facts(image, digest, seen, folders),
-        {**folders.missing, **_missing(wrong, str(seen["libc"]))},
-        None if seen["loader"] is None else frozenset(seen["loader"]), _without_torch(image, seen),
-        variables=_own(seen["variables"]), mounted={there[key]: folders.folders[key] for key in there},
+        image.name, engine, reference, str(probe["python"]), inside_folders, _image_facts(image, digest, probe, folders),
+        {**folders.missing, **_missing_libraries(load_errors, str(probe["libc"]))},
+        None if probe["loader"] is None else frozenset(probe["loader"]), _no_torch_reason(image, probe),
+        variables=_image_variables(probe["variables"]), mounted={inside_folders[key]: folders.folders[key] for key in inside_folders},
     )  # fmt: skip
 
 
-def _facts(image: Image, digest: str, seen: Mapping[str, object], folders: Folders) -> dict[str, str]:
-    torch = seen["torch"]
-    known = {"torch": str(torch[0]), "torch_file": str(torch[1])} if isinstance(torch, list) else {}
-    about = {"base": str(image.ready), "base_digest": digest, "base_choice": "ready image"}
-    return {**about, "python": str(seen["version"]), "libc": str(seen["libc"]), **known, **folders.facts}
+def _image_facts(image: Image, digest: str, probe: Mapping[str, object], folders: LibraryFolders) -> dict[str, str]:
+    torch = probe["torch"]
+    torch_facts = {"torch": str(torch[0]), "torch_file": str(torch[1])} if isinstance(torch, list) else {}
+    base_facts = {"base": str(image.ready), "base_digest": digest, "base_choice": "ready image"}
+    return {**base_facts, "python": str(probe["version"]), "libc": str(probe["libc"]), **torch_facts, **folders.facts}
 
 
-def _missing(wrong: Mapping[str, str], libc: str) -> dict[str, str]:
+def _missing_libraries(load_errors: Mapping[str, str], libc: str) -> dict[str, str]:
     remedy = "build the image on a newer system, or install the library in it and write `preload:` without its package"
-    return {key: f"it does not load in this image ({libc}): {why}\n  -> {remedy}" for key, why in wrong.items()}
+    return {key: f"it does not load in this image ({libc}): {why}\n  -> {remedy}" for key, why in load_errors.items()}
 
 
-def _without_torch(image: Image, seen: Mapping[str, object]) -> str:
-    if seen["torch"]:
+def _no_torch_reason(image: Image, probe: Mapping[str, object]) -> str:
+    if probe["torch"]:
         return ""
-    return f"image {image.ready} cannot import torch: {seen['torch_error']}\n  -> take an image that has PyTorch"
+    return f"image {image.ready} cannot import torch: {probe['torch_error']}\n  -> take an image that has PyTorch"
 
 
-def _own(variables: Mapping[str, str]) -> dict[str, str]:
+def _image_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the image itself sets."""
-    own = {
-        name: value for name, value in variables.items() if name not in _OF_ENGINES and not name.startswith(_PREFIXES)
+    image_variables = {
+        name: value
+        for name, value in variables.items()
+        if name not in _ENGINE_VARIABLES and not name.startswith(_PREFIXES)
     }
-    folders = [part for part in own.pop("LD_LIBRARY_PATH", "").split(":") if part and part != _OF_APPTAINER]
-    return {**own, **({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})}
+    folders = [
+        part for part in image_variables.pop("LD_LIBRARY_PATH", "").split(":") if part and part != _APPTAINER_LIBRARIES
+    ]
+    return {**image_variables, **({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})}
 
 
 def image_file(image: Image) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, disk_errors, file_digest
 from envmatrix.engines.docker_client import connect, docker_errors, why_not
 from envmatrix.engines.ready import image_file
-from envmatrix.engines.ready_docker import image_id_of
+from envmatrix.engines.ready_docker import find_image_id
 from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image
 from envmatrix.system.progress import ProgressCallback
@@ -29,13 +29,15 @@ def ready_sif(
         digest = f"sha256:{file_digest(file)}"
         if file.suffix == ".sif":
             return str(file), digest
-        return _made(cache, place(digest), file, build, progress), digest
+        return _ensure_sif(cache, place(digest), file, build, progress), digest
     if why_not() is None:
-        return _of_docker(cache, image, place, build, progress)
-    return (made := _made(cache, place(name), f"docker://{name}", build, progress)), f"sha256:{file_digest(Path(made))}"
+        return _sif_from_docker(cache, image, place, build, progress)
+    return (
+        sif := _ensure_sif(cache, place(name), f"docker://{name}", build, progress)
+    ), f"sha256:{file_digest(Path(sif))}"
 
 
-def _made(cache: Cache, sif: Path, source: str | Path, build: Build, progress: ProgressCallback) -> str:
+def _ensure_sif(cache: Cache, sif: Path, source: str | Path, build: Build, progress: ProgressCallback) -> str:
     """Make a SIF of an archive, or of a source as Apptainer names it."""
 
     def fill(folder: Path) -> None:
@@ -49,20 +51,20 @@ def _made(cache: Cache, sif: Path, source: str | Path, build: Build, progress: P
     return str(sif)
 
 
-def _of_docker(
+def _sif_from_docker(
     cache: Cache, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
 ) -> tuple[str, str]:
     client = connect()
     try:
-        digest = image_id_of(client, image, progress)
+        digest = find_image_id(client, image, progress)
         sif = place(digest)
         if not sif.exists():
             with cache.scratch("archive") as scratch:
                 archive = scratch / ARCHIVE
                 with docker_errors(f"saving {image.ready}"), disk_errors(archive), archive.open("wb") as file:
-                    for piece in client.images.get(digest).save(chunk_size=2**20):
-                        file.write(piece)
-                _made(cache, sif, archive, build, progress)
+                    for chunk in client.images.get(digest).save(chunk_size=2**20):
+                        file.write(chunk)
+                _ensure_sif(cache, sif, archive, build, progress)
         return str(sif), digest
     finally:
         client.close()

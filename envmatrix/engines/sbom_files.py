@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors
-from envmatrix.build.context import Ingredients
+from envmatrix.build.context import BuildInputs
 from envmatrix.build.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 from envmatrix.engines.base import Prepared
 
@@ -16,17 +16,17 @@ def bill_file(cache: Cache, prepared: Prepared) -> Path:
     return cache.root / "sbom" / f"{prepared.facts.get('files_digest', '').removeprefix('sha256:')}.1.6.cdx.json"
 
 
-def write_bill(cache: Cache, prepared: Prepared, packages: str, made: Ingredients) -> None:
+def write_bill(cache: Cache, prepared: Prepared, packages: str, inputs: BuildInputs) -> None:
     """Write the bill: what ``sbom.PACKAGES`` said inside, the wheels, and what the library folders came from."""
     components = [
-        *installed_packages(packages, made.debs),
-        *locked_packages((*made.wheels, *made.folders.pins), made.wheel_files),
+        *installed_packages(packages, inputs.debs),
+        *locked_packages((*inputs.wheels, *inputs.folders.pins), inputs.wheel_files),
     ]
     bill = bill_of_materials(prepared.image, prepared.facts["files_digest"], components)
     cache.write(bill_file(cache, prepared), json.dumps(bill, indent=1) + "\n")
 
 
-def lay_beside(cache: Cache, prepared: Prepared, target: Path, name: str, digest: str) -> None:
+def write_named_bill(cache: Cache, prepared: Prepared, target: Path, name: str, digest: str) -> None:
     """Write the bill to ``target`` as that of the image of a named environment, which has that digest."""
     bill = with_subject(cache.read_json(bill_file(cache, prepared)) or {}, name, digest)
     with disk_errors(target):

@@ -13,8 +13,8 @@ class NumberInText:
 
 Text = StrictStr | None
 NumberText = Annotated[StrictStr, NumberInText()] | None
-Whole = StrictInt | None
-Real = StrictFloat | None
+Integer = StrictInt | None
+Float = StrictFloat | None
 Flag = StrictBool | None
 Cpus = list[StrictInt] | None
 Texts = list[StrictStr] | None

@@ -24,7 +24,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 }
 _EXACTLY = "="
 _OPERATORS = (*_COMPARE, _EXACTLY)
-_WRITTEN = re.compile(r"\s*([<>=!~]+)\s*(.*)", re.DOTALL)
+_OPERATOR_AND_TEXT = re.compile(r"\s*([<>=!~]+)\s*(.*)", re.DOTALL)
 
 
 class ClaimError(ValueError):
@@ -37,7 +37,7 @@ class ClaimError(ValueError):
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedValue:
     """One value that a claim allows: an operator and its text; no operator is a text in which ``*`` is any text."""
 
     operator: str
@@ -48,15 +48,15 @@ class Allowed:
 
     def fits(self, found: object) -> bool:
         """Say whether what was read back is what is allowed."""
-        text = _as_text(found)
+        found_text = _as_text(found)
         if self.operator == _EXACTLY:
-            return text == self.text
+            return found_text == self.text
         if self.operator in _COMPARE:
-            value, bound = _number(text), _number(self.text)
+            value, bound = _number(found_text), _number(self.text)
             return value is not None and bound is not None and _COMPARE[self.operator](value, bound)
         # Only * stands for something: brackets as in proclist=[0,1] and question marks are meant.
-        same = isinstance(found, float) and _number(self.text) == found
-        return same or fnmatchcase(text, str(self).replace("[", "[[]").replace("?", "[?]"))
+        equal_number = isinstance(found, float) and _number(self.text) == found
+        return equal_number or fnmatchcase(found_text, str(self).replace("[", "[[]").replace("?", "[?]"))
 
 
 @dataclass(frozen=True)
@@ -64,46 +64,46 @@ class Claim:
     """A path into the evidence, and the values of which it must show one."""
 
     path: str
-    allowed: tuple[Allowed, ...]
+    allowed: tuple[AllowedValue, ...]
 
     def __str__(self) -> str:
         return f"{self.path} is {' or '.join(map(str, self.allowed))}"
 
     def contradiction(self, evidence: Evidence) -> str:
         """Return one sentence on how the evidence does not bear the claim out, '' when it does."""
-        found = lookup(evidence, self.path)
-        if found is None:
+        value = lookup(evidence, self.path)
+        if value is None:
             return f"claims {self}, but it could not be read back"
-        return "" if self.fits(found) else f"claims {self}, but it was {_as_text(found)}"
+        return "" if self.fits(value) else f"claims {self}, but it was {_as_text(value)}"
 
-    def fits(self, found: object) -> bool:
+    def fits(self, value: object) -> bool:
         """Say whether what was read back is one of the values."""
-        return any(allowed.fits(found) for allowed in self.allowed)
+        return any(allowed.fits(value) for allowed in self.allowed)
 
 
-def parse(path: str, values: Sequence[str]) -> Claim:
+def parse_claim(path: str, values: Sequence[str]) -> Claim:
     """Parse a claim as it is written; whether there can be such a path is ``check``'s business."""
-    return Claim(path, tuple(map(_allowed, values)))
+    return Claim(path, tuple(map(_parse_allowed, values)))
 
 
-def read(claims: Mapping[str, Sequence[str]]) -> tuple[Claim, ...]:
+def parse_claims(claims: Mapping[str, Sequence[str]]) -> tuple[Claim, ...]:
     """Parse path -> allowed values."""
-    return tuple(parse(path, values) for path, values in claims.items())
+    return tuple(parse_claim(path, values) for path, values in claims.items())
 
 
-def _parsed(written: object) -> object:
-    return read(written) if isinstance(written, Mapping) else written
+def _parse_values(claims: object) -> object:
+    return parse_claims(claims) if isinstance(claims, Mapping) else claims
 
 
-def _written(promised: Iterable[Claim]) -> dict[str, list[str]]:
-    return {claim.path: list(map(str, claim.allowed)) for claim in promised}
+def _serialize_claims(claims: Iterable[Claim]) -> dict[str, list[str]]:
+    return {claim.path: list(map(str, claim.allowed)) for claim in claims}
 
 
 #: Claims as run.json has them: path -> allowed values.
 Claims = Annotated[
     tuple[Claim, ...],
-    BeforeValidator(_parsed),
-    PlainSerializer(_written),
+    BeforeValidator(_parse_values),
+    PlainSerializer(_serialize_claims),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}),
 ]
 
@@ -120,12 +120,12 @@ def check(claim: Claim) -> None:
     if not claim.allowed:
         raise ClaimError(f"{claim.path}: no value is allowed", "write the value that it must show, or '*' for any")
     for index, allowed in enumerate(claim.allowed):
-        wrong = _wrong(allowed, claim.path, kind)
-        if wrong:
-            raise ClaimError(*wrong, index)
+        problem = _value_problem(allowed, claim.path, kind)
+        if problem:
+            raise ClaimError(*problem, index)
 
 
-def _wrong(allowed: Allowed, path: str, kind: Kind) -> tuple[str, str] | None:
+def _value_problem(allowed: AllowedValue, path: str, kind: Kind) -> tuple[str, str] | None:
     if allowed.operator and allowed.operator not in _OPERATORS:
         remedy = f"use one of {'  '.join(_OPERATORS)} ('= {allowed}' is that very text)"
         return f"{path}: no operator {allowed.operator!r}", remedy
@@ -134,17 +134,17 @@ def _wrong(allowed: Allowed, path: str, kind: Kind) -> tuple[str, str] | None:
     if _number(allowed.text) is None:
         return f"{path}: {allowed.text!r} is no number to compare with", f"write a number, as in '{allowed.operator} 2'"
     if kind is not Kind.NUMBER:
-        said = f"{path}: {str(allowed)!r} compares numbers, and {path} is {_ARTICLE[kind]}"
-        return said, "write the text that it must show, '*' standing for any part of it"
+        message = f"{path}: {str(allowed)!r} compares numbers, and {path} is {_ARTICLE[kind]}"
+        return message, "write the text that it must show, '*' standing for any part of it"
     return None
 
 
 _ARTICLE = {Kind.TEXT: "a text", Kind.FLAG: "true or false", Kind.LIST: "a list"}
 
 
-def _allowed(text: str) -> Allowed:
-    match = _WRITTEN.fullmatch(text)
-    return Allowed(match[1], match[2].strip()) if match else Allowed("", text)
+def _parse_allowed(text: str) -> AllowedValue:
+    match = _OPERATOR_AND_TEXT.fullmatch(text)
+    return AllowedValue(match[1], match[2].strip()) if match else AllowedValue("", text)
 
 
 def _number(text: str) -> float | None:

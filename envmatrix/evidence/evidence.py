@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 
-from envmatrix.evidence.base import Cpus, Flag, NumberText, Part, Real, Settings, Text, Texts, Whole
+from envmatrix.evidence.base import Cpus, Flag, NumberText, Part, Float, Settings, Text, Texts, Integer
 from envmatrix.evidence.gpu import Cuda
 
 
@@ -24,13 +24,13 @@ class OpenMP(Part):
     path: Text = None
     version: Text = None
     specification: NumberText = None
-    threads: Whole = None
-    processors: Whole = None
-    places: Whole = None
-    dynamic: Whole = None
-    thread_limit: Whole = None
+    threads: Integer = None
+    processors: Integer = None
+    places: Integer = None
+    dynamic: Integer = None
+    thread_limit: Integer = None
     proc_bind: Text = None
-    blocktime: Whole = None
+    blocktime: Integer = None
     affinity: Text = None
     wait_policy: Text = None
     spin_count: NumberText = None
@@ -51,7 +51,7 @@ class Malloc(Part):
     version: Text = None
     options: dict[StrictStr, StrictBool | StrictInt | StrictFloat | StrictStr | None] | None = None
     refused: Texts = None
-    arenas: Whole = None
+    arenas: Integer = None
 
 
 class Blas(Part):
@@ -76,10 +76,10 @@ class Torch(Part):
     git: Text = None
     cuda: Text = None
     debug: Flag = None
-    threads: Whole = None
+    threads: Integer = None
     threads_set: list[StrictInt] | None = None
     setters: Texts = None
-    interop_threads: Whole = None
+    interop_threads: Integer = None
     cpu_capability: Text = None
     mkl: Flag = None
     onednn: Flag = None
@@ -94,9 +94,9 @@ class Cpu(Part):
     architecture: Text = None
     microcode: Text = None
     flags: Texts = None
-    logical: Whole = None
-    physical: Whole = None
-    sockets: Whole = None
+    logical: Integer = None
+    physical: Integer = None
+    sockets: Integer = None
     smt: Text = None
     governor: Text = None
     driver: Text = None
@@ -115,48 +115,48 @@ class Memory(Part):
     thp: Text = None
     thp_defrag: Text = None
     thp_process: Flag = None
-    huge_pages_bytes: Whole = None
-    hugetlb_pages: Whole = None
-    numa_nodes: Whole = None
-    numa_balancing: Whole = None
+    huge_pages_bytes: Integer = None
+    hugetlb_pages: Integer = None
+    numa_nodes: Integer = None
+    numa_balancing: Integer = None
     nodes_allowed: Text = None
-    total_bytes: Whole = None
-    limit_bytes: Whole = None
-    shm_bytes: Whole = None
-    overcommit: Whole = None
-    swappiness: Whole = None
-    page_bytes: Whole = None
+    total_bytes: Integer = None
+    limit_bytes: Integer = None
+    shm_bytes: Integer = None
+    overcommit: Integer = None
+    swappiness: Integer = None
+    page_bytes: Integer = None
     policy: Text = None
 
 
 class Cgroup(Part):
     """Limits of the control group; ``cpu_limit`` is in CPUs, its periods are those in which any process ran."""
 
-    version: Whole = None
-    cpu_limit: Real = None
-    cpu_periods: Whole = None
-    throttled_periods: Whole = None
+    version: Integer = None
+    cpu_limit: Float = None
+    cpu_periods: Integer = None
+    throttled_periods: Integer = None
     cpu_set: Text = None
-    pids_limit: Whole = None
-    memory_limit_bytes: Whole = None
+    pids_limit: Integer = None
+    memory_limit_bytes: Integer = None
 
 
 class Sandbox(Part):
     """What the container (or its absence) allows; ``seccomp`` 0 is off, 1 strict, 2 a filter."""
 
-    seccomp: Whole = None
-    seccomp_filters: Whole = None
+    seccomp: Integer = None
+    seccomp_filters: Integer = None
     no_new_privs: Flag = None
     speculation_store_bypass: Text = None
     speculation_indirect_branch: Text = None
     capabilities: Text = None
-    uid: Whole = None
+    uid: Integer = None
     root_read_only: Flag = None
     network: Texts = None
     container_traces: Texts = None
     cgroup: Cgroup | None = None
-    nice: Whole = None
-    scheduler: Whole = None
+    nice: Integer = None
+    scheduler: Integer = None
 
 
 class System(Part):
@@ -173,12 +173,12 @@ class System(Part):
     jit: Flag = None
     executable: Text = None
     clock_source: Text = None
-    aslr: Whole = None
-    stops: Whole = None
-    uptime_s: Real = None
-    load_1m: Real = None
-    steal_ticks: Whole = None
-    mhz: Real = None
+    aslr: Integer = None
+    stops: Integer = None
+    uptime_s: Float = None
+    load_1m: Float = None
+    steal_ticks: Integer = None
+    mhz: Float = None
 
 
 class OneDnn(Part):
@@ -200,9 +200,9 @@ class Inductor(Part):
     some graph is called through C++.
     """
 
-    graphs: Whole = None
+    graphs: Integer = None
     max_autotune: Flag = None
-    autotuned: Whole = None
+    autotuned: Integer = None
     freezing: Flag = None
     frozen: Flag = None
     cpp_wrapper: Flag = None
@@ -241,25 +241,25 @@ class Xla(Part):
     used: Flag = None
     device: Text = None
     hardware: Text = None
-    compile_count: Whole = None
-    compile_s: Real = None
-    execute_count: Whole = None
+    compile_count: Integer = None
+    compile_s: Float = None
+    execute_count: Integer = None
     fallbacks: dict[StrictStr, StrictInt] | None = None
 
 
 class Rank(Part):
     """One process of a parallel trial; ``evidence_differs`` is what of its evidence is not as rank 0's."""
 
-    rank: Whole = None
+    rank: Integer = None
     node: Text = None
     host: Text = None
-    pid: Whole = None
-    threads: Whole = None
+    pid: Integer = None
+    threads: Integer = None
     affinity: Cpus = None
     openmp: Text = None
     steps_ns: list[StrictInt] | None = None
-    training_ns: Whole = None
-    peak_rss_bytes: Whole = None
+    training_ns: Integer = None
+    peak_rss_bytes: Integer = None
     evidence_differs: Evidence | None = None
 
 
@@ -271,10 +271,10 @@ class Parallel(Part):
 
     way: Text = None
     device: Text = None
-    processes: Whole = None
-    nodes: Whole = None
+    processes: Integer = None
+    nodes: Integer = None
     processes_asked: NumberText = None
-    threads_per_process: Whole = None
+    threads_per_process: Integer = None
     backend: Text = None
     interface: Text = None
     lazy: Flag = None
@@ -290,13 +290,13 @@ class Program(Part):
     ``busy_threads``: so many threads of its busiest process took a tenth of what the busiest of them took.
     """
 
-    pid: Whole = None
+    pid: Integer = None
     name: Text = None
     path: Text = None
-    cpu_s: Real = None
-    share: Real = None
-    threads: Whole = None
-    busy_threads: Whole = None
+    cpu_s: Float = None
+    share: Float = None
+    threads: Integer = None
+    busy_threads: Integer = None
     evidence: Evidence | None = None
 
 
@@ -331,7 +331,7 @@ class Evidence(Part):
     lost_preloads: Texts = None
     source: Text = None
     programs: list[Program] | None = None
-    unseen_share: Real = None
+    unseen_share: Float = None
     left_running: Texts = None
     served_by: Texts = None
 

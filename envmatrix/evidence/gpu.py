@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import StrictInt, StrictStr
 
-from envmatrix.evidence.base import Flag, NumberText, Part, Text, Texts, Whole
+from envmatrix.evidence.base import Flag, NumberText, Part, Text, Texts, Integer
 
 
 class CudaDevice(Part):
@@ -12,8 +12,8 @@ class CudaDevice(Part):
 
     name: Text = None
     capability: NumberText = None
-    memory_bytes: Whole = None
-    multiprocessors: Whole = None
+    memory_bytes: Integer = None
+    multiprocessors: Integer = None
     uuid: Text = None
 
 
@@ -33,9 +33,9 @@ class CudaSettings(Part):
 class Clocks(Part):
     """Clocks of a GPU."""
 
-    graphics_mhz: Whole = None
-    sm_mhz: Whole = None
-    memory_mhz: Whole = None
+    graphics_mhz: Integer = None
+    sm_mhz: Integer = None
+    memory_mhz: Integer = None
 
 
 class Switch(Part):
@@ -48,8 +48,8 @@ class Switch(Part):
 class GpuMemory(Part):
     """Memory of a GPU."""
 
-    total_bytes: Whole = None
-    used_bytes: Whole = None
+    total_bytes: Integer = None
+    used_bytes: Integer = None
 
 
 class NvmlDevice(Part):
@@ -60,11 +60,11 @@ class NvmlDevice(Part):
     clocks: Clocks | None = None
     largest_clocks: Clocks | None = None
     throttle: Texts = None
-    temperature_c: Whole = None
-    power_mw: Whole = None
-    power_limit_mw: Whole = None
-    persistence: Whole = None
-    compute_mode: Whole = None
+    temperature_c: Integer = None
+    power_mw: Integer = None
+    power_limit_mw: Integer = None
+    persistence: Integer = None
+    compute_mode: Integer = None
     ecc: Switch | None = None
     mig: Switch | None = None
     memory: GpuMemory | None = None
@@ -91,7 +91,7 @@ class Cuda(Part):
     available: Flag = None
     driver: Text = None
     driver_cuda: NumberText = None
-    cudnn: Whole = None
+    cudnn: Integer = None
     libraries: dict[StrictStr, list[StrictStr]] | None = None
     devices: list[CudaDevice] | None = None
     settings: CudaSettings | None = None

@@ -15,7 +15,7 @@ from envmatrix.evidence.base import NumberInText
 from envmatrix.evidence.evidence import Evidence
 
 #: Short names of the evidence that levels claim most.
-SHORT = {
+SHORT_PATHS = {
     "openmp": "openmp.library",
     "malloc": "malloc.library",
     "blas": "blas.library",
@@ -44,84 +44,86 @@ class PathError(ValueError):
 def kind_of(path: str) -> Kind:
     """Return what ``path`` leads to. Raises PathError where the evidence can have no such path."""
     node: object = Evidence
-    parts = SHORT.get(path, path).split(".")
+    parts = SHORT_PATHS.get(path, path).split(".")
     for index, part in enumerate(parts):
-        entered = _enter(node, part)
+        entered = _part_type(node, part)
         if entered is None:
-            raise PathError(f"evidence has no {path!r}", _nearest(path))
+            raise PathError(f"evidence has no {path!r}", _nearest_path(path))
         node = entered
         if get_origin(node) is dict and index + 1 < len(parts):
             return Kind.NUMBER  # any key may follow, and any value
-    kind = _kind(node)
+    kind = _type_kind(node)
     if kind is Kind.PART:
-        inner = [name for name in known_paths() if name.startswith(f"{path}.")]
-        raise PathError(f"{path!r} is a part of the evidence, not one value", f"name one in it: {', '.join(inner)}")
+        longer_paths = [name for name in known_paths() if name.startswith(f"{path}.")]
+        raise PathError(
+            f"{path!r} is a part of the evidence, not one value", f"name one in it: {', '.join(longer_paths)}"
+        )
     return kind
 
 
 @cache
 def known_paths() -> tuple[str, ...]:
     """Return every path with a name of its own, short names first."""
-    return (*SHORT, *_paths_below(Evidence, ""))
+    return (*SHORT_PATHS, *_paths_below(Evidence, ""))
 
 
-def _paths_below(model: type[BaseModel], before: str) -> Iterator[str]:
+def _paths_below(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        inner = _meant(field.annotation)
-        listed = _meant(get_args(inner)[0]) if get_origin(inner) is list else inner
-        if not _is_part(listed):
-            yield f"{before}{name}"
-        if _is_part(listed) and listed is not Evidence:  # a rank's differences have the same paths again
-            yield from _paths_below(listed, f"{before}{name}." if listed is inner else f"{before}{name}.0.")
+        field_type = _unwrap_optional(field.annotation)
+        item_type = _unwrap_optional(get_args(field_type)[0]) if get_origin(field_type) is list else field_type
+        if not _is_part(item_type):
+            yield f"{prefix}{name}"
+        if _is_part(item_type) and item_type is not Evidence:  # a rank's differences have the same paths again
+            yield from _paths_below(item_type, f"{prefix}{name}." if item_type is field_type else f"{prefix}{name}.0.")
 
 
 def _is_part(node: object) -> TypeGuard[type[BaseModel]]:
     return isinstance(node, type) and issubclass(node, BaseModel)
 
 
-def _enter(node: object, part: str) -> object:
+def _part_type(node: object, part: str) -> object:
     """Return the type behind one part of a path, None where there is no such part."""
     if _is_part(node):
         field = node.model_fields.get(part)
-        return None if field is None else _meant(field.annotation, field.metadata)
+        return None if field is None else _unwrap_optional(field.annotation, field.metadata)
     if get_origin(node) is dict:
-        return _meant(get_args(node)[1])
+        return _unwrap_optional(get_args(node)[1])
     if get_origin(node) is list and part.isdecimal():
-        return _meant(get_args(node)[0])
+        return _unwrap_optional(get_args(node)[0])
     return None
 
 
-def _meant(annotation: object, metadata: object = ()) -> object:
+def _unwrap_optional(annotation: object, metadata: object = ()) -> object:
     """Return the type that is not None in an annotation; a text that may be a number counts as float."""
     if isinstance(metadata, list) and any(isinstance(item, NumberInText) for item in metadata):
         return float
     if get_origin(annotation) in (Union, UnionType):
-        return next(_meant(choice) for choice in get_args(annotation) if choice is not type(None))
+        return next(_unwrap_optional(choice) for choice in get_args(annotation) if choice is not type(None))
     if get_origin(annotation) is Annotated:
         base, *marks = get_args(annotation)
-        return _meant(base, marks)
+        return _unwrap_optional(base, marks)
     return annotation
 
 
 _KINDS: Mapping[object, Kind] = {str: Kind.TEXT, int: Kind.NUMBER, float: Kind.NUMBER, bool: Kind.FLAG}
 
 
-def _kind(node: object) -> Kind:
+def _type_kind(node: object) -> Kind:
     if get_origin(node) is list:
         return Kind.PART if _is_part(get_args(node)[0]) else Kind.LIST
     return Kind.LIST if get_origin(node) is dict else _KINDS.get(node, Kind.PART)
 
 
-def _nearest(path: str) -> str:
-    near = get_close_matches(path, known_paths(), n=1, cutoff=0.6)
-    last = path.rpartition(".")[2]
-    near = near or [known for known in known_paths() if known.rpartition(".")[2] == last]
-    return f"did you mean {near[0]!r}?" if near else "`envmatrix evidence ENV` shows every path"
+def _nearest_path(path: str) -> str:
+    matches = get_close_matches(path, known_paths(), n=1, cutoff=0.6)
+    last_part = path.rpartition(".")[2]
+    matches = matches or [known_path for known_path in known_paths() if known_path.rpartition(".")[2] == last_part]
+    return f"did you mean {matches[0]!r}?" if matches else "`envmatrix evidence ENV` shows every path"
 
 
 def lookup(evidence: BaseModel | None, path: str) -> object:
     """Follow a dotted path; the longest key that fits wins, so that keys may hold dots. None when it is not there."""
-    parts = SHORT.get(path, path).split(".")
+    parts = SHORT_PATHS.get(path, path).split(".")
     value: object = evidence
     while parts:
         value, parts = _follow(value, parts)
@@ -130,11 +132,11 @@ def lookup(evidence: BaseModel | None, path: str) -> object:
 
 def _follow(value: object, parts: list[str]) -> tuple[object, list[str]]:
     if isinstance(value, BaseModel):
-        known = vars(value).get(parts[0])
-        return (known if known is not None else (value.model_extra or {}).get(parts[0])), parts[1:]
+        attribute = vars(value).get(parts[0])
+        return (attribute if attribute is not None else (value.model_extra or {}).get(parts[0])), parts[1:]
     if isinstance(value, list) and parts[0].isdecimal() and int(parts[0]) < len(value):
         return value[int(parts[0])], parts[1:]
     if isinstance(value, dict):
-        taken = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in value), len(parts))
-        return value.get(".".join(parts[:taken])), parts[taken:]
+        key_length = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in value), len(parts))
+        return value.get(".".join(parts[:key_length])), parts[key_length:]
     return None, []

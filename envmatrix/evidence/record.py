@@ -18,10 +18,10 @@ from pydantic import (
     ValidationError,
 )
 
-from envmatrix.evidence.base import Flag, Part, Real, Text, Whole
+from envmatrix.evidence.base import Flag, Part, Float, Text, Integer
 from envmatrix.evidence.evidence import Evidence
 
-Place = tuple[int | str, ...]
+DocumentPath = tuple[int | str, ...]
 Times = list[StrictInt] | None
 Read = TypeVar("Read", bound=Part)
 
@@ -51,37 +51,37 @@ class Turn(Part):
     """A turn: times of the steps that are set apart, and how many that count followed (``schedule: turns``)."""
 
     apart_ns: Times = None
-    steps: Whole = None
+    steps: Integer = None
 
 
 class Timing(Part):
     """Times of the monotonic clock, in nanoseconds; those of a program of the user's own are the last six."""
 
-    startup_ns: Whole = None
-    import_ns: Whole = None
-    preparation_ns: Whole = None
-    compile_ns: Whole = None
-    warmup_ns: Whole = None
-    first_step_ns: Whole = None
+    startup_ns: Integer = None
+    import_ns: Integer = None
+    preparation_ns: Integer = None
+    compile_ns: Integer = None
+    warmup_ns: Integer = None
+    first_step_ns: Integer = None
     steps_ns: Times = None
     epochs_ns: Times = None
-    data_wait_ns: Whole = None
-    training_ns: Whole = None
-    look_s: Real = None
+    data_wait_ns: Integer = None
+    training_ns: Integer = None
+    look_s: Float = None
     turns: list[Turn] | None = None
-    wall_ns: Whole = None
-    probe_ns: Whole = None
-    watch_ns: Whole = None
-    paused_ns: Whole = None
-    averaged_steps: Whole = None
-    dropped_steps: Whole = None
+    wall_ns: Integer = None
+    probe_ns: Integer = None
+    watch_ns: Integer = None
+    paused_ns: Integer = None
+    averaged_steps: Integer = None
+    dropped_steps: Integer = None
 
 
 class OwnMetric(Part):
     """The number that a program of the user's own reported."""
 
     name: Text = None
-    value: Real = None
+    value: Float = None
     better: Text = None
     unit: Text = None
 
@@ -90,61 +90,61 @@ class WorkCheck(Part):
     """A number that shows whether a program of the user's own did its work; ``tolerance`` is a fraction of it."""
 
     name: Text = None
-    value: Real = None
-    tolerance: Real = None
+    value: Float = None
+    tolerance: Float = None
 
 
 class Equality(Part):
     """Losses of a parallel way beside one process's; differences are relative."""
 
-    steps: Whole = None
+    steps: Integer = None
     losses: list[StrictFloat] | None = None
     one_process_losses: list[StrictFloat] | None = None
-    largest_difference: Real = None
-    tolerance: Real = None
+    largest_difference: Float = None
+    tolerance: Float = None
 
 
 class Collective(Part):
     """One size of a timed collective; times in seconds, rates in bytes a second."""
 
-    bytes: Whole = None
-    median_s: Real = None
-    fastest_s: Real = None
-    algorithm_bytes_per_s: Real = None
-    bus_bytes_per_s: Real = None
+    bytes: Integer = None
+    median_s: Float = None
+    fastest_s: Float = None
+    algorithm_bytes_per_s: Float = None
+    bus_bytes_per_s: Float = None
 
 
 class Result(Part):
     """What the work came to; ``accuracy`` from 0 to 1, ``sparsity`` the share of weights that are zero."""
 
-    loss: Real = None
-    accuracy: Real = None
-    training_loss: Real = None
-    parameters: Whole = None
-    samples: Whole = None
-    steps: Whole = None
-    sparsity: Real = None
-    effective_batch: Whole = None
-    learning_rate: Real = None
+    loss: Float = None
+    accuracy: Float = None
+    training_loss: Float = None
+    parameters: Integer = None
+    samples: Integer = None
+    steps: Integer = None
+    sparsity: Float = None
+    effective_batch: Integer = None
+    learning_rate: Float = None
     equality: Equality | None = None
     collective: list[Collective] | None = None
-    output_bytes: Whole = None
+    output_bytes: Integer = None
 
 
 class Operator(Part):
     """An aten operator under the profiler; ``share`` of the time of all."""
 
     name: Text = None
-    calls: Whole = None
-    self_ns: Whole = None
-    total_ns: Whole = None
-    share: Real = None
+    calls: Integer = None
+    self_ns: Integer = None
+    total_ns: Integer = None
+    share: Float = None
 
 
 class Profile(Part):
     """Where a step's time went; nanoseconds over ``steps`` steps."""
 
-    steps: Whole = None
+    steps: Integer = None
     phases_ns: dict[StrictStr, StrictInt] | None = None
     operators: list[Operator] | None = None
 
@@ -152,8 +152,8 @@ class Profile(Part):
 class OnnxGraph(Part):
     """The model as an ONNX graph."""
 
-    bytes: Whole = None
-    nodes: Whole = None
+    bytes: Integer = None
+    nodes: Integer = None
     operators: dict[StrictStr, StrictInt] | None = None
 
 
@@ -165,7 +165,7 @@ class Record(Part):
 
     model_config = ConfigDict(json_schema_extra={"required": ["schema"]})
 
-    version: Whole = Field(default=None, alias="schema")
+    version: Integer = Field(default=None, alias="schema")
     bench: Bench | None = None
     workload: Work | None = None
     data: Data | None = None
@@ -185,10 +185,10 @@ class RecordError(ValueError):
     """A record is none: something is wrong in it that the verdict on its trial follows from."""
 
 
-_HALF = re.compile("[\ud800-\udfff]")
-_VARIABLES: Place = ("evidence", "variables")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_VARIABLES: DocumentPath = ("evidence", "variables")
 #: What the verdict on a trial follows from: a value of the wrong kind on the way there spoils the record.
-_VERDICT: tuple[Place, ...] = (
+_NEEDED_FOR_VERDICT: tuple[DocumentPath, ...] = (
     ("schema",),
     ("bench", "digest"),
     ("skipped",),
@@ -203,7 +203,7 @@ def read_record(document: object) -> Record:
     Elsewhere a value of the wrong kind is left out, as if it could not have been read: a strange kernel or a newer
     ``bench/`` does not make a trial worthless.
     """
-    record = _read(Record, document, _VERDICT)
+    record = _read_part(Record, document, _NEEDED_FOR_VERDICT)
     if record.version is None:
         raise RecordError("schema: there is no schema number")
     return record
@@ -215,32 +215,32 @@ def readable_record(document: object) -> Record | None:
     What is damaged, partial or from another version has fewer figures, and that is no error.
     """
     try:
-        return _read(Record, document, ())
+        return _read_part(Record, document, ())
     except (RecordError, RecursionError):
         return None
 
 
 def read_evidence(document: object) -> Evidence:
     """Return the evidence in ``document``; a value of the wrong kind is left out."""
-    return _read(Evidence, document, ())
+    return _read_part(Evidence, document, ())
 
 
-def _read(model: type[Read], document: object, needed: Sequence[Place]) -> Read:
+def _read_part(model: type[Read], document: object, needed: Sequence[DocumentPath]) -> Read:
     try:
         return model.model_validate(document)
     except ValidationError as error:
         readable = _with_readable_keys(document)
         if readable != document:
-            return _read(model, readable, needed)
+            return _read_part(model, readable, needed)
         problems = [(problem["loc"], problem["msg"]) for problem in error.errors(include_url=False)]
-    for place, words in problems:
-        if not isinstance(document, dict) or _spoils(place, needed):
-            raise RecordError(f"{'.'.join(map(str, place)) or 'the record'}: {words}")
-    body = document
-    for place in dict.fromkeys(_real(document, place) for place, _ in problems):
-        body = _without(body, place)
+    for place, message in problems:
+        if not isinstance(document, dict) or _affects_needed(place, needed):
+            raise RecordError(f"{'.'.join(map(str, place)) or 'the record'}: {message}")
+    cleaned = document
+    for place in dict.fromkeys(_data_path(document, place) for place, _ in problems):
+        cleaned = _remove_at(cleaned, place)
     try:
-        return model.model_validate(body)
+        return model.model_validate(cleaned)
     except ValidationError as error:
         raise RecordError(str(error)) from error
 
@@ -251,38 +251,49 @@ def _with_readable_keys(body: object) -> object:
         return [_with_readable_keys(item) for item in body]
     if not isinstance(body, dict):
         return body
-    return {key: _with_readable_keys(value) for key, value in body.items() if not _HALF.search(str(key))}
+    return {key: _with_readable_keys(value) for key, value in body.items() if not _LONE_SURROGATE.search(str(key))}
 
 
-def _real(body: object, place: Place) -> Place:
+def _data_path(document: object, place: DocumentPath) -> DocumentPath:
     """Return ``place`` without the words that pydantic adds for the choices of a union."""
     for depth, part in enumerate(place):
-        known = body if isinstance(body, dict) else dict(enumerate(body)) if isinstance(body, list) else {}
-        if part not in known:
+        children = (
+            document if isinstance(document, dict) else dict(enumerate(document)) if isinstance(document, list) else {}
+        )
+        if part not in children:
             return place[:depth]
-        body = known[part]
+        document = children[part]
     return place
 
 
-def _spoils(place: Place, needed: Sequence[Place]) -> bool:
+def _affects_needed(place: DocumentPath, needed: Sequence[DocumentPath]) -> bool:
     """Whether ``place`` lies on the way to a needed one (any item of a list is meant by its first), or in it."""
-    first = tuple(0 if isinstance(part, int) else part for part in place)
-    return any(first == path[: len(first)] or first[:-1] == path == _VARIABLES for path in needed)
+    first_items = tuple(0 if isinstance(part, int) else part for part in place)
+    return any(first_items == path[: len(first_items)] or first_items[:-1] == path == _VARIABLES for path in needed)
 
 
-def _without(body: object, place: Place) -> object:
+def _remove_at(body: object, place: DocumentPath) -> object:
     """Return ``body`` without what stands at ``place``; a list with a hole would be a lie, so it goes as a whole."""
-    key, rest = place[0], place[1:]
+    key, inner_path = place[0], place[1:]
     if isinstance(body, list) and isinstance(key, int):
-        return [_without(item, rest) if index == key else item for index, item in enumerate(body)]
+        return [_remove_at(item, inner_path) if index == key else item for index, item in enumerate(body)]
     if not isinstance(body, dict) or key not in body:
         return body
-    kept = {name: value for name, value in body.items() if name != key}
-    return {**kept, key: _without(body[key], rest)} if _goes_on(body[key], rest) else kept
+    remaining = {name: value for name, value in body.items() if name != key}
+    return (
+        {**remaining, key: _remove_at(body[key], inner_path)}
+        if _can_remove_within(body[key], inner_path)
+        else remaining
+    )
 
 
-def _goes_on(inner: object, rest: Place) -> bool:
+def _can_remove_within(inner: object, inner_path: DocumentPath) -> bool:
     """Whether something smaller than ``inner`` can be taken out of it: an entry of an object, or of one in a list."""
     if isinstance(inner, dict):
-        return bool(rest) and rest[0] in inner
-    return isinstance(inner, list) and len(rest) > 1 and isinstance(rest[0], int) and _goes_on(inner[rest[0]], rest[1:])
+        return bool(inner_path) and inner_path[0] in inner
+    return (
+        isinstance(inner, list)
+        and len(inner_path) > 1
+        and isinstance(inner_path[0], int)
+        and _can_remove_within(inner[inner_path[0]], inner_path[1:])
+    )

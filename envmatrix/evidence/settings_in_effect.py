@@ -18,21 +18,21 @@ _VARYING = {
     "xla": ("compile_count", "compile_s", "execute_count", "fallbacks"),
     "parallel": ("ranks",),
 }
-_MOST_HEAPS = ("arena_max", "MALLOC_ARENA_MAX")
+_HEAP_LIMIT_OPTIONS = ("arena_max", "MALLOC_ARENA_MAX")
 
 
 def settled(evidence: Evidence) -> str:
     """Return one text for what the settings amounted to: two processes with the same text had the same environment."""
-    return repr(list(_parts(evidence)))
+    return repr(list(_deciding_parts(evidence)))
 
 
-def _parts(evidence: Evidence) -> Iterator[object]:
+def _deciding_parts(evidence: Evidence) -> Iterator[object]:
     for name, varying in _VARYING.items():
         part = getattr(evidence, name)
         if isinstance(part, Part):
             yield name, [(key, value) for key, value in vars(part).items() if key not in varying]
     if evidence.malloc:
-        yield from _heaps(evidence.malloc)
+        yield from _allocator_settings(evidence.malloc)
     if evidence.openmp:
         yield sorted(evidence.openmp.workers or ())
     if evidence.cpu:
@@ -53,7 +53,14 @@ def _parts(evidence: Evidence) -> Iterator[object]:
         yield evidence.collectives.nccl_version, evidence.collectives.hidden_settings
 
 
-def _heaps(malloc: Malloc) -> Iterator[object]:
+def _allocator_settings(malloc: Malloc) -> Iterator[object]:
     """Yield the allocator's options, and whether it has one heap: at most one is nothing where there would be one."""
-    one = malloc.arenas == 1
-    yield one, [(key, value) for key, value in (malloc.options or {}).items() if not (one and key in _MOST_HEAPS)]
+    single_heap = malloc.arenas == 1
+    yield (
+        single_heap,
+        [
+            (key, value)
+            for key, value in (malloc.options or {}).items()
+            if not (single_heap and key in _HEAP_LIMIT_OPTIONS)
+        ],
+    )

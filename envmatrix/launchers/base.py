@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from envmatrix.plan import Slot
     from envmatrix.plan.environment import Environment
     from envmatrix.results import Trial
-    from envmatrix.results.run import Asked
+    from envmatrix.results.run import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
-    from envmatrix.trials.batches import Groups
+    from envmatrix.trials.batches import TrialGrouper
     from envmatrix.trials.experiment import Experiment
 
 #: Asks the user a yes-or-no question.
@@ -32,7 +32,7 @@ class Work(Protocol):
         """Run one trial on this machine, to its end."""
 
     @property
-    def groups_of(self) -> Groups:
+    def groups_of(self) -> TrialGrouper:
         """What parts blocks, for a launcher that starts trials by a script."""
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
@@ -145,12 +145,12 @@ class LauncherKind(Protocol):
         """Say why this launcher cannot be used here and what to do about it, or None when it can."""
         return None
 
-    def width(self, design: Design, asked: Asked, span: int) -> int:
+    def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
         """Return how many blocks run side by side, each on ``span`` nodes; an InputError for what is asked wrongly."""
         return 1
 
     def look(
-        self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, progress: ProgressCallback
+        self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host | None:
         """Look at the machine that trials will run on before anything is built; None: it is this one.
 
@@ -166,7 +166,7 @@ class LauncherKind(Protocol):
 class LimitsBlocks(Protocol):
     """A launcher under which a block may take so long only."""
 
-    def check_block(self, design: Design, asked: Asked, span: int, trials: int, in_turns: int) -> None:
+    def check_block(self, design: Design, asked: LauncherOptions, span: int, trials: int, in_turns: int) -> None:
         """Refuse blocks of so many trials (some take turns) if they may take longer; nothing is built yet."""
 
 

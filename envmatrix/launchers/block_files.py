@@ -18,10 +18,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from envmatrix.results import NodeCheck, write_whole
-from envmatrix.system.atomic_files import os_error
+from envmatrix.system.atomic_files import store_error
 from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
-from envmatrix.system.shared_files import exists, settled, unread
+from envmatrix.system.shared_files import exists, read_with_retry, unreadable_error
 from envmatrix.system.write_retry import insisting
 
 
@@ -93,7 +93,7 @@ class BlockFolder:
         try:
             insisting(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
         except OSError as error:
-            raise os_error(error, self.path) from error
+            raise store_error(error, self.path) from error
         number = self.attempt + 1
         write_whole(self.path / "attempt", f"{number}\n")
         return number
@@ -175,7 +175,7 @@ class BlockFolder:
         try:
             insisting(lambda: folder.rename(place), folder)
         except OSError as error:
-            raise os_error(error, folder) from error
+            raise store_error(error, folder) from error
         return place
 
     def forget(self, trial: str) -> None:
@@ -186,7 +186,7 @@ class BlockFolder:
         try:
             insisting(mark.touch, mark)
         except OSError as error:
-            raise os_error(error, mark) from error
+            raise store_error(error, mark) from error
         for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -196,7 +196,7 @@ class BlockFolder:
         try:
             insisting(lambda: mark.unlink(missing_ok=True), mark)
         except OSError as error:
-            raise os_error(error, mark) from error
+            raise store_error(error, mark) from error
 
     def note_end(self, attempt: int, cause: str, *, excused: bool) -> None:
         """Note why an attempt ended too early, and whether that excuses the trial that ran."""
@@ -253,22 +253,22 @@ def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
 
 def block_folders(root: Path) -> list[BlockFolder]:
     """Return the folders of all blocks that a job was ever made for."""
-    names = settled(lambda: [entry.name for entry in os.scandir(root)], root) or []
+    names = read_with_retry(lambda: [entry.name for entry in os.scandir(root)], root) or []
     return [BlockFolder(root / name) for name in sorted(names) if re.fullmatch(r"b[0-9]+", name)]
 
 
 def _read(path: Path) -> str:
     try:
-        body = settled(lambda: read_bytes(path), path)
+        body = read_with_retry(lambda: read_bytes(path), path)
     except RefusedFileError as error:
-        raise unread(error, path) from error
+        raise unreadable_error(error, path) from error
     return (body or b"").decode(errors="replace")
 
 
 def _json(path: Path) -> dict[str, object] | None:
     """Return a document, None where there is none or it is damaged."""
     try:
-        body = json.loads((settled(lambda: read_bytes(path), path) or b"").decode())
+        body = json.loads((read_with_retry(lambda: read_bytes(path), path) or b"").decode())
     except (RefusedFileError, ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

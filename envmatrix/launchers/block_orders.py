@@ -15,14 +15,14 @@ from envmatrix.launchers.block_files import BlockFolder, TrialEnd
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of
-from envmatrix.system.atomic_files import os_error
-from envmatrix.system.bench_options import hides, nodes_of
-from envmatrix.system.shared_files import settled
+from envmatrix.system.atomic_files import store_error
+from envmatrix.system.bench_options import hides_value, node_count
+from envmatrix.system.shared_files import read_with_retry
 from envmatrix.system.write_retry import insisting
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleave import cpus_of
-from envmatrix.trials.trial import STOPPED, judged, make_job, program_folder
+from envmatrix.trials.trial import STOPPED_REASON, make_finished_trial, make_job, program_folder
 
 #: Seconds that a node waits for a results folder that cannot be written.
 PATIENCE_S = 60.0
@@ -37,7 +37,7 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
     """Make the order of one trial, of a ``group`` that lives together; EnvmatrixError says why it is no command."""
     engine = experiment.engines[slot.arm.engine]
     workload = experiment.run.workloads[slot.arm.workload]
-    secret = next((name for name in workload.pass_env if hides(name)), None)
+    secret = next((name for name in workload.pass_env if hides_value(name)), None)
     if secret:
         raise EngineError(f"pass_env: {secret} would be written into the order of a job, where others may read it")
     job = make_job(experiment, slot, files.work(slot.trial, attempt, group), gate=bool(group))
@@ -54,7 +54,7 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
         command.keep,
         command.place,
         [str(path) for path in (*command.needs, *job.mounts.read.values(), *job.mounts.same)],
-        nodes_of(workload.options),
+        node_count(workload.options),
         [str(words) for words in program] if program else None,
         pauses_itself=bool(workload.command),
         apart=experiment.run.design.turn_apart if workload.tells_steps else 0,
@@ -63,17 +63,17 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
 
 def widest(experiment: Experiment) -> int:
     """Return how many nodes a block takes: as many as its widest workload is spread over."""
-    return max((nodes_of(workload.options) for workload in experiment.run.workloads.values()), default=1)
+    return max((node_count(workload.options) for workload in experiment.run.workloads.values()), default=1)
 
 
-def group_names(block: list[Slot], groups: Groups) -> dict[str, str]:
+def group_names(block: list[Slot], groups: TrialGrouper) -> dict[str, str]:
     """Return, for the trials of a whole block that live together, the name of their group's folder."""
-    parts = [part for part in groups.of(block) if groups.live_together(part[0])]
+    parts = [part for part in groups.of(block) if groups.runs_side_by_side(part[0])]
     return {slot.trial: f"{part[0].trial}.turns" for part in parts for slot in part}
 
 
 def make_parts(
-    experiment: Experiment, pending: PendingBlock, groups: Groups, attempt: int
+    experiment: Experiment, pending: PendingBlock, groups: TrialGrouper, attempt: int
 ) -> tuple[list[Part], list[Trial]]:
     """Make what a block's job does, in this order; a slot that cannot be run at all becomes a failed trial."""
     parts: list[Part] = []
@@ -103,11 +103,11 @@ def block_order(
     return BlockOrder(title, folder, attempt, tuple(parts), 1.0 if busy is None else busy, PATIENCE_S)
 
 
-def _turns(experiment: Experiment, slots: list[Slot], groups: Groups) -> Turns:
+def _turns(experiment: Experiment, slots: list[Slot], groups: TrialGrouper) -> Turns:
     """Return how trials take turns; those that only start and end side by side have one turn each."""
     design = experiment.run.design
     steps = design.turn if groups.in_turns(slots[0]) else 0
-    return Turns(design.seed, slots[0].block, steps, groups.bytes_of(slots), cpus_of(design))
+    return Turns(design.seed, slots[0].block, steps, groups.needed_bytes(slots), cpus_of(design))
 
 
 def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial:
@@ -116,18 +116,18 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
     log = end.folder / "log"
     if job.log:
         _copy(log, job.log)
-    trial = judged(experiment, slot, end.exit, job, started=end.started, node=end.node)
+    trial = make_finished_trial(experiment, slot, end.exit, job, started=end.started, node=end.node)
     trial = replace(trial, repeated=end.repeated, ended_before=end.before, node_checks=end.checks)
     trial = replace(trial, together=end.together)
-    return replace(trial, outcome="invalid", reason=STOPPED) if end.stops else trial
+    return replace(trial, outcome="invalid", reason=STOPPED_REASON) if end.stops else trial
 
 
 def _copy(log: Path, target: Path) -> None:
     try:
         with insisting(lambda: target.open("wb"), target) as file:
-            settled(lambda: _copied(log, file), log)
+            read_with_retry(lambda: _copied(log, file), log)
     except OSError as error:
-        raise os_error(error, target) from error
+        raise store_error(error, target) from error
 
 
 def _copied(log: Path, file: IO[bytes]) -> None:

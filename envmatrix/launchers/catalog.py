@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from envmatrix.engines.base import Engine
     from envmatrix.matrix import Design
-    from envmatrix.results.run import Asked
+    from envmatrix.results.run import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
 
@@ -24,14 +24,14 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
     group="envmatrix.launchers",
     protocol="envmatrix.launchers.base:LauncherKind",
     built_in={
-        "here": "envmatrix.launchers.local:HereKind",
+        "here": "envmatrix.launchers.local:LocalLauncherKind",
         "ssh": "envmatrix.launchers.ssh:SshKind",
         "slurm": "envmatrix.launchers.slurm.options:SlurmKind",
     },
 )
 
 
-def scheduled(kind: LauncherKind, design: Design, progress: ProgressCallback) -> Design:
+def adapt_schedule(kind: LauncherKind, design: Design, progress: ProgressCallback) -> Design:
     """Return the design as a launcher can run it: in turns only where trials can live together."""
     if design.schedule == "sequential" or kind.takes_turns:
         return design
@@ -40,10 +40,10 @@ def scheduled(kind: LauncherKind, design: Design, progress: ProgressCallback) ->
     return design.model_copy(update={"schedule": "sequential"})
 
 
-def place(
+def find_trial_host(
     kind: LauncherKind,
     design: Design,
-    asked: Asked,
+    asked: LauncherOptions,
     engines: Sequence[Engine],
     spread: Mapping[str, int],
     progress: ProgressCallback,
@@ -73,15 +73,15 @@ def check_span(kind: LauncherKind, spread: Mapping[str, int]) -> None:
         )
 
 
-def check_options(kind: LauncherKind, asked: Asked) -> None:
+def check_options(kind: LauncherKind, asked: LauncherOptions) -> None:
     """Refuse options of other launchers: they would be silently of no effect."""
-    known = {option.name for option in kind.options}
-    foreign = next((name for name in asked if name not in known), None)
+    known_names = {option.name for option in kind.options}
+    foreign = next((name for name in asked if name not in known_names), None)
     if foreign:
         raise InputError(
             f"--{foreign} means nothing to launcher {kind.name}",
             remedy=f"leave it out, or choose another --launcher; {kind.name} takes "
-            + (", ".join(f"--{name}" for name in sorted(known)) or "no options"),
+            + (", ".join(f"--{name}" for name in sorted(known_names)) or "no options"),
         )
 
 

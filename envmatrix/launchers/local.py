@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from envmatrix.matrix import Design
     from envmatrix.plan import Slot
     from envmatrix.results import Trial
-    from envmatrix.results.run import Asked
+    from envmatrix.results.run import LauncherOptions
     from envmatrix.system.progress import ProgressCallback
     from envmatrix.trials.experiment import Experiment
 
 
-class HereKind(LauncherKind):
+class LocalLauncherKind(LauncherKind):
     """This machine."""
 
     name = "here"
     takes_turns = True
 
     def look(
-        self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, progress: ProgressCallback
+        self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> None:
         """Refuse a design for GPUs where there is none: engines that give none away would run it on the CPU."""
         _check_gpus(design)

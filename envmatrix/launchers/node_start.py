@@ -18,7 +18,7 @@ from envmatrix.block.order import (
     OTHER_NODE,
 )
 from envmatrix.build.cache import disk_errors
-from envmatrix.plan.export import quoted
+from envmatrix.plan.export import posix_quote
 from envmatrix.system.bench_options import folder_digest
 
 _SOURCE = Path(block.__file__).parent
@@ -64,10 +64,10 @@ def package_in(folder: Path) -> Path:
 def start_lines(folder: Path, attempt: int, package: Path, modules: Iterable[str], who: str) -> list[str]:
     """Return the lines that carry out the order of an attempt; ``who`` are the shell's words for NODE JOB RESTARTS."""
     return [
-        f"cd {quoted(str(folder))} 2>/dev/null || exit {CANNOT_WRITE}",
+        f"cd {posix_quote(str(folder))} 2>/dev/null || exit {CANNOT_WRITE}",
         f'log=job-{attempt}.log; stop() {{ echo "$*" >stopped-{attempt}; exit "$1"; }}',
         *find_lines(modules, f'stop {NO_MODULE} "$node"', f'stop {NO_PYTHON} "$node"'),
-        f'exec "$python" -I -S -B {quoted(str(package))} {quoted(str(folder))}/order-{attempt}.json {who}',
+        f'exec "$python" -I -S -B {posix_quote(str(package))} {posix_quote(str(folder))}/order-{attempt}.json {who}',
     ]
 
 
@@ -79,9 +79,12 @@ def find_lines(modules: Iterable[str], no_module: str, no_python: str) -> list[s
     names = list(modules)
     return [
         *(["command -v module >/dev/null 2>&1 || . /etc/profile"] if names else []),
-        *(f'module load {quoted(name)} 2>>"${{log:-/dev/null}}" || {no_module} {quoted(name)}' for name in names),
-        f"for python in {quoted(sys.executable)} python3 ''; do",
+        *(
+            f'module load {posix_quote(name)} 2>>"${{log:-/dev/null}}" || {no_module} {posix_quote(name)}'
+            for name in names
+        ),
+        f"for python in {posix_quote(sys.executable)} python3 ''; do",
         f'  [ -n "$python" ] || {no_python}',
-        f'  "$python" -I -S -c {quoted(_IS_NEW)} 2>/dev/null && break',
+        f'  "$python" -I -S -c {posix_quote(_IS_NEW)} 2>/dev/null && break',
         "done",
     ]

@@ -10,7 +10,7 @@ from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.trial import REPEATS, stops_of
+from envmatrix.trials.trial import REPEATS, count_stops
 
 
 def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressCallback) -> Iterator[Trial]:
@@ -27,7 +27,7 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
                 progress(f"what {unit} left is damaged and lies in {damaged} now; it runs again")
             continue
         trials = _trials(experiment, pending, there)
-        stopped = any(stops_of(trial.record) for trial in trials)
+        stopped = any(count_stops(trial.record) for trial in trials)
         if stopped and (times := pending.files.throw_away(unit)) <= REPEATS:
             progress(f"{unit} was stopped for a while as it ran: it runs again ({times} of {REPEATS} times)")
             continue

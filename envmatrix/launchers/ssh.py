@@ -24,14 +24,14 @@ from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system import host as host_facts
 from envmatrix.system.host import Host
-from envmatrix.system.process import Exit, Guarded, Order, run, said_json
+from envmatrix.system.process import Exit, SupervisedProcess, Order, run, parse_last_json
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 
 if TYPE_CHECKING:
     from envmatrix.engines.base import Engine
     from envmatrix.matrix import Design
-    from envmatrix.results.run import Asked
+    from envmatrix.results.run import LauncherOptions
 
 #: A connection that answers nothing for 15 s is dead; nobody is there to type a password.
 _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
@@ -57,12 +57,12 @@ class SshKind(LauncherKind):
         """Say that there is no ssh here, or None."""
         return None if shutil.which("ssh") else "no `ssh` on PATH: install an OpenSSH client"
 
-    def width(self, design: Design, asked: Asked, span: int) -> int:
+    def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
         """Return how many blocks run side by side: one a host."""
         return len(hosts_of(asked))
 
     def look(
-        self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, progress: ProgressCallback
+        self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Look at every host: whether it answers, has a Python, and is of the same shape as the others."""
         check_commands(self.name, engines)
@@ -73,7 +73,7 @@ class SshKind(LauncherKind):
         return SshLauncher(experiment, progress)
 
 
-def hosts_of(asked: Asked) -> list[str]:
+def hosts_of(asked: LauncherOptions) -> list[str]:
     """Return the hosts that were asked for; an InputError where there are none, or a word is no host's name."""
     given = asked.get("hosts", ())
     hosts = list(dict.fromkeys(given)) if isinstance(given, (tuple, list)) else [str(given)]
@@ -99,7 +99,7 @@ def _facts(host: str) -> Host:
     if done.exit.code == NO_PYTHON:
         raise InputError(f"host {host}: {STOPPED[NO_PYTHON]}")
     try:
-        found = said_json(done.stdout)
+        found = parse_last_json(done.stdout)
         return Host(**{**found, "cpus": tuple(found["cpus"]), "physical_cpus": tuple(found["physical_cpus"])})
     except (ValueError, TypeError, KeyError) as error:
         said = done.last_words(1) or str(done.exit)
@@ -125,7 +125,7 @@ class _Connection:
     """A block that runs on a host. The host ends it when ``leash`` closes, also where this process is killed."""
 
     host: str
-    program: Guarded
+    program: SupervisedProcess
     leash: int
     log: Path
     ended: int = 0
@@ -165,7 +165,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
                 yield from self._give(work)
                 for number in list(self._out):
                     yield from self._follow(number, work)
-                interrupts.wait([], _FILES_S)
+                interrupts.wait_readable([], _FILES_S)
         finally:
             for number in list(self._out):
                 self._let_go(number)
@@ -213,7 +213,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
         log = folder / f"ssh-{flight.attempt}.log"
         theirs, leash = os.pipe()
         with log.open("wb") as file, os.fdopen(theirs, "rb") as stdin:
-            program = Guarded(Order(argv, None, None, _WEEK_S), (stdin, file, file))
+            program = SupervisedProcess(Order(argv, None, None, _WEEK_S), (stdin, file, file))
         flight.finished = 0
         self._flights[flight.block], self._out[flight.block] = flight, _Connection(host, program, leash, log)
         self._say(f"block {flight.block} runs on host {host}")
@@ -229,7 +229,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
         """Collect what has ended; deal with a connection that has ended too early."""
         flight, connection = self._flights[block], self._out[block]
         yield from self._collect(flight, work)
-        if not flight.slots or interrupts.wait([connection.program], 0):
+        if not flight.slots or interrupts.wait_readable([connection.program], 0):
             connection.ended += 1
         if connection.ended and (not flight.slots or connection.ended >= _SETTLE):
             if self._flights.pop(block, None):

@@ -21,29 +21,29 @@ import yaml
 from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.matrix.yaml_positions import Data, Key, Source, parse_yaml, read_text
 from envmatrix.system.bench_options import without_userinfo
-from envmatrix.system.regular_files import LARGEST_TEXT
+from envmatrix.system.regular_files import MAX_TEXT_BYTES
 
-LIBRARY = Path(__file__).with_name("library")
-PACKAGED = "envmatrix:"
+LIBRARY_FOLDER = Path(__file__).with_name("library")
+PACKAGED_PREFIX = "envmatrix:"
 VERSIONS = ("1", "2")
-KINDS = {
+SECTIONS = {
     "factors": "factor",
     "environments": "environment",
     "defaults": "default",
     "workloads": "workload",
     "designs": "design",
 }
-_TOP = ("version", "include", *KINDS)
+_TOP_LEVEL_KEYS = ("version", "include", *SECTIONS)
 #: Since version 2.
-_NEW = ("include", "defaults")
+_VERSION_2_KEYS = ("include", "defaults")
 #: Words of version 1, in a design, and what they are called since.
-OLD_WORDS = {"ladder": "cumulative", "published": "reference_values"}
-_MOST_FILES = 100
-_DEEPEST = 10
+RENAMED_KEYS = {"ladder": "cumulative", "published": "reference_values"}
+_MAX_FILES = 100
+_MAX_DEPTH = 10
 
 
 @dataclass
-class Gathered:
+class MatrixFiles:
     """All files of a matrix as one ``source``; ``files`` in the order they count, the including one last.
 
     ``inlined`` are lists of requirements that other files hold, which stand in the source's data now. ``asked`` says
@@ -59,18 +59,18 @@ class Gathered:
     @property
     def digest(self) -> str:
         """The sha256 of the file as read; of several files, over the texts of all in their order."""
-        first = self.source.text
+        text = self.source.text
         lists = [json.dumps(words) for words in self.inlined]
-        several = len(self.files) > 1 or lists
-        whole = json.dumps([*(source.text for source in self.files), *lists]) if several else first
-        return "sha256:" + hashlib.sha256(whole.encode()).hexdigest()
+        is_combined = len(self.files) > 1 or lists
+        combined_text = json.dumps([*(source.text for source in self.files), *lists]) if is_combined else text
+        return "sha256:" + hashlib.sha256(combined_text.encode()).hexdigest()
 
-    def of_user(self, mistake: InputError) -> InputError:
+    def located_in_user_file(self, mistake: InputError) -> InputError:
         """Return a mistake that shows in a packaged file as one of the line that includes it; any other as it is."""
-        word, where = self.asked.get(mistake.where.file, ("", None)) if mistake.where else ("", None)
+        include, where = self.asked.get(mistake.where.file, ("", None)) if mistake.where else ("", None)
         if where is None:
             return mistake
-        return InputError(f"{word}: {mistake.message}", where=where, remedy=mistake.remedy)
+        return InputError(f"{include}: {mistake.message}", where=where, remedy=mistake.remedy)
 
     def text(self, files: Mapping[str, str]) -> str:
         """Return the matrix as one file that includes nothing: as read, or put together from its files.
@@ -79,207 +79,217 @@ class Gathered:
         """
         if len(self.files) == 1 and not self.inlined:
             return self.source.text
-        head = "".join(f"# {source.file.name}\n" for source in self.files)
-        body: dict[str, object] = {"version": 2}
-        body |= {name: data for name, data in self.source.mapping(()).items() if name in KINDS}
+        header = "".join(f"# {source.file.name}\n" for source in self.files)
+        document: dict[str, object] = {"version": 2}
+        document |= {name: data for name, data in self.source.mapping(()).items() if name in SECTIONS}
         if files:
             workloads = self.source.mapping(("workloads",))
-            placed = {name: {**self.source.mapping(("workloads", name)), "files": files[name]} for name in files}
-            body["workloads"] = {**workloads, **placed}
-        return f"# Put together by envmatrix from:\n{head}{yaml.dump(body, Dumper=_Plain, sort_keys=False, width=110)}"
+            workloads_with_files = {
+                name: {**self.source.mapping(("workloads", name)), "files": files[name]} for name in files
+            }
+            document["workloads"] = {**workloads, **workloads_with_files}
+        return f"# Put together by envmatrix from:\n{header}{yaml.dump(document, Dumper=_NoAliasDumper, sort_keys=False, width=110)}"
 
 
-class _Plain(yaml.SafeDumper):
+class _NoAliasDumper(yaml.SafeDumper):
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
-def gather(root: Source) -> Gathered:
+def read_includes(root: Source) -> MatrixFiles:
     """Read all that ``root`` includes. Raises InputError for an include that cannot be; collects the rest."""
-    found: dict[Path, Source] = {}
-    asked: dict[Path, tuple[str, Where]] = {}
-    _visit(root, (_real(root.file),), found, asked)
-    gathered = Gathered(Source(root.file, root.text), list(found.values()), asked)
-    for source in gathered.files:
-        gathered.mistakes += _mistakes(source)
-    gathered.source.data = _merged(gathered)
-    return gathered
+    files: dict[Path, Source] = {}
+    requested_by: dict[Path, tuple[str, Where]] = {}
+    _collect_includes(root, (_real_path(root.file),), files, requested_by)
+    matrix_files = MatrixFiles(Source(root.file, root.text), list(files.values()), requested_by)
+    for source in matrix_files.files:
+        matrix_files.mistakes += _top_level_mistakes(source)
+    matrix_files.source.data = _merge_sections(matrix_files)
+    return matrix_files
 
 
-def _visit(
-    source: Source, chain: tuple[Path, ...], found: dict[Path, Source], asked: dict[Path, tuple[str, Where]]
+def _collect_includes(
+    source: Source, chain: tuple[Path, ...], files: dict[Path, Source], requested_by: dict[Path, tuple[str, Where]]
 ) -> None:
-    for index, word in enumerate(_includes(source)):
+    for index, include in enumerate(_include_entries(source)):
         where = source.where(("include", index))
-        file = _find(word, source, index)
-        real = _real(file)
-        if real in chain:
-            names = " -> ".join(path.name for path in (*chain[chain.index(real) :], real))
+        file = _included_file(include, source, index)
+        real_path = _real_path(file)
+        if real_path in chain:
+            names = " -> ".join(path.name for path in (*chain[chain.index(real_path) :], real_path))
             raise InputError(f"this includes itself: {names}", where=where, remedy="take one of these includes out")
-        if real in found:
+        if real_path in files:
             continue
-        if len(chain) > _DEEPEST or len(found) >= _MOST_FILES:
+        if len(chain) > _MAX_DEPTH or len(files) >= _MAX_FILES:
             raise InputError(
-                f"more than {_DEEPEST} files include one another in a row, or {_MOST_FILES} in all", where=where,
+                f"more than {_MAX_DEPTH} files include one another in a row, or {_MAX_FILES} in all", where=where,
                 remedy="put some of them together",
             )  # fmt: skip
-        if word.startswith(PACKAGED):
-            asked[file] = asked.get(source.file, (word, where))
-        _visit(parse_yaml(_text(file, source, index), file), (*chain, real), found, asked)
-    found[chain[-1]] = source
+        if include.startswith(PACKAGED_PREFIX):
+            requested_by[file] = requested_by.get(source.file, (include, where))
+        _collect_includes(
+            parse_yaml(_read_included_file(file, source, index), file), (*chain, real_path), files, requested_by
+        )
+    files[chain[-1]] = source
 
 
-def _real(file: Path) -> Path:
+def _real_path(file: Path) -> Path:
     return Path(os.path.realpath(file))  # resolve() breaks off at a link that leads to itself
 
 
-def _includes(source: Source) -> list[str]:
-    given = source.mapping(()).get("include")
-    words = [given] if isinstance(given, str) else given
-    if words is None:
+def _include_entries(source: Source) -> list[str]:
+    value = source.mapping(()).get("include")
+    includes = [value] if isinstance(value, str) else value
+    if includes is None:
         return []
-    if not isinstance(words, list) or not all(map(_is_name, words)):
+    if not isinstance(includes, list) or not all(map(_is_name, includes)):
         raise InputError(
             "include must be a list of files", where=source.where(("include",)),
-            remedy=f"write `include: [{PACKAGED}malloc, ./more.yaml]`",
+            remedy=f"write `include: [{PACKAGED_PREFIX}malloc, ./more.yaml]`",
         )  # fmt: skip
-    return [str(word) for word in words]
+    return [str(include) for include in includes]
 
 
-def _is_name(word: Data) -> bool:
-    return isinstance(word, str) and bool(word) and "\0" not in word
+def _is_name(name: Data) -> bool:
+    return isinstance(name, str) and bool(name) and "\0" not in name
 
 
-def library() -> list[str]:
+def packaged_names() -> list[str]:
     """Return the names of the packaged files."""
-    return sorted(path.stem for path in LIBRARY.glob("*.yaml"))
+    return sorted(path.stem for path in LIBRARY_FOLDER.glob("*.yaml"))
 
 
 def is_packaged(file: Path) -> bool:
     """Say whether a file comes with envmatrix."""
-    return file.parent == LIBRARY
+    return file.parent == LIBRARY_FOLDER
 
 
-def _find(word: str, source: Source, index: int) -> Path:
+def _included_file(include: str, source: Source, index: int) -> Path:
     """Return the file that an include names: a packaged one, or one relative to the file that includes it."""
-    if not word.startswith(PACKAGED):
-        return source.file.parent / word
-    name = word.removeprefix(PACKAGED)
-    if name not in library():
-        known = [PACKAGED + name for name in library()]
+    if not include.startswith(PACKAGED_PREFIX):
+        return source.file.parent / include
+    name = include.removeprefix(PACKAGED_PREFIX)
+    if name not in packaged_names():
+        packaged = [PACKAGED_PREFIX + name for name in packaged_names()]
         raise InputError(
-            f"nothing called {word!r} comes with envmatrix",
+            f"nothing called {include!r} comes with envmatrix",
             where=source.where(("include", index)),
-            remedy=suggestion(word, known),
+            remedy=suggestion(include, packaged),
         )
-    return LIBRARY / f"{name}.yaml"
+    return LIBRARY_FOLDER / f"{name}.yaml"
 
 
-def _text(file: Path, source: Source, index: int) -> str:
+def _read_included_file(file: Path, source: Source, index: int) -> str:
     where = source.where(("include", index))
     try:
         status = file.stat()
     except OSError as error:
-        said = f"cannot include {str(file)!r}: {error.strerror}"
-        raise InputError(said, where=where, remedy=_nearest(file)) from error
+        message = f"cannot include {str(file)!r}: {error.strerror}"
+        raise InputError(message, where=where, remedy=_missing_file_remedy(file)) from error
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"cannot include {str(file)!r}: it is no file", where=where, remedy="name a YAML file")
-    if status.st_size > LARGEST_TEXT:
+    if status.st_size > MAX_TEXT_BYTES:
         raise InputError(
-            f"cannot include {str(file)!r}: it has {status.st_size} bytes, more than the {LARGEST_TEXT} of a matrix",
+            f"cannot include {str(file)!r}: it has {status.st_size} bytes, more than the {MAX_TEXT_BYTES} of a matrix",
             where=where, remedy="name a YAML file",
         )  # fmt: skip
     return read_text(file)
 
 
-def _nearest(file: Path) -> str:
-    beside = [path.name for path in file.parent.glob("*.yaml")] if file.parent.is_dir() else []
-    near = get_close_matches(file.name, [*beside, *library()], n=1)
-    if not near:
+def _missing_file_remedy(file: Path) -> str:
+    siblings = [path.name for path in file.parent.glob("*.yaml")] if file.parent.is_dir() else []
+    matches = get_close_matches(file.name, [*siblings, *packaged_names()], n=1)
+    if not matches:
         return "a name is relative to the file that includes it"
-    return f"did you mean {near[0] if near[0] in beside else PACKAGED + near[0]!r}?"
+    return f"did you mean {matches[0] if matches[0] in siblings else PACKAGED_PREFIX + matches[0]!r}?"
 
 
-def _mistakes(source: Source) -> Iterator[InputError]:
+def _top_level_mistakes(source: Source) -> Iterator[InputError]:
     """Yield what is wrong at the top of one file, and give old words of version 1 their names of today."""
     top = source.mapping(())
     for key in top:
-        if key not in _TOP:
-            yield InputError(f"unknown key {key!r}", where=source.where((key,), key=True), remedy=suggestion(key, _TOP))
-    yield from _passwords(source.data, (), source)
+        if key not in _TOP_LEVEL_KEYS:
+            yield InputError(
+                f"unknown key {key!r}", where=source.where((key,), key=True), remedy=suggestion(key, _TOP_LEVEL_KEYS)
+            )
+    yield from _url_passwords(source.data, (), source)
     version = top.get("version")
     if version not in VERSIONS:
-        said = "there is no version" if version is None else f"version must be {' or '.join(VERSIONS)}, not {version}"
+        message = (
+            "there is no version" if version is None else f"version must be {' or '.join(VERSIONS)}, not {version}"
+        )
         newer = isinstance(version, str) and version.isdecimal() and int(version) > int(VERSIONS[-1])
         remedy = "it is for a newer envmatrix: upgrade this one" if newer else "write `version: 2` at the top"
-        yield InputError(said, where=source.where(("version",)), remedy=remedy)
+        yield InputError(message, where=source.where(("version",)), remedy=remedy)
     if version == "1":
-        for key in _NEW:
+        for key in _VERSION_2_KEYS:
             if key in top:
-                said, remedy = f"{key!r} came with version 2", "write `version: 2` at the top"
-                yield InputError(said, where=source.where((key,), key=True), remedy=remedy)
-        _rename_old_words(source)
+                message, remedy = f"{key!r} came with version 2", "write `version: 2` at the top"
+                yield InputError(message, where=source.where((key,), key=True), remedy=remedy)
+        _rename_old_keys(source)
 
 
-def _passwords(data: Data, path: Key, source: Source) -> Iterator[InputError]:
+def _url_passwords(data: Data, path: Key, source: Source) -> Iterator[InputError]:
     """Yield every text with a password in a URL: a run keeps its matrix, and is shown to others."""
     if isinstance(data, str) and without_userinfo(data) != data:
-        said = "a URL with a user's name or password: a run keeps its matrix, and is shown to others"
+        message = "a URL with a user's name or password: a run keeps its matrix, and is shown to others"
         remedy = "leave it out here; pip finds it in ~/.netrc or its own configuration, a program in a file of yours"
-        yield InputError(said, where=source.where(path), remedy=remedy)
-    for key, inner in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
-        yield from _passwords(inner, (*path, key), source)
+        yield InputError(message, where=source.where(path), remedy=remedy)
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from _url_passwords(value, (*path, key), source)
 
 
-def _rename_old_words(source: Source) -> None:
+def _rename_old_keys(source: Source) -> None:
     designs = source.mapping(()).get("designs")
     for name, design in designs.items() if isinstance(designs, dict) else ():
-        for old, new in OLD_WORDS.items():
-            if isinstance(design, dict) and old in design and new not in design:
-                design[new] = design.pop(old)
-                for places in (source.keys, source.values):
-                    _rename(places, ("designs", name, old), new)
+        for old_key, new_key in RENAMED_KEYS.items():
+            if isinstance(design, dict) and old_key in design and new_key not in design:
+                design[new_key] = design.pop(old_key)
+                for positions in (source.keys, source.values):
+                    _rename_key(positions, ("designs", name, old_key), new_key)
 
 
-def _rename(places: dict[Key, Where], old: Key, new: str) -> None:
-    for path in [path for path in places if path[: len(old)] == old]:
-        renamed = (*old[:-1], new, *path[len(old) :])
-        places[renamed] = places.pop(path)
+def _rename_key(positions: dict[Key, Where], old_path: Key, new_name: str) -> None:
+    for path in [path for path in positions if path[: len(old_path)] == old_path]:
+        renamed = (*old_path[:-1], new_name, *path[len(old_path) :])
+        positions[renamed] = positions.pop(path)
 
 
-def _merged(gathered: Gathered) -> dict[str, Data]:
+def _merge_sections(matrix_files: MatrixFiles) -> dict[str, Data]:
     """Put the sections of all files together, and their places; a name that stands twice is a mistake."""
-    merged: dict[str, dict[str, Data]] = {}
-    for source in gathered.files:
-        for kind in KINDS:
+    sections: dict[str, dict[str, Data]] = {}
+    for source in matrix_files.files:
+        for section in SECTIONS:
             try:
-                body = source.mapping((kind,))
+                entries = source.mapping((section,))
             except InputError as error:
-                gathered.mistakes.append(error)
+                matrix_files.mistakes.append(error)
                 continue
-            for name, data in body.items():
-                _add(gathered, source, merged.setdefault(kind, {}), (kind, name), data)
-        _add_places(gathered.source, source)
-    return dict(merged)
+            for name, data in entries.items():
+                _add_entry(matrix_files, source, sections.setdefault(section, {}), (section, name), data)
+        _add_positions(matrix_files.source, source)
+    return dict(sections)
 
 
-def _add(gathered: Gathered, source: Source, section: dict[str, Data], path: tuple[str, ...], data: Data) -> None:
+def _add_entry(
+    matrix_files: MatrixFiles, source: Source, section: dict[str, Data], path: tuple[str, ...], data: Data
+) -> None:
     """Add one entry; the levels of a factor that is there already are added to it."""
-    old, name = section.get(path[-1]), path[-1]
+    existing, name = section.get(path[-1]), path[-1]
     if name not in section:
         section[name] = dict(data) if isinstance(data, dict) else data
-    elif path[0] == "factors" and len(path) == 2 and isinstance(old, dict) and isinstance(data, dict):
-        for level, body in data.items():
-            _add(gathered, source, old, (*path, level), body)
+    elif path[0] == "factors" and len(path) == 2 and isinstance(existing, dict) and isinstance(data, dict):
+        for level, level_data in data.items():
+            _add_entry(matrix_files, source, existing, (*path, level), level_data)
     else:
-        what = KINDS[path[0]] if len(path) == 2 else f"level of {path[1]}"
-        said = f"{what} {name!r} is already in {gathered.source.where(path, key=True)}"
+        noun = SECTIONS[path[0]] if len(path) == 2 else f"level of {path[1]}"
+        message = f"{noun} {name!r} is already in {matrix_files.source.where(path, key=True)}"
         where = source.where(path, key=True)
-        gathered.mistakes.append(InputError(said, where=where, remedy="give one of them another name"))
+        matrix_files.mistakes.append(InputError(message, where=where, remedy="give one of them another name"))
 
 
-def _add_places(whole: Source, source: Source) -> None:
-    for mine, theirs in ((whole.keys, source.keys), (whole.values, source.values)):
-        for path, where in theirs.items():
-            if path not in mine or len(path) < 2:
-                mine[path] = where
+def _add_positions(combined: Source, source: Source) -> None:
+    for combined_positions, source_positions in ((combined.keys, source.keys), (combined.values, source.values)):
+        for path, where in source_positions.items():
+            if path not in combined_positions or len(path) < 2:
+                combined_positions[path] = where

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from envmatrix.matrix import values
-from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, Reported
-from envmatrix.matrix.program import SHOWN_FOLDER, Command, Folders, PassedVariables, WrittenVariable
+from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
+from envmatrix.matrix.program import FOLDER_PLACEHOLDER, Command, Folders, PassedVariables, WrittenVariable
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import (
     AS_SCALAR,
@@ -26,16 +26,16 @@ from envmatrix.matrix.types import (
     Text,
     about,
     as_quantity,
-    no_control,
-    one_word,
+    check_printable,
+    word_as_list,
 )
 from envmatrix.system.bench_options import OptionValue
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*\Z")
-LONGEST_NAME = 80
+MAX_NAME_LENGTH = 80
 
 
-def _variable(value: str) -> str:
+def _check_variable_name(value: str) -> str:
     if not VARIABLE.match(value):
         msg = f"{value!r} is no variable name (letters, digits, underscore)"
         raise ValueError(msg)
@@ -45,67 +45,67 @@ def _variable(value: str) -> str:
     return value
 
 
-def plain_name(package: str) -> str:
+def normalize_package_name(package: str) -> str:
     """Return a package's name as pip compares it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", package.strip()).lower()
 
 
-def _library_file(value: str) -> str:
-    whole = value.startswith("/") or SHOWN_FOLDER.match(value)
+def _check_library_file(value: str) -> str:
+    is_path = value.startswith("/") or FOLDER_PLACEHOLDER.match(value)
     # The loader splits LD_PRELOAD at blanks and colons.
-    if re.search(r"[:\s\x00-\x1f\x7f]", value) or value[-1:] in ("", "/") or ("/" in value and not whole):
+    if re.search(r"[:\s\x00-\x1f\x7f]", value) or value[-1:] in ("", "/") or ("/" in value and not is_path):
         msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2, or its absolute path, without blanks"
         raise ValueError(msg)
     return value
 
 
-def _once(words: tuple[str, ...]) -> tuple[str, ...]:
+def _check_unique(words: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse a word that stands twice: two arms of one name could not be told apart."""
-    twice = next((word for word in words if words.count(word) > 1), None)
-    if twice is not None:
-        msg = f"{twice!r} is here twice"
+    duplicate = next((word for word in words if words.count(word) > 1), None)
+    if duplicate is not None:
+        msg = f"{duplicate!r} is here twice"
         raise ValueError(msg)
     return words
 
 
-def _source_file(value: str) -> str:
+def _check_source_file(value: str) -> str:
     parts = value.split("/")
     if value.startswith("/") or not all(parts) or {".", ".."} & set(parts) or "\\" in value:
         msg = f"{value!r} must be a file inside the source distribution, such as src/CMakeLists.txt"
         raise ValueError(msg)
-    return no_control(value)
+    return check_printable(value)
 
 
-def _program(value: str) -> str:
+def _check_program(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", value):
         msg = f"{value!r} must be a program's name, such as cmake"
         raise ValueError(msg)
     return value
 
 
-Words = Annotated[tuple[Text, ...], BeforeValidator(one_word), AS_WORDS]
-CpuList = Annotated[Text, AfterValidator(values.cpu_list), AS_SCALAR]
-Cpus = Annotated[Text, AfterValidator(values.cpus_of_machine), AS_SCALAR]
-CpuQuota = Annotated[float, BeforeValidator(values.cpu_quota), as_quantity(r"^\s*[0-9.]+\s*$", minimum=0.01)]
-Suite = Annotated[Text, AfterValidator(values.suite), AS_SCALAR]
-ReadyImage = Annotated[Text, AfterValidator(values.ready_image), AS_SCALAR]
-Base = Annotated[Text, AfterValidator(values.base), AS_SCALAR]
-PythonVersion = Annotated[Text, AfterValidator(values.python), AS_SCALAR]
-Argument = Annotated[Text, AfterValidator(values.argument), AS_SCALAR]
-Requirement = Annotated[Text, AfterValidator(values.requirement), AS_SCALAR]
-Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(one_word), AS_WORDS]
-Package = Annotated[Text, AfterValidator(values.packages), AS_SCALAR]
-Packages = Annotated[tuple[Package, ...], BeforeValidator(one_word), AS_WORDS]
-Names = Annotated[Words, AfterValidator(_once), AS_WORDS]
-Module = Annotated[Text, AfterValidator(values.module), AS_SCALAR]
-Specs = Annotated[tuple[Argument, ...], BeforeValidator(one_word), AS_WORDS]
-Modules = Annotated[tuple[Module, ...], BeforeValidator(one_word), AS_WORDS]
-VariableName = Annotated[str, AfterValidator(_variable)]
-LibraryFile = Annotated[str, AfterValidator(_library_file)]
-SourceFile = Annotated[str, AfterValidator(_source_file)]
-Program = Annotated[str, AfterValidator(_program)]
-Programs = Annotated[tuple[Program, ...], BeforeValidator(one_word), AS_WORDS]
-LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(one_word), AS_WORDS]
+Words = Annotated[tuple[Text, ...], BeforeValidator(word_as_list), AS_WORDS]
+CpuList = Annotated[Text, AfterValidator(values.check_cpu_list), AS_SCALAR]
+Cpus = Annotated[Text, AfterValidator(values.check_machine_cpus), AS_SCALAR]
+CpuQuota = Annotated[float, BeforeValidator(values.read_cpu_quota), as_quantity(r"^\s*[0-9.]+\s*$", minimum=0.01)]
+Suite = Annotated[Text, AfterValidator(values.check_suite), AS_SCALAR]
+ReadyImage = Annotated[Text, AfterValidator(values.check_ready_image), AS_SCALAR]
+Base = Annotated[Text, AfterValidator(values.check_base_image), AS_SCALAR]
+PythonVersion = Annotated[Text, AfterValidator(values.check_python_version), AS_SCALAR]
+Argument = Annotated[Text, AfterValidator(values.check_argument), AS_SCALAR]
+Requirement = Annotated[Text, AfterValidator(values.check_requirement), AS_SCALAR]
+Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(word_as_list), AS_WORDS]
+Package = Annotated[Text, AfterValidator(values.check_debian_packages), AS_SCALAR]
+Packages = Annotated[tuple[Package, ...], BeforeValidator(word_as_list), AS_WORDS]
+Names = Annotated[Words, AfterValidator(_check_unique), AS_WORDS]
+Module = Annotated[Text, AfterValidator(values.check_module), AS_SCALAR]
+Specs = Annotated[tuple[Argument, ...], BeforeValidator(word_as_list), AS_WORDS]
+Modules = Annotated[tuple[Module, ...], BeforeValidator(word_as_list), AS_WORDS]
+VariableName = Annotated[str, AfterValidator(_check_variable_name)]
+LibraryFile = Annotated[str, AfterValidator(_check_library_file)]
+SourceFile = Annotated[str, AfterValidator(_check_source_file)]
+Program = Annotated[str, AfterValidator(_check_program)]
+Programs = Annotated[tuple[Program, ...], BeforeValidator(word_as_list), AS_WORDS]
+LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(word_as_list), AS_WORDS]
 
 
 class SourceBuild(Frozen):
@@ -157,11 +157,11 @@ class Level(Frozen):
     turns: bool = Field(True, description="false: a pause would change what it does, so it takes no turns")
 
     @model_validator(mode="after")
-    def _builds_what_it_installs(self) -> Level:
-        pinned = {plain_name(item.partition("==")[0]) for item in self.requirements if "==" in item}
-        absent = next((name for name in self.build if plain_name(name) not in pinned), None)
-        if absent is not None:
-            raise about("build", f"{absent} is not among the requirements as {absent}==VERSION")
+    def _check_builds(self) -> Level:
+        pinned = {normalize_package_name(item.partition("==")[0]) for item in self.requirements if "==" in item}
+        missing = next((name for name in self.build if normalize_package_name(name) not in pinned), None)
+        if missing is not None:
+            raise about("build", f"{missing} is not among the requirements as {missing}==VERSION")
         if self.build and self.preload:
             raise about("build", "it belongs to a level that installs its requirements, not to one with preload")
         path = next((file for file in self.preload if "/" in file), None)
@@ -170,20 +170,22 @@ class Level(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _adds_nothing_to_what_is_there(self) -> Level:
+    def _check_existing_python(self) -> Level:
         added = ["python", "apt", "suite", "base", "build"]
         if self.image or self.modules:  # over an interpreter, a venv holds them
             added += ["requirements", "index"]
-        wrong = next((name for name in added if getattr(self, name)), None)
+        conflict = next((name for name in added if getattr(self, name)), None)
         wholes = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)]
-        used = next(iter(wholes), None)
-        if used in ("image", "conda"):
-            wrong = wrong or next(iter(wholes[1:]), None)
+        existing = next(iter(wholes), None)
+        if existing in ("image", "conda"):
+            conflict = conflict or next(iter(wholes[1:]), None)
         if self.channels and not self.conda:
             raise about("channels", "they are where `conda:` packages come from, and there are none")
-        if used and wrong:
+        if existing and conflict:
             instead = "build an image" if self.image else "name the Python of a venv"
-            raise about(used, f"it is used as it is, so {wrong} beside it has no effect; {instead} that has both")
+            raise about(
+                existing, f"it is used as it is, so {conflict} beside it has no effect; {instead} that has both"
+            )
         return self
 
     @property
@@ -270,7 +272,7 @@ class Workload(Frozen):
         return not self.command or next(iter(self.sources.values())).steps is not None
 
     @model_validator(mode="after")
-    def _reads_one_file(self) -> Workload:
+    def _check_one_json_file(self) -> Workload:
         if self.metric and self.metrics:
             raise about("metrics", "write either `metric` or `metrics`")
         if any(one.steps for one in list(self.sources.values())[1:]):
@@ -282,8 +284,8 @@ class Workload(Frozen):
         return self
 
     @staticmethod
-    def _json_files(reported: Iterable[Reported]) -> list[str]:
-        return [one.json_file.partition(":")[0] for one in reported if one.json_file]
+    def _json_files(reported: Iterable[ReportedNumber]) -> list[str]:
+        return [source.json_file.partition(":")[0] for source in reported if source.json_file]
 
     @property
     def json_file(self) -> str:
@@ -339,23 +341,27 @@ class Design(Frozen):
     slurm: Slurm = Field(default_factory=lambda: Slurm.model_validate({}), description="what launcher slurm asks for")
 
 
-def cells(design: Design) -> dict[str, dict[str, str]]:
+def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
     """Return name -> chosen levels of every cell of a factorial design; the first one is its baseline."""
-    found: dict[str, dict[str, str]] = {}
+    levels_by_name: dict[str, dict[str, str]] = {}
     for cell in itertools.product(*design.factors.values()) if design.factors else ():
-        chosen = dict(zip(design.factors, cell, strict=True))
-        name = cell_name(chosen) if found else design.baseline
-        found[name] = chosen
-    return found
+        levels = dict(zip(design.factors, cell, strict=True))
+        name = cell_name(levels) if levels_by_name else design.baseline
+        levels_by_name[name] = levels
+    return levels_by_name
 
 
 def cell_name(settings: Mapping[str, str]) -> str:
     """Return what an environment of these levels (by factor) is called; one too long for a name ends in its digest."""
     name = "+".join(f"{factor}-{level}" for factor, level in settings.items())
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}+{sha256(name.encode()).hexdigest()[:8]}"
+    return (
+        name
+        if len(name) <= MAX_NAME_LENGTH
+        else f"{name[: MAX_NAME_LENGTH - 9]}+{sha256(name.encode()).hexdigest()[:8]}"
+    )
 
 
-def too_many_blocks(design: Design) -> str:
+def unreachable_verdict_reason(design: Design) -> str:
     """Say why a run of this design could never make a claim, '' when it could."""
     if design.min_blocks <= design.max_blocks:
         return ""

@@ -12,7 +12,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.matrix.yaml_positions import parse_yaml
 
 
-class _Plain(yaml.SafeDumper):
+class _NoAliasDumper(yaml.SafeDumper):
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
@@ -21,17 +21,19 @@ def with_design(
     matrix: Matrix, name: str, design: Mapping[str, object], environments: Mapping[str, Mapping[str, str]]
 ) -> Matrix:
     """Return the matrix with one design alone, and environments by their levels. Raises InputError as ``parse``."""
-    body = parse_yaml(matrix.text, Path(matrix.path)).mapping(())
-    there = body.get("environments")
-    known: Mapping[str, object] = there if isinstance(there, dict) else {}
-    whole = {**known, **{one: dict(levels) for one, levels in environments.items()}}
-    return parse(_text({**body, "environments": whole, "designs": {name: dict(design)}}), Path(matrix.path))
+    document = parse_yaml(matrix.text, Path(matrix.path)).mapping(())
+    entries = document.get("environments")
+    existing: Mapping[str, object] = entries if isinstance(entries, dict) else {}
+    all_environments = {**existing, **{one: dict(levels) for one, levels in environments.items()}}
+    return parse(
+        _yaml_text({**document, "environments": all_environments, "designs": {name: dict(design)}}), Path(matrix.path)
+    )
 
 
 def with_includes(text: str, path: Path, includes: Sequence[str]) -> Matrix:
     """Return the matrix of a text that includes these files instead of its own. Raises InputError as ``parse``."""
-    return parse(_text({**parse_yaml(text, path).mapping(()), "include": list(includes)}), path)
+    return parse(_yaml_text({**parse_yaml(text, path).mapping(()), "include": list(includes)}), path)
 
 
-def _text(body: Mapping[str, object]) -> str:
-    return yaml.dump(dict(body), Dumper=_Plain, sort_keys=False, width=110)
+def _yaml_text(document: Mapping[str, object]) -> str:
+    return yaml.dump(dict(document), Dumper=_NoAliasDumper, sort_keys=False, width=110)

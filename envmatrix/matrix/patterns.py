@@ -11,13 +11,13 @@ from envmatrix.system.bench_options import NumberField, quantities
 #: Only where a number begins: it is read whole, with its separators, its factor and its unit (bench/quantities.py).
 _NUMBER = r"\b([0-9.]+)"
 _BETWEEN = r"[^\w\n]*"
-_ANY = r"[^\n]*?"
+_ANYTHING = r"[^\n]*?"
 #: The glyphs of a bar.
-_DRAWN = re.compile(r"[=#>.*-]{4,}|[^\x00-\x7f\w\s]+")
+_BAR_CHARACTERS = re.compile(r"[=#>.*-]{4,}|[^\x00-\x7f\w\s]+")
 _NOT_OF_EVALUATION = r"^(?![^\n]*(?i:eval|valid|test))[^\n]*?"
 
 
-class Text:
+class OutputText:
     """An output, and where in it each number that a pattern finds begins."""
 
     def __init__(self, text: str) -> None:
@@ -32,57 +32,57 @@ class Text:
 
     def found(self, pattern: str, enough: int) -> set[int]:
         """Return where the numbers begin that a pattern finds, at most one more than are ``enough``; -1: no number."""
-        places: set[int] = set()
+        positions: set[int] = set()
         for match in re.finditer(pattern, self._text, re.MULTILINE):
-            begin = self._text.rfind("\n", 0, match.start(1)) + 1
-            end = self._text.find("\n", match.start(1))
-            line, start = self._text[begin : end if end >= 0 else None], match.start(1) - begin
-            whole = [one.start for one in quantities().fields(line) if one.start <= start < one.end]
-            places.add(begin + whole[0] if len(whole) == 1 else -1)
-            if len(places) > enough:
+            line_start = self._text.rfind("\n", 0, match.start(1)) + 1
+            line_end = self._text.find("\n", match.start(1))
+            line, start = self._text[line_start : line_end if line_end >= 0 else None], match.start(1) - line_start
+            field_starts = [field.start for field in quantities().fields(line) if field.start <= start < field.end]
+            positions.add(line_start + field_starts[0] if len(field_starts) == 1 else -1)
+            if len(positions) > enough:
                 break
-        return places
+        return positions
 
 
-def pattern_of(text: Text, found: Sequence[Reading], rank: str) -> str:
+def shortest_pattern(text: OutputText, readings: Sequence[Reading], rank: str) -> str:
     """Return the shortest pattern that finds exactly these numbers in a text; '' if there is none.
 
     It has words of the label or of the beginning of the line, and the unit, but no digit: those are others in each run.
     """
-    places = {text.place(one) for one in found}
-    for pattern in _patterns(found[-1], rank):
-        if text.found(pattern, len(places)) == places:
+    positions = {text.place(reading) for reading in readings}
+    for pattern in _candidate_patterns(readings[-1], rank):
+        if text.found(pattern, len(positions)) == positions:
             return pattern
     return ""
 
 
-def _patterns(last: Reading, rank: str) -> Iterator[str]:
-    field = last.field
-    unit = _unit(field, last.line)
+def _candidate_patterns(reading: Reading, rank: str) -> Iterator[str]:
+    field = reading.field
+    unit = _unit_pattern(field, reading.line)
     behind = f" ?[kKMGT]? ?{unit}" if unit else ""
     if not rank:
-        yield from _without_prefix(last, behind)
-    if last.extra:
-        yield rf"{_NUMBER}{behind}{_ANY}\b{re.escape(last.extra)}\b"
-    prefix = _prefix(last, rank)
-    if prefix.endswith(_ANY) and field.label:
-        yield f"{prefix}{_escaped(field.label)}{_BETWEEN}{_NUMBER}"
+        yield from _label_patterns(reading, behind)
+    if reading.extra:
+        yield rf"{_NUMBER}{behind}{_ANYTHING}\b{re.escape(reading.extra)}\b"
+    prefix = _line_start_pattern(reading, rank)
+    if prefix.endswith(_ANYTHING) and field.label:
+        yield f"{prefix}{_escape_words(field.label)}{_BETWEEN}{_NUMBER}"
     elif field.label:
         yield f"{prefix}{_NUMBER}"
     if unit:
         yield f"{prefix}{_NUMBER}{behind}"
-    if unit and last.total:
-        yield rf"/ *{last.total}\b{_ANY}{_NUMBER}{behind}"
+    if unit and reading.total:
+        yield rf"/ *{reading.total}\b{_ANYTHING}{_NUMBER}{behind}"
     if not rank:
-        yield from (f"{_NOT_OF_EVALUATION}{pattern}" for pattern in _without_prefix(last, behind))
+        yield from (f"{_NOT_OF_EVALUATION}{pattern}" for pattern in _label_patterns(reading, behind))
 
 
-def _without_prefix(last: Reading, behind: str) -> Iterator[str]:
+def _label_patterns(reading: Reading, behind: str) -> Iterator[str]:
     """Yield patterns of the label, the unit, both, and the number before; first of what says that it is a speed."""
-    field, wrapper = last.field, re.escape(last.field.wrapper)
-    labels = [_escaped(label) for label in _endings(field.label)] if field.label else []
+    field, wrapper = reading.field, re.escape(reading.field.wrapper)
+    labels = [_escape_words(label) for label in _label_endings(field.label)] if field.label else []
     of_unit = [f"{_NUMBER}{behind}"] if behind else []
-    if not _says_something(field.label):
+    if not _is_descriptive(field.label):
         yield from of_unit
     yield from (f"{label}{_BETWEEN}{wrapper}{_NUMBER}" for label in labels)
     if labels:
@@ -91,23 +91,23 @@ def _without_prefix(last: Reading, behind: str) -> Iterator[str]:
     yield from of_unit
     if behind:
         yield from (f"{label}{_BETWEEN}([0-9][0-9.,_ ]*){behind}" for label in labels)
-        yield from _after_another(last, behind)
+        yield from _previous_number_patterns(reading, behind)
 
 
-def _endings(label: str) -> list[str]:
+def _label_endings(label: str) -> list[str]:
     """Return the words of a label from the one on that says what the number is, then with more before them."""
     words = label.split(" ")
     ends = [" ".join(words[start:]) for start in range(len(words) - 1, -1, -1) if words[start][:1] not in ("(", "[")]
-    said = [end for end in ends if re.search("[A-Za-z]{2}", end) and _says_something(end)]
-    return [end for end in ends if not said or len(end) >= len(said[0])]
+    descriptive = [ending for ending in ends if re.search("[A-Za-z]{2}", ending) and _is_descriptive(ending)]
+    return [ending for ending in ends if not descriptive or len(ending) >= len(descriptive[0])]
 
 
-def _says_something(end: str) -> bool:
-    name = quantities().words(end)
+def _is_descriptive(ending: str) -> bool:
+    name = quantities().words(ending)
     return quantities().of_label(name) or re.search(r"\b(?:time|timing|dt|latency)\b", name) is not None
 
 
-def _escaped(words: str) -> str:
+def _escape_words(words: str) -> str:
     """Return words as a pattern; a number within them (NUL) may be another one."""
     escaped = (
         re.escape(words)
@@ -119,7 +119,7 @@ def _escaped(words: str) -> str:
     return rf"\b{escaped}" if re.match(r"\w", words) else escaped
 
 
-def _unit(field: NumberField, line: str) -> str:
+def _unit_pattern(field: NumberField, line: str) -> str:
     """Return a unit as a pattern: s/it may become it/s, and ms may become s."""
     if not field.unit:
         return ""
@@ -139,27 +139,29 @@ def _unit(field: NumberField, line: str) -> str:
     prefixed = re.fullmatch(r"[kKMGTPE]?(FLOP.*|B/s|B)", text)
     if prefixed:
         return rf"[kKMGTPE]?{re.escape(prefixed[1])}"
-    return _escaped(text).removeprefix(r"\b") + (r"\b" if text[-1:].isalpha() else "")
+    return _escape_words(text).removeprefix(r"\b") + (r"\b" if text[-1:].isalpha() else "")
 
 
-def _after_another(last: Reading, behind: str) -> Iterator[str]:
+def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
     """Yield patterns that begin at the label of the number before: ``Time: 0.52s, 489.2/s (0.54s, 474.3/s)``."""
-    before = [one for one in quantities().fields(last.line) if one.start < last.field.start and one.label]
-    if before and not last.second:
-        yield f"{_escaped(_endings(before[-1].label)[0])}{_BETWEEN}[0-9.,]+[^\\n(]*?{_NUMBER}{behind}"
+    previous = [
+        field for field in quantities().fields(reading.line) if field.start < reading.field.start and field.label
+    ]
+    if previous and not reading.second:
+        yield f"{_escape_words(_label_endings(previous[-1].label)[0])}{_BETWEEN}[0-9.,]+[^\\n(]*?{_NUMBER}{behind}"
 
 
-def _prefix(last: Reading, rank: str) -> str:
+def _line_start_pattern(reading: Reading, rank: str) -> str:
     """Return the beginning of a line as a pattern, up to its first number; that of a process has its number."""
-    line, _ = quantities().masked(last.line)
-    line = _DRAWN.sub(lambda bar: "\0" * len(bar[0]), line)
+    line, _ = quantities().masked(reading.line)
+    line = _BAR_CHARACTERS.sub(lambda bar: "\0" * len(bar[0]), line)
     if rank:
-        said = re.search(rf"[A-Za-z]+[\s\"':=_#\[-]{{0,3}}{rank}(?!\d)|^\[\d+,{rank}\]", line)
-        return f"{re.escape(said[0])}(?![0-9]){_ANY}" if said else f"^(?!){_ANY}"
-    first = quantities().fields(last.line)[0]
-    begin, is_first = line[: first.start], first.start == last.field.start
-    parts = [re.sub(r"(?:\\ |\\\t)+", r"\\s*", re.escape(part)) for part in re.split(r"\0+", begin)]
-    hidden = [last.line[found.start()] for found in re.finditer(r"\0+", begin)]
-    between = [r"[0-9][^A-Za-z\n]*?T?[^A-Za-z\n]*?" if one.isdigit() else r"\S+" for one in hidden]
+        rank_match = re.search(rf"[A-Za-z]+[\s\"':=_#\[-]{{0,3}}{rank}(?!\d)|^\[\d+,{rank}\]", line)
+        return f"{re.escape(rank_match[0])}(?![0-9]){_ANYTHING}" if rank_match else f"^(?!){_ANYTHING}"
+    first_field = quantities().fields(reading.line)[0]
+    line_start, is_first = line[: first_field.start], first_field.start == reading.field.start
+    parts = [re.sub(r"(?:\\ |\\\t)+", r"\\s*", re.escape(part)) for part in re.split(r"\0+", line_start)]
+    masked = [reading.line[found.start()] for found in re.finditer(r"\0+", line_start)]
+    between = [r"[0-9][^A-Za-z\n]*?T?[^A-Za-z\n]*?" if one.isdigit() else r"\S+" for one in masked]
     escaped = "".join(f"{part}{hid}" for part, hid in zip(parts, [*between, ""], strict=True))
-    return f"^{escaped or ' *'}" if is_first else f"^{escaped or ' *'}[0-9]{_ANY}"
+    return f"^{escaped or ' *'}" if is_first else f"^{escaped or ' *'}[0-9]{_ANYTHING}"

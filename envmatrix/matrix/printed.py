@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from envmatrix.system.bench_options import NumberField, quantities
 
 #: What rates and times are of, those that say most first: whoever prints samples and steps a second wants the former.
-SAMPLES, TOKENS, STEPS, FLOPS, BYTES, A_TIME, A_TIME_OF, AN_EPOCH = range(8)
+SAMPLES, TOKENS, STEPS, FLOPS, BYTES, STEP_TIME, UNSPECIFIED_TIME, EPOCH_TIME = range(8)
 
 #: Longer lines hold data, not what a program says.
-_LONGEST_LINE = 2000
+_MAX_LINE_LENGTH = 2000
 _TOKENS = re.compile(r"\b(?:tok(?:en)?s?|words?|w|tps|wps)\b")
 _STEPS = re.compile(r"\b(?:its?|iters?|iterations?|steps?|batch(?:es)?|updates?|ups|epochs?|loops?)\b")
 _SUMMARY = re.compile(r"\b(?:avg|averaged?|mean|total|overall|final|aggregated?|summary|global|running)\b")
-_NO_NOUN = re.compile(rf"{_SUMMARY.pattern}|\b(?:throughput|speed|rate|per|s|secs?|seconds?|curr(?:ent)?)\b")
+_NOT_NOUNS = re.compile(rf"{_SUMMARY.pattern}|\b(?:throughput|speed|rate|per|s|secs?|seconds?|curr(?:ent)?)\b")
 _BY_DEVICE = re.compile(
     r"(?:/ ?|\bper )(?:gpu|device|chip|core|worker|node|rank|process|replica|card|tpu|npu|user)s?\b"
 )
@@ -29,7 +29,7 @@ _PER_SOMETHING = re.compile(
     r"(?:/ ?|\bper )(?:it|iter|iteration|step|batch|image|img|sample|token|tok|request|epoch|call|run|item|example"
     r"|update)s?\b"
 )
-_OF_A_STEP = re.compile(
+_STEP_NOUNS = re.compile(
     r"\b(?:step|iter|iteration|batch|inference|forward|update|token|epoch) (?:time|timing|dt|latency|duration)\b"
     r"|\blatency\b|\(mean|\bstep avg\b"
 )
@@ -41,17 +41,17 @@ _OTHER_TIMES = re.compile(
     r"|val(?:id(?:ation)?)?|eval(?:uation)?|sleep|wait\w*|timeout|limit|p\d\d)\b"
 )
 _UNIT_IN_LABEL = re.compile(r"\b(ns|us|\u00b5s|ms|msec|s|secs?|seconds?|minutes?)\b\)?(?: ?(?:/|per) ?([a-z]+))?")
-_TRAIN = re.compile(
+_TRAINING = re.compile(
     r"(?<![A-Za-z])train(?:ing|er)?(?![A-Za-z])(?![ _-]*(?:loss|acc|ppl|err|metric|score|auc|split|set|data))",
     re.IGNORECASE,
 )
-_EVAL = re.compile(
+_EVALUATION = re.compile(
     r"(?<![A-Za-z])(?:val|valid|validat(?:ion|e|ing)|eval|evaluat(?:ion|e|ing)|test(?:ing)?|dev|predict\w*)(?![A-Za-z])"
     r"(?![ _-]*(?:loss|acc|ppl|err|metric|score|auc|time))",
     re.IGNORECASE,
 )
 #: Speeds of what a program does before or beside its work.
-_ASIDE = re.compile(
+_SIDE_PHASE = re.compile(
     r"(?<![A-Za-z])(?:warm-?_? ?up|adding|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
     r"|tokeniz\w*|map(?![\w@])|filter\w*|generating \w+ split|compil(?:ing|ation)|preprocess\w*|postprocess\w*"
     r"|resolv\w*|extract\w*|sanity check\w*|saving)"
@@ -100,49 +100,55 @@ class Reading:
     key: tuple[str, ...]
     extra: str = ""
 
-    def is_of(self, summary: Reading) -> bool:
+    def matches_summary(self, summary: Reading) -> bool:
         """Whether a summary can be of numbers such as this: both are of images, or one does not say."""
-        said = [_NO_NOUN.sub("", f"{one.key[0]} {one.unit}".lower()) for one in (self, summary)]
-        nouns = [{word.rstrip("s") for word in re.findall(r"[^\W\d_]+", text)} for text in said]
+        descriptions = [_NOT_NOUNS.sub("", f"{reading.key[0]} {reading.unit}".lower()) for reading in (self, summary)]
+        nouns = [{word.rstrip("s") for word in re.findall(r"[^\W\d_]+", text)} for text in descriptions]
         return not all(nouns) or bool(nouns[0] & nouns[1])
 
 
-def readings(lines: Sequence[str]) -> Iterator[Reading]:
+def speed_readings(lines: Sequence[str]) -> Iterator[Reading]:
     """Return every number of some lines that says how fast something was."""
-    several = len({line for line in lines if _TITLE.match(line)}) > 1
+    has_titles = len({line for line in lines if _TITLE.match(line)}) > 1
     title = ""
     for number, line in enumerate(lines):
-        title = line if several and _TITLE.match(line) else title
-        if len(line) < _LONGEST_LINE and re.search(r"\d", line):
-            yield from _of_line(line, number, title)
+        title = line if has_titles and _TITLE.match(line) else title
+        if len(line) < _MAX_LINE_LENGTH and re.search(r"\d", line):
+            yield from _line_readings(line, number, title)
 
 
-def _of_line(line: str, number: int, title: str) -> Iterator[Reading]:
+def _line_readings(line: str, number: int, title: str) -> Iterator[Reading]:
     fields = quantities().fields(line)
-    text, counted = quantities().masked(line)
-    counted = counted or any(quantities().is_counter(quantities().words(one.label)) for one in fields)
+    text, counts_flops = quantities().masked(line)
+    counts_flops = counts_flops or any(
+        quantities().is_counter(quantities().words(other_field.label)) for other_field in fields
+    )
     prefix = re.sub(r"\0+", "\0", text[: fields[0].start]) if fields else ""
     for field in fields:
-        found = None if field.value < 0 or _is_given(field, text) else _speed(field, text, counted=counted)
-        if found:
-            yield _reading(line, number, field, found, (text[: field.start], prefix, title))
+        speed = (
+            None
+            if field.value < 0 or _is_setting(field, text)
+            else _speed_order(field, text, counts_flops=counts_flops)
+        )
+        if speed:
+            yield _make_reading(line, number, field, speed, (text[: field.start], prefix, title))
 
 
-def _is_given(field: NumberField, text: str) -> bool:
+def _is_setting(field: NumberField, text: str) -> bool:
     """Whether a number is one of settings, or of a list: no measured speed."""
-    before = text[: field.start]
-    listed = before.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
-    return bool(listed or _SETTINGS.search(before))
+    preceding = text[: field.start]
+    is_list_item = preceding.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
+    return bool(is_list_item or _SETTINGS.search(preceding))
 
 
-def _reading(
-    line: str, number: int, field: NumberField, found: tuple[int, str], before: tuple[str, str, str]
+def _make_reading(
+    line: str, number: int, field: NumberField, speed: tuple[int, str], context: tuple[str, str, str]
 ) -> Reading:
-    order, unit = found
-    text, prefix, title = before
+    order, unit = speed
+    text, prefix, title = context
     label = quantities().words(field.label)
-    said = label or quantities().words(re.split(r"[,;|]|\d", text)[-1])
-    about = f"{said} {field.unit.text.lower() if field.unit else ''}"
+    description = label or quantities().words(re.split(r"[,;|]|\d", text)[-1])
+    description_and_unit = f"{description} {field.unit.text.lower() if field.unit else ''}"
     second = not label and re.search(r"\d\S*(?: [a-z/]+)? *\([^()]*\Z", text) is not None
     rank = _RANK.search(line[: field.start])
     phase = _phase(field.label, text)
@@ -150,85 +156,92 @@ def _reading(
     per = re.sub(r"s\b", "", (field.unit.per if field.unit else "").lower())
     statement = (label, "") if label else (" ".join(re.findall(r"[^\W\d_]+", prefix.lower())), per)
     return Reading(
-        line, number, field, "lower" if order >= A_TIME else "higher", unit, order, phase,
-        next(filter(None, rank.groups()), "") if rank else "", bool(_SUMMARY.search(about)),
+        line, number, field, "lower" if order >= STEP_TIME else "higher", unit, order, phase,
+        next(filter(None, rank.groups()), "") if rank else "", bool(_SUMMARY.search(description_and_unit)),
         bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)), second, "".join(totals[-1:]),
-        (*statement, title, phase, "second" if second else "", "" if label else _kind(field)),
+        (*statement, title, phase, "second" if second else "", "" if label else _unit_kind(field)),
     )  # fmt: skip
 
 
-def is_eval(label: str) -> bool:
+def is_evaluation_label(label: str) -> bool:
     """Whether a label is of an evaluation's number: val_loss."""
     return re.match(r"(?:val|valid|eval|test)_", label) is not None
 
 
-def _kind(field: NumberField) -> str:
+def _unit_kind(field: NumberField) -> str:
     """Return what makes two numbers without a label different: 5 it/s and 0.2 s/it are the same."""
     return field.unit.kind if field.unit and not field.unit.per else ""
 
 
-def _phase(label: str, before: str) -> str:
-    for text in (label, before):
-        train, evaluates = _TRAIN.search(text), _EVAL.search(text)
-        if _ASIDE.search(text) and not train:
+def _phase(label: str, preceding: str) -> str:
+    for text in (label, preceding):
+        train, evaluates = _TRAINING.search(text), _EVALUATION.search(text)
+        if _SIDE_PHASE.search(text) and not train:
             return "aside"
         if bool(train) != bool(evaluates):
             return "train" if train else "eval"
     return ""
 
 
-def _speed(field: NumberField, text: str, *, counted: bool) -> tuple[int, str] | None:
+def _speed_order(field: NumberField, text: str, *, counts_flops: bool) -> tuple[int, str] | None:
     """Return what a number is of and its unit; None if it is no speed."""
     label = quantities().words(field.label)
     if quantities().is_other(label):
         return None
     unit, says_speed = field.unit, quantities().of_label(label)
     if _FLOPS_COUNTED.search(f"{field.label} {unit.text if unit else ''}"):
-        counted = (
-            counted or re.search(r"achiev|throughput|perf|speed|\d ?[mun\u00b5]?s\b", f"{label} {text}") is not None
+        counts_flops = (
+            counts_flops
+            or re.search(r"achiev|throughput|perf|speed|\d ?[mun\u00b5]?s\b", f"{label} {text}") is not None
         )
-        return (FLOPS, unit.text if unit else "") if counted else None
+        return (FLOPS, unit.text if unit else "") if counts_flops else None
     if unit is None:
-        return (_order(label), "") if says_speed and not _is_a_time(label) else _time(label, "", counted=counted)
+        return (
+            (_rate_order(label), "")
+            if says_speed and not _is_time_label(label)
+            else _time_order(label, "", counts_flops=counts_flops)
+        )
     if unit.kind == "rate":
-        named = says_speed or not re.search(r"\btime\b|latency", label)
-        order = _order(label)
+        is_speed = says_speed or not re.search(r"\btime\b|latency", label)
+        order = _rate_order(label)
         if unit.per and not (says_speed and order in (FLOPS, BYTES)):
-            order = _order(unit.per.lower())
-        known = order != BYTES or re.search(r"throughput|bandwidth|speed|per s", label)
-        return (order, unit.text) if named and known else None
+            order = _rate_order(unit.per.lower())
+        is_transfer_rate = order != BYTES or re.search(r"throughput|bandwidth|speed|per s", label)
+        return (order, unit.text) if is_speed and is_transfer_rate else None
     if unit.kind != "time":
         return None
     if unit.per:
-        return AN_EPOCH if unit.per.startswith("epoch") else A_TIME, unit.text
+        return EPOCH_TIME if unit.per.startswith("epoch") else STEP_TIME, unit.text
     follows = re.match(r" ?[A-Za-z]", text[field.unit_end :])
-    return None if says_speed or follows else _time(label, unit.text, counted=counted)
+    return None if says_speed or follows else _time_order(label, unit.text, counts_flops=counts_flops)
 
 
-def _is_a_time(label: str) -> bool:
+def _is_time_label(label: str) -> bool:
     return re.search(r"(?<![/\w])(?:s|sec|secs|ms|us|seconds) ?(?:/|per) ?(?!s\b|gpu|device)[a-z]", label) is not None
 
 
-def _time(label: str, unit: str, *, counted: bool) -> tuple[int, str] | None:
+def _time_order(label: str, unit: str, *, counts_flops: bool) -> tuple[int, str] | None:
     """Return what a time is of: of a step if its label or its line says so."""
     per = _PER_SOMETHING.search(label) is not None
     if not _TIMES.search(label) or (_OTHER_TIMES.search(label) and not per):
         return None
-    if not (per or counted or _OF_A_STEP.search(label)):
+    if not (per or counts_flops or _STEP_NOUNS.search(label)):
         return None
-    named = _UNIT_IN_LABEL.search(re.sub(r"\btime per \w+", "", label))
-    unit = unit or (f"{named[1]}/{named[2]}" if named and named[2] else named[1] if named else "")
-    return (AN_EPOCH if "epoch" in label else A_TIME if per else A_TIME_OF), unit
+    unit_match = _UNIT_IN_LABEL.search(re.sub(r"\btime per \w+", "", label))
+    unit = unit or (
+        f"{unit_match[1]}/{unit_match[2]}" if unit_match and unit_match[2] else unit_match[1] if unit_match else ""
+    )
+    return (EPOCH_TIME if "epoch" in label else STEP_TIME if per else UNSPECIFIED_TIME), unit
 
 
-def _order(what: str) -> int:
+def _rate_order(noun: str) -> int:
     """Return what a rate is of, by the words of its unit or its label."""
-    if re.search(r"\b[fi]ps\b", what):
+    if re.search(r"\b[fi]ps\b", noun):
         return SAMPLES
-    if re.search(r"flop", what):
+    if re.search(r"flop", noun):
         return FLOPS
-    if re.search(r"\bbytes?\b|bandwidth|\b[kmgt]i?b(?:its?)?\b", what):
+    if re.search(r"\bbytes?\b|bandwidth|\b[kmgt]i?b(?:its?)?\b", noun):
         return BYTES
-    if _TOKENS.search(what.replace("_", " ")):
+    if _TOKENS.search(noun.replace("_", " ")):
         return TOKENS
-    return STEPS if _STEPS.search(what.replace("_", " ")) else SAMPLES
+    return STEPS if _STEPS.search(noun.replace("_", " ")) else SAMPLES

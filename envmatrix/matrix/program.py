@@ -9,14 +9,14 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator
 
-from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, VARIABLE, Text, one_word
+from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, VARIABLE, Text, word_as_list
 from envmatrix.system import bench_options
 
 #: How a folder begins in a run's files, which name no user's own (``store/names.py``).
-SHOWN_FOLDER = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
+FOLDER_PLACEHOLDER = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
 
 
-def _program_variable(value: str) -> str:
+def _check_program_variable(value: str) -> str:
     if not VARIABLE.match(value):
         msg = f"{value!r} is no variable name (letters, digits, underscore)"
         raise ValueError(msg)
@@ -27,21 +27,21 @@ def _program_variable(value: str) -> str:
     return value
 
 
-def _no_secret(name: str) -> str:
+def _check_not_secret(name: str) -> str:
     """Refuse a variable whose value records would hide: matrix.yaml is kept with the run, and shown to others."""
-    if bench_options.hides(name):
+    if bench_options.hides_value(name):
         msg = f"{name} looks like a secret, and a run keeps its matrix; export it, and write `pass_env: {name}`"
         raise ValueError(msg)
     return name
 
 
-def _command(value: object) -> object:
+def _split_command(value: object) -> object:
     """Split a command that was written as one text into its words, as a shell would; what only a shell does is none."""
     if not isinstance(value, str):
         return value
-    found = shlex.shlex(value, posix=True, punctuation_chars=True)
-    found.whitespace_split, found.commenters = True, ""
-    words = list(found)
+    lexer = shlex.shlex(value, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words = list(lexer)
     operator = next((word for word in words if word and set(word) <= set("();<>|&")), None)
     if operator is not None:
         msg = f"no shell reads this, so {operator!r} would be an argument; write [bash, -c, {value!r}]"
@@ -49,17 +49,17 @@ def _command(value: object) -> object:
     return tuple(words)
 
 
-def of_python(words: Sequence[str]) -> tuple[str, str]:
+def python_target(words: Sequence[str]) -> tuple[str, str]:
     """Return what a Python is to run: ('file', FILE), ('module', NAME), or ('', '') for code and standard input.
 
     ``words`` follow the Python; its own options stand before what it runs (python(1)).
     """
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(words)
+    for word in remaining:
         if word in ("-X", "-W", "--check-hash-based-pycs"):
-            next(rest, "")
+            next(remaining, "")
         elif word == "-m":
-            return "module", next(rest, "")
+            return "module", next(remaining, "")
         elif word in ("-", "-c"):
             break
         elif not word.startswith("-"):
@@ -67,9 +67,9 @@ def of_python(words: Sequence[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _folder_to_mount(value: str) -> str:
+def _check_mount_folder(value: str) -> str:
     if (
-        not (value.startswith("/") or SHOWN_FOLDER.match(value))
+        not (value.startswith("/") or FOLDER_PLACEHOLDER.match(value))
         or re.search(r"[:,\\\s]", value)
         or not value.strip("/")
     ):
@@ -78,9 +78,9 @@ def _folder_to_mount(value: str) -> str:
     return value
 
 
-ProgramVariable = Annotated[str, AfterValidator(_program_variable)]
-WrittenVariable = Annotated[ProgramVariable, AfterValidator(_no_secret)]
-PassedVariables = Annotated[tuple[ProgramVariable, ...], BeforeValidator(one_word), AS_WORDS]
-Command = Annotated[tuple[Text, ...], BeforeValidator(_command), AS_WORDS]
-Folder = Annotated[Text, AfterValidator(_folder_to_mount), AS_SCALAR]
-Folders = Annotated[tuple[Folder, ...], BeforeValidator(one_word), AS_WORDS]
+ProgramVariable = Annotated[str, AfterValidator(_check_program_variable)]
+WrittenVariable = Annotated[ProgramVariable, AfterValidator(_check_not_secret)]
+PassedVariables = Annotated[tuple[ProgramVariable, ...], BeforeValidator(word_as_list), AS_WORDS]
+Command = Annotated[tuple[Text, ...], BeforeValidator(_split_command), AS_WORDS]
+Folder = Annotated[Text, AfterValidator(_check_mount_folder), AS_SCALAR]
+Folders = Annotated[tuple[Folder, ...], BeforeValidator(word_as_list), AS_WORDS]

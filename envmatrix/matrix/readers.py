@@ -10,7 +10,7 @@ from enum import Enum
 NOT_IN_EFFECT = "not in effect: "
 
 
-class Judge(Enum):
+class PresenceTest(Enum):
     """What decides, beside the mapped libraries, whether a reader is there."""
 
     OPENMP = "the runtime that serves, and those whose threads are there"
@@ -28,7 +28,7 @@ class Reader:
 
     name: str
     libraries: tuple[str, ...]
-    judge: Judge = Judge.MAPPED
+    presence_test: PresenceTest = PresenceTest.MAPPED
 
 
 _INTEL, _GNU = ("/libiomp5", "/libomp"), ("/libgomp",)
@@ -36,21 +36,21 @@ _ANY = (*_INTEL, *_GNU)
 _CUDA = ("/libcudart", "/libcuda.", "/libtorch_cuda", "/libnccl", "/libcudnn", "/libcublas")
 _ROCM = ("/libamdhip", "/libhsa-runtime", "/libtorch_hip", "/librccl")
 _TORCH = Reader("PyTorch", ("/libtorch", "/libc10"))
-_OPENMP = Reader("an OpenMP runtime", (*_ANY, "openblas", "/libblis", "/libmkl", "/libtorch"), Judge.OPENMP)
-_GPU_OF_CUDA = Reader("CUDA", _CUDA, Judge.GPU)
-_GPU_OF_ROCM = Reader("ROCm", _ROCM, Judge.GPU)
-_ONEDNN = Reader("oneDNN", ("/libdnnl", "/libmkldnn", "/libtorch_cpu"), Judge.ONEDNN)
-_JEMALLOC = Reader("jemalloc", ("/libjemalloc",), Judge.MALLOC)
+_OPENMP = Reader("an OpenMP runtime", (*_ANY, "openblas", "/libblis", "/libmkl", "/libtorch"), PresenceTest.OPENMP)
+_CUDA_GPU = Reader("CUDA", _CUDA, PresenceTest.GPU)
+_ROCM_GPU = Reader("ROCm", _ROCM, PresenceTest.GPU)
+_ONEDNN = Reader("oneDNN", ("/libdnnl", "/libmkldnn", "/libtorch_cpu"), PresenceTest.ONEDNN)
+_JEMALLOC = Reader("jemalloc", ("/libjemalloc",), PresenceTest.MALLOC)
 #: What names begin with -> who reads them; the longest beginning counts. None: what every process has.
 _READERS: Mapping[str, Reader | None] = {
     "OMP_": _OPENMP,
-    "KMP_": Reader("Intel's or LLVM's OpenMP runtime", _INTEL, Judge.OPENMP),
-    "LIBOMP_": Reader("LLVM's OpenMP runtime", _INTEL, Judge.OPENMP),
-    "GOMP_": Reader("GNU's OpenMP runtime", _GNU, Judge.OPENMP),
+    "KMP_": Reader("Intel's or LLVM's OpenMP runtime", _INTEL, PresenceTest.OPENMP),
+    "LIBOMP_": Reader("LLVM's OpenMP runtime", _INTEL, PresenceTest.OPENMP),
+    "GOMP_": Reader("GNU's OpenMP runtime", _GNU, PresenceTest.OPENMP),
     # Intel's and LLVM's read both (kmp_settings.cpp).
-    "GOMP_CPU_AFFINITY": Reader("an OpenMP runtime", _ANY, Judge.OPENMP),
-    "GOMP_STACKSIZE": Reader("an OpenMP runtime", _ANY, Judge.OPENMP),
-    "MKL_": Reader("MKL", ("/libmkl", "/libtorch_cpu"), Judge.MKL),
+    "GOMP_CPU_AFFINITY": Reader("an OpenMP runtime", _ANY, PresenceTest.OPENMP),
+    "GOMP_STACKSIZE": Reader("an OpenMP runtime", _ANY, PresenceTest.OPENMP),
+    "MKL_": Reader("MKL", ("/libmkl", "/libtorch_cpu"), PresenceTest.MKL),
     "OPENBLAS_": Reader("OpenBLAS", ("openblas",)),
     "GOTO_": Reader("OpenBLAS", ("openblas",)),
     "BLIS_": Reader("BLIS", ("/libblis", "/libflame")),
@@ -60,30 +60,30 @@ _READERS: Mapping[str, Reader | None] = {
     "NUMEXPR_": Reader("NumExpr", ("/numexpr/",)),
     "TOKENIZERS_": Reader("tokenizers", ("/tokenizers/",)),
     "TRITON_": Reader("Triton", ("/triton/",)),
-    "MALLOC_": Reader("glibc's malloc", ("/libc.so", "/libc-"), Judge.MALLOC),
+    "MALLOC_": Reader("glibc's malloc", ("/libc.so", "/libc-"), PresenceTest.MALLOC),
     "GLIBC_TUNABLES": Reader("glibc", ("/libc.so", "/libc-")),
     "MALLOC_CONF": _JEMALLOC,
     "JEMALLOC_": _JEMALLOC,
     "_RJEM_MALLOC_CONF": None,  # of Rust programs, which hold it themselves
-    "TCMALLOC_": Reader("tcmalloc", ("/libtcmalloc",), Judge.MALLOC),
-    "MIMALLOC_": Reader("mimalloc", ("/libmimalloc",), Judge.MALLOC),
+    "TCMALLOC_": Reader("tcmalloc", ("/libtcmalloc",), PresenceTest.MALLOC),
+    "MIMALLOC_": Reader("mimalloc", ("/libmimalloc",), PresenceTest.MALLOC),
     "TORCH": _TORCH,
     "PYTORCH_": _TORCH,
     "ATEN_": _TORCH,
     "THP_MEM_ALLOC_ENABLE": _TORCH,
-    "TORCHINDUCTOR_": Reader("torch.compile", ("/libtorch",), Judge.INDUCTOR),
-    "TORCH_NCCL_": Reader("PyTorch's NCCL back end", ("/libtorch_cuda",), Judge.GPU),
-    "PYTORCH_CUDA_ALLOC_CONF": _GPU_OF_CUDA,
-    "NCCL_": Reader("NCCL", ("/libnccl", "/librccl", "/libtorch_cuda", "/libtorch_hip"), Judge.GPU),
-    "RCCL_": Reader("RCCL", ("/librccl", "/libtorch_hip"), Judge.GPU),
-    "CUDA_": _GPU_OF_CUDA,
+    "TORCHINDUCTOR_": Reader("torch.compile", ("/libtorch",), PresenceTest.INDUCTOR),
+    "TORCH_NCCL_": Reader("PyTorch's NCCL back end", ("/libtorch_cuda",), PresenceTest.GPU),
+    "PYTORCH_CUDA_ALLOC_CONF": _CUDA_GPU,
+    "NCCL_": Reader("NCCL", ("/libnccl", "/librccl", "/libtorch_cuda", "/libtorch_hip"), PresenceTest.GPU),
+    "RCCL_": Reader("RCCL", ("/librccl", "/libtorch_hip"), PresenceTest.GPU),
+    "CUDA_": _CUDA_GPU,
     "CUDA_VISIBLE_DEVICES": Reader("CUDA", _CUDA),
-    "CUBLAS": _GPU_OF_CUDA,
-    "CUDNN_": _GPU_OF_CUDA,
-    "NVIDIA_TF32_OVERRIDE": _GPU_OF_CUDA,
-    "HIP_": _GPU_OF_ROCM,
-    "HSA_": _GPU_OF_ROCM,
-    "MIOPEN_": _GPU_OF_ROCM,
+    "CUBLAS": _CUDA_GPU,
+    "CUDNN_": _CUDA_GPU,
+    "NVIDIA_TF32_OVERRIDE": _CUDA_GPU,
+    "HIP_": _ROCM_GPU,
+    "HSA_": _ROCM_GPU,
+    "MIOPEN_": _ROCM_GPU,
     "GLOO_": _TORCH,
     "UCX_": Reader("UCX", ("/libucp", "/libucs")),
     "FI_": Reader("libfabric", ("/libfabric",)),
@@ -96,15 +96,15 @@ _READERS: Mapping[str, Reader | None] = {
 }  # fmt: skip
 
 
-def is_known(name: str) -> bool:
+def has_known_reader(name: str) -> bool:
     """Say whether it is known who reads a variable."""
-    return _beginning(name) is not None
+    return _longest_prefix(name) is not None
 
 
-def reader_of(name: str) -> Reader | None:
+def find_reader(name: str) -> Reader | None:
     """Return who reads a variable, None where every process does or nobody knows."""
-    return _READERS.get(_beginning(name) or "")
+    return _READERS.get(_longest_prefix(name) or "")
 
 
-def _beginning(name: str) -> str | None:
+def _longest_prefix(name: str) -> str | None:
     return max((start for start in _READERS if name.startswith(start)), key=len, default=None)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from envmatrix.errors import suggestion
-from envmatrix.matrix.model import Design, Matrix, cells
+from envmatrix.matrix.model import Design, Matrix, factorial_cells
 from envmatrix.matrix.yaml_positions import Key
 
-_KINDS = {
+_REFERENCE_KINDS = {
     "environments": "environment",
     "cumulative": "environment",
     "workloads": "workload",
@@ -18,99 +18,101 @@ _KINDS = {
 RESERVED = {"control": "the second copy of the baseline has this name"}
 
 
-class Wrong(Protocol):
+class MistakeReporter(Protocol):
     """Notes a mistake at a path of the matrix."""
 
     def __call__(self, path: Key, message: str, remedy: str = "", *, key: bool = False) -> None:
         """With ``key`` the place is that of the key."""
 
 
-def check_names(wrong: Wrong, matrix: Matrix, *, begun: bool = False) -> None:
+def check_references(add_mistake: MistakeReporter, matrix: Matrix, *, begun: bool = False) -> None:
     """Check that every word that names something in another section is there.
 
     ``begun``: the matrix is that of a run, whose names were good when it began, as its other designs' are no matter.
     """
-    _check_levels(wrong, matrix)
+    _check_levels(add_mistake, matrix)
     for name, entry in matrix.environments.items():
         for factor, level in entry.levels.items():
-            _check_level_word(wrong, matrix, ("environments", name), factor, level)
+            _check_level_word(add_mistake, matrix, ("environments", name), factor, level)
     for design in matrix.designs.values():
-        _check_design(wrong, matrix, design)
+        _check_design(add_mistake, matrix, design)
     if not begun:
-        _check_baselines(wrong, matrix)
+        _check_baselines(add_mistake, matrix)
 
 
-def _check_baselines(wrong: Wrong, matrix: Matrix) -> None:
+def _check_baselines(add_mistake: MistakeReporter, matrix: Matrix) -> None:
     """Refuse a factorial design whose first cell has the name of something else: a name means one environment."""
-    named = {name: _all_levels(matrix, entry.levels) for name, entry in matrix.environments.items()}
+    levels_by_name = {name: _complete_levels(matrix, entry.levels) for name, entry in matrix.environments.items()}
     for design in matrix.designs.values():
         if not design.factors or not all(design.factors.values()):
             continue
-        first = {factor: levels[0] for factor, levels in design.factors.items()}
-        levels = _all_levels(matrix, first)
-        if named.setdefault(design.baseline, levels) != levels:
-            said = ", ".join(f"{factor}={level}" for factor, level in first.items())
-            wrong(
+        baseline_levels = {factor: levels[0] for factor, levels in design.factors.items()}
+        levels = _complete_levels(matrix, baseline_levels)
+        if levels_by_name.setdefault(design.baseline, levels) != levels:
+            levels_text = ", ".join(f"{factor}={level}" for factor, level in baseline_levels.items())
+            add_mistake(
                 ("designs", design.name, "baseline"),
-                f"the first cell of this design ({said}) would be called {design.baseline!r}, which is another "
+                f"the first cell of this design ({levels_text}) would be called {design.baseline!r}, which is another "
                 "environment",
                 "give it a name of its own with `baseline: NAME`, or begin each factor with that environment's level",
             )
 
 
-def _all_levels(matrix: Matrix, chosen: Mapping[str, str]) -> dict[str, str]:
-    return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
+def _complete_levels(matrix: Matrix, levels: Mapping[str, str]) -> dict[str, str]:
+    return {factor.name: levels.get(factor.name, factor.reference) for factor in matrix.factors.values()}
 
 
-def _check_design(wrong: Wrong, matrix: Matrix, design: Design) -> None:
+def _check_design(add_mistake: MistakeReporter, matrix: Matrix, design: Design) -> None:
     path = ("designs", design.name)
-    for key, kind in _KINDS.items():
-        known = matrix.environments if kind == "environment" else matrix.workloads
+    for key, kind in _REFERENCE_KINDS.items():
+        known_names = matrix.environments if kind == "environment" else matrix.workloads
         for index, word in enumerate(getattr(design, key)):
-            if word not in known:
-                wrong((*path, key, index), f"no {kind} {word!r}", suggestion(word, known))
+            if word not in known_names:
+                add_mistake((*path, key, index), f"no {kind} {word!r}", suggestion(word, known_names))
     for index, word in enumerate(design.application):
         if word in design.workloads or word in matrix.environments:
             remedy = "give the workload another name"
-            wrong((*path, "application", index), f"{word!r} already names a row of the table", remedy)
-    _check_reference_values(wrong, matrix, design)
+            add_mistake((*path, "application", index), f"{word!r} already names a row of the table", remedy)
+    _check_reference_values(add_mistake, matrix, design)
     if not design.factors and design.baseline not in matrix.environments:
         remedy = "add `baseline: {}` under environments"
-        wrong((*path, "baseline"), f"no environment {design.baseline!r} to compare with", remedy)
+        add_mistake((*path, "baseline"), f"no environment {design.baseline!r} to compare with", remedy)
     for factor, levels in design.factors.items():
         for index, level in enumerate(levels):
-            _check_level_word(wrong, matrix, (*path, "factors"), factor, level, index)
+            _check_level_word(add_mistake, matrix, (*path, "factors"), factor, level, index)
 
 
-def _check_reference_values(wrong: Wrong, matrix: Matrix, design: Design) -> None:
-    known = {*matrix.environments, *matrix.workloads, *RESERVED}
-    unknown = [name for name in design.reference_values if name not in known]
-    of_cells = cells(design) if unknown else {}
+def _check_reference_values(add_mistake: MistakeReporter, matrix: Matrix, design: Design) -> None:
+    known_names = {*matrix.environments, *matrix.workloads, *RESERVED}
+    unknown = [name for name in design.reference_values if name not in known_names]
+    of_cells = factorial_cells(design) if unknown else {}
     for name in unknown:
         if name not in of_cells:
             path = ("designs", design.name, "reference_values", name)
-            wrong(path, f"no environment or workload {name!r}", suggestion(name, {*known, *of_cells}), key=True)
+            add_mistake(
+                path, f"no environment or workload {name!r}", suggestion(name, {*known_names, *of_cells}), key=True
+            )
 
 
-def _check_levels(wrong: Wrong, matrix: Matrix) -> None:
+def _check_levels(add_mistake: MistakeReporter, matrix: Matrix) -> None:
     for factor in matrix.factors.values():
         for level_name, level in factor.levels.items():
             path = ("factors", factor.name, level_name, "requires")
-            for other, allowed in level.requires.items():
+            for other_factor, allowed in level.requires.items():
                 for index, word in enumerate(allowed):
-                    _check_level_word(wrong, matrix, path, other, word, index)
+                    _check_level_word(add_mistake, matrix, path, other_factor, word, index)
 
 
 def _check_level_word(
-    wrong: Wrong, matrix: Matrix, path: Key, factor: str, level: str, index: int | None = None
+    add_mistake: MistakeReporter, matrix: Matrix, path: Key, factor: str, level: str, index: int | None = None
 ) -> None:
-    inner = (*path, factor)
+    factor_path = (*path, factor)
     if factor not in matrix.factors:
-        wrong(inner, f"no factor {factor!r}", suggestion(factor, matrix.factors), key=True)
+        add_mistake(factor_path, f"no factor {factor!r}", suggestion(factor, matrix.factors), key=True)
     elif level not in matrix.factors[factor].levels:
-        place = inner if index is None else (*inner, index)
-        wrong(
-            place,
+        word_path = factor_path if index is None else (*factor_path, index)
+        add_mistake(
+            word_path,
             f"factor {factor!r} has no level {level!r}",
             suggestion(level, matrix.factors[factor].levels),
         )

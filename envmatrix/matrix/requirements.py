@@ -10,13 +10,13 @@ from pathlib import Path
 
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix import values
-from envmatrix.system.regular_files import LARGEST_TEXT, read_bytes
+from envmatrix.system.regular_files import MAX_TEXT_BYTES, read_bytes
 
-_FILE = re.compile(r"(?:-r|--requirement)[\s=]+(.+)\Z")
-_INDEX = re.compile(r"--extra-index-url[\s=]+(\S+)\Z")
+_FILE_OPTION = re.compile(r"(?:-r|--requirement)[\s=]+(.+)\Z")
+_INDEX_OPTION = re.compile(r"--extra-index-url[\s=]+(\S+)\Z")
 #: Only a lock needs them, and every lock here has its own: versions with the sha256 that the index gives.
 _HASHES = re.compile(r"\s+--hash[\s=]\S+")
-_NOTHING_HERE = re.compile(r"--(require-hashes|prefer-binary|only-binary([\s=].*)?)\Z")
+_IGNORED_OPTIONS = re.compile(r"--(require-hashes|prefer-binary|only-binary([\s=].*)?)\Z")
 _COMMENT = re.compile(r"(^|\s+)#.*")
 _REMEDIES = {
     "-e": "what is installed in place cannot be locked: install it into the interpreter",
@@ -24,27 +24,29 @@ _REMEDIES = {
     "-i": "name a further index with `index:`; pip's own configuration (`pip config list`) says which is the first",
     "-f": "pip's own configuration (`pip config set global.find-links FOLDER`) says where wheels lie",
 }
-_LONG = {"--editable": "-e", "--constraint": "-c", "--index-url": "-i", "--find-links": "-f"}
-_DEEPEST = 10
+_LONG_OPTIONS = {"--editable": "-e", "--constraint": "-c", "--index-url": "-i", "--find-links": "-f"}
+_MAX_DEPTH = 10
 
 
 @dataclass(frozen=True)
-class Read:
+class ExpandedRequirements:
     """What requirements come to: one word each, and the further indexes that their files name."""
 
     words: tuple[str, ...]
     index: tuple[str, ...] = ()
 
 
-def file_named(word: str) -> str | None:
+def referenced_file(requirement: str) -> str | None:
     """Return the file that a word of ``requirements:`` names; None: it is a requirement itself."""
-    named = _FILE.match(word)
-    if named:
-        return named[1].strip()
-    return word if word.endswith(".txt") or re.split(r"[\\/]", word)[-1] == "pyproject.toml" else None
+    file_option = _FILE_OPTION.match(requirement)
+    if file_option:
+        return file_option[1].strip()
+    return (
+        requirement if requirement.endswith(".txt") or re.split(r"[\\/]", requirement)[-1] == "pyproject.toml" else None
+    )
 
 
-def read(words: Sequence[str], folder: Path, where: Where) -> Read:
+def expand_requirements(words: Sequence[str], folder: Path, where: Where) -> ExpandedRequirements:
     """Return ``words`` with each file replaced by what it holds; files are looked for in ``folder``.
 
     Raises InputError, with the place in the file, for what is no requirement there.
@@ -52,68 +54,68 @@ def read(words: Sequence[str], folder: Path, where: Where) -> Read:
     lines: list[str] = []
     index: list[str] = []
     for word in words:
-        name = file_named(word)
-        for kind, text in [("", word)] if name is None else _of_file(folder / name, where, ()):
+        name = referenced_file(word)
+        for kind, text in [("", word)] if name is None else _file_entries(folder / name, where, ()):
             (index if kind else lines).append(text)
-    return Read(tuple(lines), tuple(dict.fromkeys(index)))
+    return ExpandedRequirements(tuple(lines), tuple(dict.fromkeys(index)))
 
 
-def _of_file(file: Path, named_at: Where, chain: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+def _file_entries(file: Path, named_at: Where, chain: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
     """Yield (kind, text) of all that a file asks for: ('', a requirement) or ('index', its address)."""
-    if file in chain or len(chain) > _DEEPEST:
+    if file in chain or len(chain) > _MAX_DEPTH:
         raise InputError(f"{file.name} names itself, or is too deep in others", where=named_at, remedy="take one out")
-    text = _text(file, named_at)
+    text = _read_file(file, named_at)
     if file.name == "pyproject.toml":
-        yield from (("", word) for word in _dependencies(text, file))
+        yield from (("", word) for word in _pyproject_dependencies(text, file))
         return
-    for number, line in _lines(text):
+    for number, line in _logical_lines(text):
         where = Where(file, number)
-        nested, index = _FILE.match(line), _INDEX.match(line)
+        nested, index = _FILE_OPTION.match(line), _INDEX_OPTION.match(line)
         if nested:
-            yield from _of_file(file.parent / nested[1].strip(), where, (*chain, file))
+            yield from _file_entries(file.parent / nested[1].strip(), where, (*chain, file))
         elif index:
             yield "index", index[1]
-        elif not _NOTHING_HERE.match(line):
-            yield "", _checked(_HASHES.sub("", line), where)
+        elif not _IGNORED_OPTIONS.match(line):
+            yield "", _check_requirement(_HASHES.sub("", line), where)
 
 
-def _text(file: Path, named_at: Where) -> str:
+def _read_file(file: Path, named_at: Where) -> str:
     try:
-        return read_bytes(file, LARGEST_TEXT).decode()
+        return read_bytes(file, MAX_TEXT_BYTES).decode()
     except OSError as error:
-        said = f"requirements: {str(file)!r} cannot be read: {error.strerror}"
-        raise InputError(said, where=named_at, remedy="a file is looked for beside the one that names it") from error
+        message = f"requirements: {str(file)!r} cannot be read: {error.strerror}"
+        raise InputError(message, where=named_at, remedy="a file is looked for beside the one that names it") from error
     except UnicodeDecodeError as error:
         raise InputError("not UTF-8 text", where=Where(file), remedy="save it as UTF-8") from error
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield what a requirements file holds, comments left out and continued lines joined, with its line."""
-    start, held = 0, ""
+    start, joined = 0, ""
     for number, line in enumerate([*text.split("\n"), ""], 1):
-        start = start if held else number
-        plain = _COMMENT.sub("", line).strip()
-        held = f"{held} {plain}".strip()
-        if held.endswith("\\"):
-            held = f"{held[:-1].rstrip()} "
+        start = start if joined else number
+        stripped = _COMMENT.sub("", line).strip()
+        joined = f"{joined} {stripped}".strip()
+        if joined.endswith("\\"):
+            joined = f"{joined[:-1].rstrip()} "
             continue
-        if held.strip():
-            yield start, held.strip()
-        held = ""
+        if joined.strip():
+            yield start, joined.strip()
+        joined = ""
 
 
-def _checked(line: str, where: Where) -> str:
+def _check_requirement(line: str, where: Where) -> str:
     if line.startswith("-"):
         option = re.split(r"[\s=]", line)[0]
-        remedy = _REMEDIES.get(_LONG.get(option, option[:2]), "take it out")
+        remedy = _REMEDIES.get(_LONG_OPTIONS.get(option, option[:2]), "take it out")
         raise InputError(f"{option} is an option of pip, and no requirement", where=where, remedy=remedy)
     try:
-        return values.requirement(line)
+        return values.check_requirement(line)
     except ValueError as error:
         raise InputError(str(error), where=where) from None
 
 
-def _dependencies(text: str, file: Path) -> list[str]:
+def _pyproject_dependencies(text: str, file: Path) -> list[str]:
     """Return what ``[project] dependencies`` of a pyproject.toml holds (PEP 621)."""
     try:
         tomllib = import_module("tomllib")
@@ -126,10 +128,10 @@ def _dependencies(text: str, file: Path) -> list[str]:
         project = tomllib.loads(text).get("project", {})
     except ValueError as error:
         raise InputError(f"not TOML: {error}", where=Where(file)) from error
-    found = project.get("dependencies") if isinstance(project, dict) else None
-    if not isinstance(found, list):
+    dependencies = project.get("dependencies") if isinstance(project, dict) else None
+    if not isinstance(dependencies, list):
         raise InputError(
             "it has no `dependencies` in `[project]`", where=Where(file),
             remedy="what Poetry or others keep elsewhere can be exported into a requirements.txt",
         )  # fmt: skip
-    return [_checked(str(word), Where(file)) for word in found]
+    return [_check_requirement(str(word), Where(file)) for word in dependencies]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, JsonValue
 
-from envmatrix.matrix.include import OLD_WORDS, VERSIONS
+from envmatrix.matrix.include import RENAMED_KEYS, VERSIONS
 from envmatrix.matrix.model import Design, Level, Workload
 from envmatrix.matrix.types import SCALAR, WORDS
 from envmatrix.system import bench_options
@@ -23,51 +23,51 @@ _QUOTED: dict[str, Schema] = {
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean"}
 
 
-def _entry(model: type[BaseModel], parts: dict[str, JsonValue], leave_out: tuple[str, ...] = ()) -> Schema:
+def _entry_schema(model: type[BaseModel], parts: dict[str, JsonValue], leave_out: tuple[str, ...] = ()) -> Schema:
     """Return the schema of one entry as it is written; what it refers to is added to ``parts``."""
-    body = model.model_json_schema()
-    inner = body.pop("$defs", {})
-    parts |= {name: _plain(part) for name, part in inner.items()}
+    model_schema = model.model_json_schema()
+    definitions = model_schema.pop("$defs", {})
+    parts |= {name: _without_titles(part) for name, part in definitions.items()}
     properties = {
-        name: _or_nothing(part) if _holds_entries(part) else part
-        for name, part in body["properties"].items()
+        name: _allow_empty(part) if _holds_entries(part) else part
+        for name, part in model_schema["properties"].items()
         if name not in leave_out
     }
-    required = [name for name in body.get("required", []) if name not in leave_out]
-    plain = _plain({**body, "properties": properties, "required": required})
-    return plain if isinstance(plain, dict) else {}
+    required = [name for name in model_schema.get("required", []) if name not in leave_out]
+    schema = _without_titles({**model_schema, "properties": properties, "required": required})
+    return schema if isinstance(schema, dict) else {}
 
 
 def _holds_entries(part: Schema) -> bool:
     """Whether `KEY:` with nothing behind it has no entries, and is no mistake."""
-    inner = part.get("additionalProperties")
-    return "$ref" in part or (isinstance(inner, dict) and "$ref" in inner)
+    values_schema = part.get("additionalProperties")
+    return "$ref" in part or (isinstance(values_schema, dict) and "$ref" in values_schema)
 
 
-def _plain(node: JsonValue) -> JsonValue:
+def _without_titles(node: JsonValue) -> JsonValue:
     """Leave out titles, which only repeat names, and defaults that say nothing; let values be quoted."""
     if isinstance(node, list):
-        return [_plain(item) for item in node]
+        return [_without_titles(item) for item in node]
     if not isinstance(node, dict):
         return node
-    nothing: tuple[JsonValue, ...] = (None, "", [], {})
-    kept = {
-        key: {name: _plain(part) for name, part in value.items()}
+    empty_values: tuple[JsonValue, ...] = (None, "", [], {})
+    cleaned = {
+        key: {name: _without_titles(part) for name, part in value.items()}
         if key == "properties" and isinstance(value, dict)
-        else _plain(value)
+        else _without_titles(value)
         for key, value in node.items()
-        if key != "title" and not (key in ("default", "required") and value in nothing)
+        if key != "title" and not (key in ("default", "required") and value in empty_values)
     }
-    kind = kept.get("type")
-    return _quoted(kind, kept) if isinstance(kind, str) and kind in _QUOTED else kept
+    kind = cleaned.get("type")
+    return _allow_quoted(kind, cleaned) if isinstance(kind, str) and kind in _QUOTED else cleaned
 
 
-def _quoted(kind: str, schema: Schema) -> Schema:
+def _allow_quoted(kind: str, schema: Schema) -> Schema:
     """Return the schema of a number, or of true and false, that may be quoted too."""
     return {**{key: value for key, value in schema.items() if key != "type"}, **_QUOTED[kind]}
 
 
-def _option(option: bench_options.Option) -> Schema:
+def _option_schema(option: bench_options.Option) -> Schema:
     schema: Schema = {"type": SCALAR}
     if option.type == "list-of-int":
         schema = {"anyOf": [{"type": "array", "items": _QUOTED["integer"], "minItems": 1}, {"type": SCALAR}]}
@@ -80,61 +80,64 @@ def _option(option: bench_options.Option) -> Schema:
         schema = {**schema, **{name: bound for name, bound in bounds if bound is not None}}
     if option.default is None:
         return {"anyOf": [schema, _NONE], "description": option.help}
-    return {**schema, "description": option.help, "default": _json(option.default)}
+    return {**schema, "description": option.help, "default": _json_value(option.default)}
 
 
-def _json(value: bench_options.OptionValue) -> JsonValue:
+def _json_value(value: bench_options.OptionValue) -> JsonValue:
     return [*value] if isinstance(value, list) else value
 
 
-def _workload(parts: dict[str, JsonValue]) -> Schema:
-    entry = _entry(Workload, parts, leave_out=("name", "options"))
-    own = entry["properties"]
-    assert isinstance(own, dict)
-    written: Schema = {
+def _workload_schema(parts: dict[str, JsonValue]) -> Schema:
+    entry = _entry_schema(Workload, parts, leave_out=("name", "options"))
+    properties = entry["properties"]
+    assert isinstance(properties, dict)
+    command_schema: Schema = {
         "metric": {"$ref": "#/$defs/MetricSource"},
-        "check": {"anyOf": [{"$ref": "#/$defs/Check"}, own["check"]]},
+        "check": {"anyOf": [{"$ref": "#/$defs/Check"}, properties["check"]]},
         "defaults": {"type": SCALAR, "description": _DEFAULTS},
     }
-    options: Schema = {name: _option(option) for name, option in bench_options.options().items()}
-    return {**entry, "properties": {**own, **written, **options}}
+    options: Schema = {name: _option_schema(option) for name, option in bench_options.options().items()}
+    return {**entry, "properties": {**properties, **command_schema, **options}}
 
 
 _DEFAULTS = "name of an entry of `defaults`, whose keys count where the workload does not write them"
 
 
-def _or_nothing(schema: JsonValue) -> Schema:
+def _allow_empty(schema: JsonValue) -> Schema:
     """Return the schema of what may be left empty."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _named(entry: Schema) -> Schema:
+def _mapping_schema(entry: Schema) -> Schema:
     return {"type": "object", "additionalProperties": entry}
 
 
-def _with_old_words(design: Schema) -> Schema:
+def _with_old_keys(design: Schema) -> Schema:
     """Return the schema of a design that may have the words of version 1."""
-    now = design["properties"]
-    assert isinstance(now, dict)
-    old: Schema = {old: {"allOf": [now[word]], "deprecated": True} for old, word in OLD_WORDS.items()}
-    return {**design, "properties": {**now, **old}}
+    properties = design["properties"]
+    assert isinstance(properties, dict)
+    old_properties: Schema = {
+        old_properties: {"allOf": [properties[word]], "deprecated": True}
+        for old_properties, word in RENAMED_KEYS.items()
+    }
+    return {**design, "properties": {**properties, **old_properties}}
 
 
 def json_schema() -> Schema:
     """Return the schema (draft 2020-12)."""
     parts: dict[str, JsonValue] = {}
-    level = _or_nothing(_entry(Level, parts))
-    parts["SourceBuild"] = _or_nothing(parts["SourceBuild"])
-    design = _entry(Design, parts, leave_out=("name",))
-    parts["Workload"] = _workload(parts)
+    level = _allow_empty(_entry_schema(Level, parts))
+    parts["SourceBuild"] = _allow_empty(parts["SourceBuild"])
+    design = _entry_schema(Design, parts, leave_out=("name",))
+    parts["Workload"] = _workload_schema(parts)
     workload: Schema = {"$ref": "#/$defs/Workload"}
     sections: dict[str, Schema] = {
         "include": {**WORDS, "description": "envmatrix:NAME comes with envmatrix, others lie beside this file"},
-        "factors": _named(_named(level)),
-        "environments": _named(_or_nothing(_named({"type": SCALAR}))),
-        "defaults": _named(_or_nothing({**workload, "not": {"required": ["defaults"]}})),
-        "workloads": _named(_or_nothing(workload)),
-        "designs": _named(_with_old_words(design)),
+        "factors": _mapping_schema(_mapping_schema(level)),
+        "environments": _mapping_schema(_allow_empty(_mapping_schema({"type": SCALAR}))),
+        "defaults": _mapping_schema(_allow_empty({**workload, "not": {"required": ["defaults"]}})),
+        "workloads": _mapping_schema(_allow_empty(workload)),
+        "designs": _mapping_schema(_with_old_keys(design)),
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -144,7 +147,7 @@ def json_schema() -> Schema:
         "additionalProperties": False,
         "properties": {
             "version": {"enum": [*map(int, VERSIONS), *VERSIONS]},
-            **{name: _or_nothing(section) for name, section in sections.items()},
+            **{name: _allow_empty(section) for name, section in sections.items()},
         },
         "$defs": parts,
     }

@@ -7,37 +7,39 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, Bytes, Frozen, Percent, Seconds, one_word
+from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, Bytes, Frozen, Percent, Seconds, word_as_list
 
 _WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
 #: sbatch options that a block's script depends on.
-_OWN = {
+_RESERVED_OPTIONS = {
     "--array", "--chdir", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem", "--nodelist",
     "--nodes", "--no-requeue", "--ntasks", "--open-mode", "--output", "--overcommit", "--parsable", "--requeue",
     "--wait", "--wrap",
 }  # fmt: skip
 
 
-def _slurm_word(value: str) -> str:
+def _check_slurm_word(value: str) -> str:
     if not _WORD.match(value) or value.startswith("-"):
         msg = f"{value!r} holds a character that cannot stand in an #SBATCH line"
         raise ValueError(msg)
     return value
 
 
-def _slurm_option(value: str) -> str:
+def _check_slurm_option(value: str) -> str:
     if not value.startswith("--") or not _WORD.match(value):
         msg = f"{value!r} is no sbatch option of the form --name=value"
         raise ValueError(msg)
-    if value.partition("=")[0] in _OWN:
+    if value.partition("=")[0] in _RESERVED_OPTIONS:
         msg = f"{value.partition('=')[0]} is set by envmatrix itself"
         raise ValueError(msg)
     return value
 
 
-SlurmWord = Annotated[str, AfterValidator(_slurm_word), AS_SCALAR]
-SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(one_word), AS_WORDS]
-SlurmOptions = Annotated[tuple[Annotated[str, AfterValidator(_slurm_option)], ...], BeforeValidator(one_word), AS_WORDS]
+SlurmWord = Annotated[str, AfterValidator(_check_slurm_word), AS_SCALAR]
+SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(word_as_list), AS_WORDS]
+SlurmOptions = Annotated[
+    tuple[Annotated[str, AfterValidator(_check_slurm_option)], ...], BeforeValidator(word_as_list), AS_WORDS
+]
 
 
 class Slurm(Frozen):

@@ -48,7 +48,7 @@ _OWN_ENVIRONMENTS = """
 
 
 @dataclass(frozen=True)
-class Starter:
+class MatrixTemplate:
     """What the matrix of one program is made from.
 
     ``torch``: whether it runs PyTorch over GNU's OpenMP runtime, as pip installs it. ``metric`` and ``why`` say what is
@@ -71,11 +71,13 @@ class Starter:
 
     def text(self) -> str:
         """Return the text of the matrix, with comments for whoever edits it."""
-        about = FOR_TORCH if self.torch else FOR_ANY
+        descriptions = FOR_TORCH if self.torch else FOR_ANY
         include = "recipes" if self.torch else "malloc"
         holds = "allocators, OpenMP runtimes, threads, and what others recommend" if self.torch else "allocators"
-        chosen = [f"      - {name:30}# {about[name]}" for name in self.environments]
-        others = [f"      # - {name:28}# {about[name]}" for name in about if name not in self.environments]
+        chosen_lines = [f"      - {name:30}# {descriptions[name]}" for name in self.environments]
+        other_lines = [
+            f"      # - {name:28}# {descriptions[name]}" for name in descriptions if name not in self.environments
+        ]
         names = [workload.name for workload in self.workloads]
         return "\n".join([
             "# What does each environment gain for your program? `envmatrix check` tells what is wrong with this file,",
@@ -100,9 +102,9 @@ class Starter:
             "designs:",
             "  default:",
             "    environments:",
-            *chosen,
-            *others,
-            f"    workloads: {_quoted(names)}",
+            *chosen_lines,
+            *other_lines,
+            f"    workloads: {_json_quoted(names)}",
             "    target: 3%                                # stop when every interval is this narrow,",
             f"    budget: {as_budget(self.budget_s):34}# or after this time",
             *(["    claims_first: true                        # but not before a claim can be made"]
@@ -114,33 +116,33 @@ class Starter:
         ])  # fmt: skip
 
     def _python(self) -> list[str]:
-        interpreter = _quoted(self.interpreter)
+        interpreter = _json_quoted(self.interpreter)
         if not self.requirements:
             return [f"    mine: {{interpreter: {interpreter}}}  # the Python that it runs with, as it is"]
-        words = [f"-r {file}" for file in self.requirements]
+        requirement_options = [f"-r {file}" for file in self.requirements]
         return [
             "    mine:",
             f"      interpreter: {interpreter}  # the Python that it runs with",
-            f"      requirements: {_quoted(words)}  # what it lacks, in a venv on top of it",
+            f"      requirements: {_json_quoted(requirement_options)}  # what it lacks, in a venv on top of it",
         ]
 
     def _workload(self, workload: Workload) -> list[str]:
-        body = workload.model_dump(exclude_defaults=True, exclude={"name", "command", "metric", "files"})
+        document = workload.model_dump(exclude_defaults=True, exclude={"name", "command", "metric", "files"})
         better = {"better": "lower" if self.metric.wall else self.metric.better}
         metric = self.metric.model_dump(exclude_defaults=True) | better
         return [
             f"  {workload.name}:",
-            f"    command: {_quoted(workload.command)}",
-            *([f"    files: {_quoted(workload.files)}"] if workload.files else []),
-            f"    metric: {_quoted(metric)}  # {self.why}",
+            f"    command: {_json_quoted(workload.command)}",
+            *([f"    files: {_json_quoted(workload.files)}"] if workload.files else []),
+            f"    metric: {_json_quoted(metric)}  # {self.why}",
             "    # metric: {regex: 'throughput: ([0-9.]+)', better: higher}   # the last match in its output, or",
             "    # metric: {json_file: \"out.json:speed\", better: higher}      # a number in a JSON file of its own",
             "    # What shows that it did the same work everywhere? Without it: \"equal work not checked\"",
             "    # check: {regex: 'final loss: ([0-9.]+)', tolerance: 5%}",
-            *(f"    {key}: {_quoted(value)}" for key, value in body.items()),
+            *(f"    {key}: {_json_quoted(value)}" for key, value in document.items()),
         ]  # fmt: skip
 
 
-def _quoted(value: object) -> str:
+def _json_quoted(value: object) -> str:
     """Write a value as JSON, whose strings, lists and mappings are YAML too, whatever they hold."""
     return json.dumps(value)

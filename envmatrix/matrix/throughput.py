@@ -7,33 +7,41 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from envmatrix.matrix.patterns import Text, pattern_of
-from envmatrix.matrix.printed import A_TIME, A_TIME_OF, BYTES, STEPS, Reading, is_eval, readings
+from envmatrix.matrix.patterns import OutputText, shortest_pattern
+from envmatrix.matrix.printed import (
+    STEP_TIME,
+    UNSPECIFIED_TIME,
+    BYTES,
+    STEPS,
+    Reading,
+    is_evaluation_label,
+    speed_readings,
+)
 from envmatrix.system.bench_options import quantities
 
 #: Two numbers this close are one, printed twice.
-_SAME = 0.01
+_SAME_TOLERANCE = 0.01
 #: Of more lines these many at both ends are read.
-_ENDS = (500, 1500)
+_HEAD_AND_TAIL_LINES = (500, 1500)
 #: A number of more bars than these is one of whatever is counted, such as requests.
-_MOST_BARS = 3
+_MAX_BARS = 3
 #: So much later than the wall time may a program's own clock say that it took.
 _CLOCK_S, _CLOCK = 0.1, 1.1
 _BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
 #: Numbers that are set rather than counted; of so many values at most, one run is a sweep.
-_SET = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
-_MOST_SET = 20
+_SETTING_LABEL = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
+_MAX_SETTINGS = 20
 #: What Keras prints before the bar of an epoch.
 _EPOCH = re.compile(r"Epoch \d+/\d+")
 #: Speeds that differ by more than this are of two things, if other signs are there.
-_ANOTHER = 1.5
+_DIFFERENT_RATIO = 1.5
 _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
 
-_COUNTED = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
+_COUNTER_LINE = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
 #: What stands where the middle of a long output was left out (bench/command.py).
 _CUT = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.\]\n")
 #: Fewer lines that count are no steps: a program prints as many epochs.
-_FEWEST_STEPS = 20
+_MIN_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -53,203 +61,239 @@ class Throughput:
     note: str = ""
 
 
-def candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
+def throughput_candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
     """Return the one number of an output that says how fast the program was; several if it prints several that differ.
 
     Each is read back by its pattern from the same output; one without a pattern cannot be told from others. ``wall_s``
     is how long the program took.
     """
     lines = quantities().plain(output).split("\n")
-    if len(lines) > sum(_ENDS):
-        lines = [*lines[: _ENDS[0]], *lines[-_ENDS[1] :]]
-    text = Text("\n".join(lines))
+    if len(lines) > sum(_HEAD_AND_TAIL_LINES):
+        lines = [*lines[: _HEAD_AND_TAIL_LINES[0]], *lines[-_HEAD_AND_TAIL_LINES[1] :]]
+    text = OutputText("\n".join(lines))
     epoch = max((number for number, line in enumerate(lines) if _EPOCH.fullmatch(line)), default=-1)
-    kinds = [part for found in _kinds(lines) for part in _parts(found, epoch)]
-    unclear = {one.unit or one.key for found in kinds for one in found if one.field.unclear}
+    kinds = [kind for group in _group_by_kind(lines) for kind in _split_kind(group, epoch)]
+    unclear = {reading.unit or reading.key for group in kinds for reading in group if reading.field.unclear}
     usable = [
-        found for found in kinds if not unclear & {found[-1].unit, found[-1].key} and _is_plausible(found, wall_s)
+        group for group in kinds if not unclear & {group[-1].unit, group[-1].key} and _is_plausible(group, wall_s)
     ]
-    return [one for found in _best(usable) for one in _as_throughput(text, found)]
+    return [reading for group in _best_kinds(usable) for reading in _throughputs(text, group)]
 
 
-def _kinds(lines: Sequence[str]) -> Iterator[list[Reading]]:
+def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
     """Yield the numbers of each kind; those of two bars of another length are two kinds, those of many are one."""
-    kinds: dict[tuple[str, ...], dict[str, list[Reading]]] = {}
-    for reading in readings(lines):
-        kinds.setdefault(reading.key, {}).setdefault(reading.total, []).append(reading)
-    for by_total in kinds.values():
-        if len(by_total) > _MOST_BARS:
+    readings_by_kind: dict[tuple[str, ...], dict[str, list[Reading]]] = {}
+    for reading in speed_readings(lines):
+        readings_by_kind.setdefault(reading.key, {}).setdefault(reading.total, []).append(reading)
+    for by_total in readings_by_kind.values():
+        if len(by_total) > _MAX_BARS:
             yield sorted(itertools.chain(*by_total.values()), key=lambda one: (one.number, one.field.start))
         else:
             yield from by_total.values()
 
 
-def _parts(found: list[Reading], epoch: int) -> list[list[Reading]]:
+def _split_kind(group: list[Reading], epoch: int) -> list[list[Reading]]:
     """Return the kinds that numbers of lines alike are of: each value of a sweep is one, and so are bars of training.
 
     ``epoch`` is the line after which the last epoch begins.
     """
-    swept = _swept(found)
+    swept = _split_sweep(group)
     if swept:
         return swept
-    bars = [one for one in found if one.total and f" {one.total}/{one.total} " in f" {one.line} "]
-    labels = [_labels(one) for one in bars]
-    extra = min((one for one in frozenset().union(*labels) - labels[-1] if is_eval(one)), default="") if bars else ""
-    if extra:
-        training = [replace(one, extra=extra) for one, those in zip(bars, labels, strict=True) if extra in those]
+    bars = [
+        reading for reading in group if reading.total and f" {reading.total}/{reading.total} " in f" {reading.line} "
+    ]
+    labels = [_later_labels(reading) for reading in bars]
+    evaluation_label = (
+        min(
+            (reading for reading in frozenset().union(*labels) - labels[-1] if is_evaluation_label(reading)), default=""
+        )
+        if bars
+        else ""
+    )
+    if evaluation_label:
+        training = [
+            replace(reading, extra=evaluation_label)
+            for reading, bar_labels in zip(bars, labels, strict=True)
+            if evaluation_label in bar_labels
+        ]
         return [
             training,
-            [replace(one, phase="eval") for one, those in zip(bars, labels, strict=True) if extra not in those],
+            [
+                replace(reading, phase="eval")
+                for reading, bar_labels in zip(bars, labels, strict=True)
+                if evaluation_label not in bar_labels
+            ],
         ]
-    last = [one for one in bars if one.number > epoch >= 0]
-    values = [one.field.value for one in last]
-    return [last[:1], last[-1:]] if last and max(values) > _ANOTHER * min(values) else [found]
+    last_epoch_bars = [reading for reading in bars if reading.number > epoch >= 0]
+    values = [reading.field.value for reading in last_epoch_bars]
+    return (
+        [last_epoch_bars[:1], last_epoch_bars[-1:]]
+        if last_epoch_bars and max(values) > _DIFFERENT_RATIO * min(values)
+        else [group]
+    )
 
 
-def _swept(found: Sequence[Reading]) -> list[list[Reading]]:
+def _split_sweep(group: Sequence[Reading]) -> list[list[Reading]]:
     """Return the numbers by the first one of their line if it is set (batch size 1, 2) or at least doubles (1, 8, 64).
 
     It is neither for a step: 1, 10, 20.
     """
-    first = quantities().fields(found[-1].line)[0]
-    if first.start >= found[-1].field.start or not first.value.is_integer() or (first.unit and first.unit.text == "%"):
+    first_field = quantities().fields(group[-1].line)[0]
+    if (
+        first_field.start >= group[-1].field.start
+        or not first_field.value.is_integer()
+        or (first_field.unit and first_field.unit.text == "%")
+    ):
         return []
     by_count: dict[float, list[Reading]] = {}
-    for one in found:
-        by_count.setdefault(quantities().fields(one.line)[0].value, []).append(one)
-    counts, values = list(by_count), [one.field.value for one in found]
-    strides = [after - before for before, after in itertools.pairwise(counts)]
-    doubles = all(0 < 2 * before <= after for one in (counts, strides) for before, after in itertools.pairwise(one))
-    swept = len(counts) > 2 and doubles and max(values) > _ANOTHER * min(values)
-    named = _SET.search(quantities().words(first.label)) and 1 < len(counts) <= _MOST_SET
-    return list(by_count.values()) if swept or named else []
+    for reading in group:
+        by_count.setdefault(quantities().fields(reading.line)[0].value, []).append(reading)
+    counts, values = list(by_count), [reading.field.value for reading in group]
+    strides = [larger - smaller for smaller, larger in itertools.pairwise(counts)]
+    doubles = all(
+        0 < 2 * smaller <= larger for reading in (counts, strides) for smaller, larger in itertools.pairwise(reading)
+    )
+    swept = len(counts) > 2 and doubles and max(values) > _DIFFERENT_RATIO * min(values)
+    is_setting = _SETTING_LABEL.search(quantities().words(first_field.label)) and 1 < len(counts) <= _MAX_SETTINGS
+    return list(by_count.values()) if swept or is_setting else []
 
 
-def _labels(one: Reading) -> frozenset[str]:
-    return frozenset(field.label for field in quantities().fields(one.line) if field.start > one.field.start)
+def _later_labels(reading: Reading) -> frozenset[str]:
+    return frozenset(field.label for field in quantities().fields(reading.line) if field.start > reading.field.start)
 
 
-def cut(output: str) -> bool:
+def is_truncated(output: str) -> bool:
     """Say whether the middle of an output was left out, as it was long."""
     return _CUT.search(output) is not None
 
 
-def _is_plausible(found: Sequence[Reading], wall_s: float | None) -> bool:
+def _is_plausible(group: Sequence[Reading], wall_s: float | None) -> bool:
     """Say whether numbers of one kind can be speeds of a program that took so long: no clock, no longer time."""
-    last = found[-1]
-    if not last.field.value > 0:
+    last_reading = group[-1]
+    if not last_reading.field.value > 0:
         return False
-    if last.order < A_TIME:
-        bar = _BAR.search(last.line)
-        seconds = _seconds(bar["clock"]) if bar and last.order == STEPS else 0
-        return not bar or seconds < 5 or 0.5 < last.field.value * seconds / max(1, int(bar["done"])) < 2
-    scale = last.field.unit.scale if last.field.unit else (getattr(quantities().unit_of(last.unit), "scale", 1.0))
-    if last.field.value * scale > (1e5 if wall_s is None else _CLOCK * wall_s + _CLOCK_S):
+    if last_reading.order < STEP_TIME:
+        bar = _BAR.search(last_reading.line)
+        seconds = _clock_seconds(bar["clock"]) if bar and last_reading.order == STEPS else 0
+        return not bar or seconds < 5 or 0.5 < last_reading.field.value * seconds / max(1, int(bar["done"])) < 2
+    scale = (
+        last_reading.field.unit.scale
+        if last_reading.field.unit
+        else (getattr(quantities().unit_of(last_reading.unit), "scale", 1.0))
+    )
+    if last_reading.field.value * scale > (1e5 if wall_s is None else _CLOCK * wall_s + _CLOCK_S):
         return False
-    values = [one.field.value for one in found]
-    rises = len(values) > 2 and all(after > before for before, after in itertools.pairwise(values))
-    return not (last.order == A_TIME_OF and rises and values[-1] > 2 * values[0])
+    values = [reading.field.value for reading in group]
+    rises = len(values) > 2 and all(later > earlier for earlier, later in itertools.pairwise(values))
+    return not (last_reading.order == UNSPECIFIED_TIME and rises and values[-1] > 2 * values[0])
 
 
-def _seconds(clock: str) -> int:
+def _clock_seconds(clock: str) -> int:
     total = 0
     for part in clock.split(":"):
         total = 60 * total + int(part or 0)
     return total
 
 
-def _best(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
+def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
     """Return the kind of number that says most of the program's work; several if none of them does."""
-    left = [found for found in kinds if found[-1].phase != "aside"]
-    others = [found for found in left if found[-1].phase != "eval"]
-    checked = [found[-1].field.value for found in left if found[-1].phase == "eval" and found[-1].order == STEPS]
-    if any(not _is_bar_of(found[-1], checked) and found[-1].order != BYTES for found in others):
-        left = others
-    first = min((found[-1].order for found in left), default=0)
-    steps = [found for found in left if found[-1].order == STEPS]
-    left = [found for found in left if found[-1].order == first]
-    left = _unless_all(left, lambda one: not one.second)
-    left = _unless_all(left, lambda one: not one.by_device)
-    of_all = [found[-1] for found in left if found[-1].summary]
-    left = [found for found in left if found[-1].summary or not any(map(found[-1].is_of, of_all))]
-    if first < STEPS and not _agree(left, steps):
-        left += steps
-    values = [found[-1].field.value for found in left]
-    return left[-1:] if values and max(values) <= (1 + _SAME) * min(values) else left
+    candidate_kinds = [group for group in kinds if group[-1].phase != "aside"]
+    not_evaluation = [group for group in candidate_kinds if group[-1].phase != "eval"]
+    checked = [
+        group[-1].field.value for group in candidate_kinds if group[-1].phase == "eval" and group[-1].order == STEPS
+    ]
+    if any(not _is_bar_of_steps(group[-1], checked) and group[-1].order != BYTES for group in not_evaluation):
+        candidate_kinds = not_evaluation
+    lowest_order = min((group[-1].order for group in candidate_kinds), default=0)
+    steps = [group for group in candidate_kinds if group[-1].order == STEPS]
+    candidate_kinds = [group for group in candidate_kinds if group[-1].order == lowest_order]
+    candidate_kinds = _filter_unless_empty(candidate_kinds, lambda one: not one.second)
+    candidate_kinds = _filter_unless_empty(candidate_kinds, lambda one: not one.by_device)
+    of_all = [group[-1] for group in candidate_kinds if group[-1].summary]
+    candidate_kinds = [
+        group for group in candidate_kinds if group[-1].summary or not any(map(group[-1].matches_summary, of_all))
+    ]
+    if lowest_order < STEPS and not _rates_agree(candidate_kinds, steps):
+        candidate_kinds += steps
+    values = [group[-1].field.value for group in candidate_kinds]
+    return candidate_kinds[-1:] if values and max(values) <= (1 + _SAME_TOLERANCE) * min(values) else candidate_kinds
 
 
-def _is_bar_of(one: Reading, steps: Sequence[float]) -> bool:
+def _is_bar_of_steps(bar: Reading, steps: Sequence[float]) -> bool:
     """Say whether a bar without words has one of these speeds, hardly another: it is theirs."""
-    return bool(one.total) and not one.phase and any(0.9 < one.field.value / value < 1.1 for value in steps)
+    return bool(bar.total) and not bar.phase and any(0.9 < bar.field.value / value < 1.1 for value in steps)
 
 
-def _unless_all(kinds: list[Sequence[Reading]], wanted: object) -> list[Sequence[Reading]]:
+def _filter_unless_empty(kinds: list[Sequence[Reading]], is_wanted: object) -> list[Sequence[Reading]]:
     """Return the kinds that are wanted, all if none is."""
-    assert callable(wanted)
-    return [found for found in kinds if wanted(found[-1])] or kinds
+    assert callable(is_wanted)
+    return [group for group in kinds if is_wanted(group[-1])] or kinds
 
 
-def _agree(samples: Sequence[Sequence[Reading]], steps: Sequence[Sequence[Reading]]) -> bool:
+def _rates_agree(samples: Sequence[Sequence[Reading]], steps: Sequence[Sequence[Reading]]) -> bool:
     """Say whether a step can have that many samples: one at least."""
-    most = max((found[-1].field.value for found in steps), default=0.0)
-    return all(found[-1].field.value >= (1 - _SAME) * most for found in samples)
+    largest_step_rate = max((group[-1].field.value for group in steps), default=0.0)
+    return all(group[-1].field.value >= (1 - _SAME_TOLERANCE) * largest_step_rate for group in samples)
 
 
-def _as_throughput(text: Text, found: Sequence[Reading]) -> Iterator[Throughput]:
+def _throughputs(text: OutputText, group: Sequence[Reading]) -> Iterator[Throughput]:
     """Return numbers of one kind with the pattern that reads them back, for each process that prints them."""
     ranks: dict[str, list[Reading]] = {}
-    for one in found:
-        ranks.setdefault(one.rank, []).append(one)
-    values = [of[-1].field.value for of in ranks.values()]
-    alike = max(values) <= (1 + _SAME) * min(values)
-    if len(ranks) == 1 or alike:
+    for reading in group:
+        ranks.setdefault(reading.rank, []).append(reading)
+    values = [rank_readings[-1].field.value for rank_readings in ranks.values()]
+    is_same_on_ranks = max(values) <= (1 + _SAME_TOLERANCE) * min(values)
+    if len(ranks) == 1 or is_same_on_ranks:
         note = f"the same of {len(ranks)} processes" if len(ranks) > 1 else ""
-        yield from _read_back(text, found, "", note)
+        yield from _verified_throughput(text, group, "", note)
         return
-    for rank, of in ranks.items():
-        yield from _read_back(text, of, rank, f"of process {rank}" if rank else "")
+    for rank, rank_readings in ranks.items():
+        yield from _verified_throughput(text, rank_readings, rank, f"of process {rank}" if rank else "")
 
 
-def _read_back(text: Text, found: Sequence[Reading], rank: str, note: str) -> Iterator[Throughput]:
-    last = found[-1]
-    unit = last.field.unit.text if last.field.unit else ""
-    label = last.field.label.replace("\0", "N")
+def _verified_throughput(text: OutputText, group: Sequence[Reading], rank: str, note: str) -> Iterator[Throughput]:
+    last_reading = group[-1]
+    unit = last_reading.field.unit.text if last_reading.field.unit else ""
+    label = last_reading.field.label.replace("\0", "N")
     if not label or (unit and not quantities().of_label(quantities().words(label))):
         label = f"{label} {unit}".strip()
-    span = (last.field.start, last.field.unit_end)
-    regex = pattern_of(text, found, rank)
-    yield Throughput(regex, label, last.field.value, last.unit, last.better, last.line, span, note)
+    span = (last_reading.field.start, last_reading.field.unit_end)
+    regex = shortest_pattern(text, group, rank)
+    yield Throughput(
+        regex, label, last_reading.field.value, last_reading.unit, last_reading.better, last_reading.line, span, note
+    )
 
 
-def counts_steps(output: str) -> str:
+def step_line_pattern(output: str) -> str:
     """Return the pattern of the one kind of line that counts up evenly, as steps do; '' if there is none or several.
 
     Of an output whose middle was left out both ends count up evenly.
     """
-    counted: dict[str, list[list[int]]] = {}
+    runs_by_words: dict[str, list[list[int]]] = {}
     parts = _CUT.split(quantities().without_colours(output))
     for number, part in enumerate(parts):
-        whole = part if len(parts) == 1 else part.partition("\n")[2] if number else part.rpartition("\n")[0]
-        for words, numbers in _counted(whole).items():
-            counted.setdefault(words, []).append(numbers)
-    found = [
-        words for words, runs in counted.items() if max(map(len, runs)) >= _FEWEST_STEPS and _is_even(*runs)
+        complete_lines = part if len(parts) == 1 else part.partition("\n")[2] if number else part.rpartition("\n")[0]
+        for words, numbers in _counter_values(complete_lines).items():
+            runs_by_words.setdefault(words, []).append(numbers)
+    patterns = [
+        words for words, runs in runs_by_words.items() if max(map(len, runs)) >= _MIN_STEPS and _is_even(*runs)
     ]  # fmt: skip
-    return f"^{re.escape(found[0])}[0-9]+".replace("\\ ", " ") if len(found) == 1 else ""
+    return f"^{re.escape(patterns[0])}[0-9]+".replace("\\ ", " ") if len(patterns) == 1 else ""
 
 
-def _counted(part: str) -> dict[str, list[int]]:
-    counted: dict[str, list[int]] = {}
-    for line in _COUNTED.finditer(part):
-        counted.setdefault(line["words"], []).append(int(line["number"]))
-    return counted
+def _counter_values(chunk: str) -> dict[str, list[int]]:
+    counts_by_words: dict[str, list[int]] = {}
+    for line in _COUNTER_LINE.finditer(chunk):
+        counts_by_words.setdefault(line["words"], []).append(int(line["number"]))
+    return counts_by_words
 
 
 def _is_even(*runs: Sequence[int]) -> bool:
-    strides = {after - before for numbers in runs for before, after in itertools.pairwise(numbers)}
+    strides = {later - earlier for numbers in runs for earlier, later in itertools.pairwise(numbers)}
     return len(strides) == 1 and min(strides) > 0
 
 
-def is_of_pytest_benchmark(output: str) -> bool:
+def has_pytest_benchmark_table(output: str) -> bool:
     """Say whether an output holds pytest-benchmark's table: it repeats what it measures until a time is spent."""
     return _PYTEST_BENCHMARK.search(quantities().without_colours(output)) is not None

@@ -15,12 +15,12 @@ OF_KEY = "of_key"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def one_word(value: object) -> object:
+def word_as_list(value: object) -> object:
     """Accept one word where a list of words is meant."""
     return (value,) if isinstance(value, str) else value
 
 
-def no_control(value: str) -> str:
+def check_printable(value: str) -> str:
     """Refuse what would end a line, or steer a terminal."""
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         msg = "newlines and other control characters cannot be passed alike by every engine"
@@ -28,12 +28,12 @@ def no_control(value: str) -> str:
     return value
 
 
-def about(key: str, said: str) -> PydanticCustomError:
+def about(key: str, message: str) -> PydanticCustomError:
     """Return the error of a whole entry that one of its keys is wrong with, so that it is told at that key."""
-    return PydanticCustomError(OF_KEY, "{said}", {"key": key, "said": said})
+    return PydanticCustomError(OF_KEY, "{said}", {"key": key, "said": message})
 
 
-def key_of(problem: ErrorDetails) -> tuple[str, ...]:
+def error_key(problem: ErrorDetails) -> tuple[str, ...]:
     """Return the key that ``about`` named, as the end of a path; nothing for any other error."""
     return (str(problem["ctx"]["key"]),) if problem["type"] == OF_KEY else ()
 
@@ -56,16 +56,18 @@ def as_quantity(pattern: str, **bounds: JsonValue) -> WithJsonSchema:
     return WithJsonSchema({"type": ["string", "number"], "pattern": pattern, **bounds})
 
 
-_FRACTION = r"^\s*(0*[0-9]{0,2}(\.[0-9]*)?\s*%|0*(\.[0-9]*)?|[0-9.]+[eE]-[0-9]+)\s*$"
-_TIMES = r"^(\s*[0-9]+(\.[0-9]+)?\s*(ms|s|min|m|h)?)+\s*$"
-_SIZE = r"^\s*[0-9]+(\.[0-9]+)?\s*([KMGTkmgt][Ii]?[Bb]?|[Bb])?\s*$"
-Text = Annotated[str, AfterValidator(no_control), AS_SCALAR]
+_FRACTION_PATTERN = r"^\s*(0*[0-9]{0,2}(\.[0-9]*)?\s*%|0*(\.[0-9]*)?|[0-9.]+[eE]-[0-9]+)\s*$"
+_DURATION_PATTERN = r"^(\s*[0-9]+(\.[0-9]+)?\s*(ms|s|min|m|h)?)+\s*$"
+_SIZE_PATTERN = r"^\s*[0-9]+(\.[0-9]+)?\s*([KMGTkmgt][Ii]?[Bb]?|[Bb])?\s*$"
+Text = Annotated[str, AfterValidator(check_printable), AS_SCALAR]
 Percent = Annotated[
-    float, BeforeValidator(parse_percent), as_quantity(_FRACTION, exclusiveMinimum=0, exclusiveMaximum=1)
+    float, BeforeValidator(parse_percent), as_quantity(_FRACTION_PATTERN, exclusiveMinimum=0, exclusiveMaximum=1)
 ]
-Tolerance = Annotated[float, BeforeValidator(parse_tolerance), as_quantity(_FRACTION, minimum=0, exclusiveMaximum=1)]
-Seconds = Annotated[float, BeforeValidator(parse_duration), as_quantity(_TIMES, exclusiveMinimum=0)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), as_quantity(_SIZE, minimum=1)]
+Tolerance = Annotated[
+    float, BeforeValidator(parse_tolerance), as_quantity(_FRACTION_PATTERN, minimum=0, exclusiveMaximum=1)
+]
+Seconds = Annotated[float, BeforeValidator(parse_duration), as_quantity(_DURATION_PATTERN, exclusiveMinimum=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), as_quantity(_SIZE_PATTERN, minimum=1)]
 
 
 class Frozen(BaseModel):

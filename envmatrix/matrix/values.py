@@ -17,48 +17,50 @@ _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*\Z")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
-def cpu_list(value: str) -> str:
+def check_cpu_list(value: str) -> str:
     """Check a list of CPUs or NUMA nodes; a template stands for any list."""
-    unknown = templates.unknown(value)
+    unknown = templates.unknown_template(value)
     if unknown:
-        msg = f"there is no template {{{unknown}}}; known: {', '.join(templates.KNOWN)}"
+        msg = f"there is no template {{{unknown}}}; known: {', '.join(templates.TEMPLATE_NAMES)}"
         raise ValueError(msg)
-    parse_cpus(templates.fill(value, templates.SAMPLES))
+    parse_cpus(templates.fill_templates(value, templates.SAMPLE_VALUES))
     return value
 
 
-def cpus_of_machine(value: str) -> str:
+def check_machine_cpus(value: str) -> str:
     """Check a list of CPUs in which no template is filled."""
     parse_cpus(value)
     return value
 
 
-def cpu_quota(value: object) -> float:
+def read_cpu_quota(value: object) -> float:
     """Read CPU time per time, in CPUs; the kernel takes no less than a hundredth (1 ms of 100)."""
     try:
-        found = float(str(value))
+        cpus = float(str(value))
     except ValueError:
-        found = math.nan
-    if not 0.01 <= found <= 10_000:
+        cpus = math.nan
+    if not 0.01 <= cpus <= 10_000:
         msg = f"{value!r} is no number of CPUs from 0.01 on, such as 1 or 1.5"
         raise ValueError(msg)
-    return found
+    return cpus
 
 
-def suite(value: str) -> str:
+def check_suite(value: str) -> str:
     """Check the name of a Debian suite."""
-    return _like(_SUITE, value, "a Debian suite, such as bookworm, trixie or sid")
+    return _check_match(_SUITE, value, "a Debian suite, such as bookworm, trixie or sid")
 
 
-def base(value: str) -> str:
+def check_base_image(value: str) -> str:
     """Check the reference of an image."""
-    return _like(_BASE, value, "an image, such as debian:bookworm-slim@sha256:...")
+    return _check_match(_BASE, value, "an image, such as debian:bookworm-slim@sha256:...")
 
 
-def ready_image(value: str) -> str:
+def check_ready_image(value: str) -> str:
     """Check an image that is used as it is: a reference as Docker writes it, or the path of a file."""
     return (
-        value if is_image_file(value) else _like(_BASE, value, "an image, such as org/name:tag, or a .tar or .sif file")
+        value
+        if is_image_file(value)
+        else _check_match(_BASE, value, "an image, such as org/name:tag, or a .tar or .sif file")
     )
 
 
@@ -67,12 +69,12 @@ def is_image_file(value: str) -> bool:
     return value.endswith((".sif", ".tar", ".tar.gz", ".tgz")) or value.startswith(("/", "./", "../", "~"))
 
 
-def python(value: str) -> str:
+def check_python_version(value: str) -> str:
     """Check a version of Python."""
-    return _like(_PYTHON, value, "a version of Python, such as 3.11 or 3.13t")
+    return _check_match(_PYTHON, value, "a version of Python, such as 3.11 or 3.13t")
 
 
-def requirement(value: str) -> str:
+def check_requirement(value: str) -> str:
     """Check what pip is asked for: a requirement, or the path of a wheel; never an option of pip's own."""
     if not value.startswith("-") and ("/" in value or value.endswith(".whl")) and " @ " not in value:
         return value
@@ -87,19 +89,19 @@ def requirement(value: str) -> str:
     return value
 
 
-def packages(value: str) -> str:
+def check_debian_packages(value: str) -> str:
     """Check names of Debian packages, alternatives separated by '|'."""
     for name in value.split("|"):
-        _like(_PACKAGE, name.strip(), "a Debian package, such as libjemalloc2")
+        _check_match(_PACKAGE, name.strip(), "a Debian package, such as libjemalloc2")
     return value
 
 
-def module(value: str) -> str:
+def check_module(value: str) -> str:
     """Check the name of an environment module."""
-    return _like(_MODULE, value, "the name of a module, such as PyTorch/2.9.1")
+    return _check_match(_MODULE, value, "the name of a module, such as PyTorch/2.9.1")
 
 
-def argument(value: str) -> str:
+def check_argument(value: str) -> str:
     """Check what becomes an argument of a program: not empty, and no option of it."""
     if not value.strip() or value.startswith("-"):
         msg = f"{value!r} is none: it must not be empty, nor begin with '-'"
@@ -107,8 +109,8 @@ def argument(value: str) -> str:
     return value
 
 
-def _like(pattern: re.Pattern[str], value: str, what: str) -> str:
+def _check_match(pattern: re.Pattern[str], value: str, description: str) -> str:
     if not pattern.match(value):
-        msg = f"{value!r} is not {what}"
+        msg = f"{value!r} is not {description}"
         raise ValueError(msg)
     return value

@@ -14,13 +14,13 @@ from typing import TypeAlias
 import yaml
 
 from envmatrix.errors import InputError, Where, where_in
-from envmatrix.system.regular_files import LARGEST_TEXT, read_bytes, where_of
+from envmatrix.system.regular_files import MAX_TEXT_BYTES, read_bytes, decode_error_position
 
 Key = tuple[str | int, ...]
 #: What YAML can hold here: a text, nothing, a list or a mapping of these.
 Data: TypeAlias = str | list["Data"] | dict[str, "Data"] | None
-_MOST_NODES = 200_000
-_SPELLED = "look at that line and the one before it: a bracket, a quote, a colon or the indentation is wrong"
+_MAX_NODES = 200_000
+_SYNTAX_REMEDY = "look at that line and the one before it: a bracket, a quote, a colon or the indentation is wrong"
 _NULL = "tag:yaml.org,2002:null"
 
 
@@ -39,9 +39,9 @@ class Source:
         if key and path in self.keys:
             return self.keys[path]
         for end in range(len(path), -1, -1):
-            found = self.values.get(path[:end]) or self.keys.get(path[:end])
-            if found:
-                return found
+            position = self.values.get(path[:end]) or self.keys.get(path[:end])
+            if position:
+                return position
         return Where(self.file)
 
     def mapping(self, path: Key) -> dict[str, Data]:
@@ -49,10 +49,10 @@ class Source:
         data = self.data
         for part in path:
             data = data.get(str(part)) if isinstance(data, dict) else None
-        return mapping_of(data, path, self)
+        return as_mapping(data, path, self)
 
 
-def mapping_of(data: Data, path: Key, source: Source) -> dict[str, Data]:
+def as_mapping(data: Data, path: Key, source: Source) -> dict[str, Data]:
     """Return ``data`` as a mapping, empty for nothing. Raises InputError, with the place of ``path``, for all else."""
     if data is None or isinstance(data, dict):
         return data or {}
@@ -60,14 +60,14 @@ def mapping_of(data: Data, path: Key, source: Source) -> dict[str, Data]:
     raise InputError(f"{dotted} must hold `name: ...` lines, not {data!r}", where=source.where(path))
 
 
-def _place(file: Path, mark: yaml.Mark | None) -> Where:
+def _position(file: Path, mark: yaml.Mark | None) -> Where:
     return Where(file, mark.line + 1, mark.column + 1) if mark else Where(file)
 
 
 def read_text(file: Path) -> str:
     """Read the file as UTF-8; an InputError says why it cannot be read."""
     try:
-        return read_bytes(file, LARGEST_TEXT, pipe=True).decode()
+        return read_bytes(file, MAX_TEXT_BYTES, pipe=True).decode()
     except FileNotFoundError as error:
         raise InputError(
             "there is no such file",
@@ -75,8 +75,10 @@ def read_text(file: Path) -> str:
             remedy="go to the folder of your matrix.yaml, or name it: --matrix FILE",
         ) from error
     except UnicodeDecodeError as error:
-        said, where = f"not UTF-8 text (byte {error.start})", where_of(error, file)
-        raise InputError(said, where=where, remedy="write that character again, and save the file as UTF-8") from error
+        message, where = f"not UTF-8 text (byte {error.start})", decode_error_position(error, file)
+        raise InputError(
+            message, where=where, remedy="write that character again, and save the file as UTF-8"
+        ) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=Where(file)) from error
 
@@ -88,32 +90,32 @@ def parse_yaml(text: str, file: Path) -> Source:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         source.values[()] = Where(file, 1, 1)  # of a file with nothing in it too
-        source.data = _Reader(source, loader).convert(node, ()) if node is not None else None
+        source.data = _NodeConverter(source, loader).convert(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = f"this is not YAML: {error.problem or error.context}"
-        raise InputError(said, where=_place(file, mark), remedy=_SPELLED) from error
+        message = f"this is not YAML: {error.problem or error.context}"
+        raise InputError(message, where=_position(file, mark), remedy=_SYNTAX_REMEDY) from error
     except yaml.YAMLError as error:  # of a character alone, so that it has no mark
-        said, where = str(error).split("\n")[0], where_in(file, text, getattr(error, "position", 0))
-        raise InputError(f"this is not YAML: {said}", where=where, remedy="take that character out") from error
+        message, where = str(error).split("\n")[0], where_in(file, text, getattr(error, "position", 0))
+        raise InputError(f"this is not YAML: {message}", where=where, remedy="take that character out") from error
     except RecursionError as error:
         remedy = "no matrix needs that: close what is open there, or take levels of nesting out"
-        raise InputError("nested too deeply", where=_deepest(text, file), remedy=remedy) from error
+        raise InputError("nested too deeply", where=_deepest_nesting(text, file), remedy=remedy) from error
     return source
 
 
-def _deepest(text: str, file: Path) -> Where:
+def _deepest_nesting(text: str, file: Path) -> Where:
     """Return where most lists and mappings are open at once."""
-    depth, most, where = 0, 0, Where(file)
+    depth, max_depth, where = 0, 0, Where(file)
     with contextlib.suppress(yaml.YAMLError):  # it may end where it is wrong in another way too
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > most and event.start_mark:
-                most, where = depth, Where(file, event.start_mark.line + 1, event.start_mark.column + 1)
+            if depth > max_depth and event.start_mark:
+                max_depth, where = depth, Where(file, event.start_mark.line + 1, event.start_mark.column + 1)
     return where
 
 
-class _Reader:
+class _NodeConverter:
     def __init__(self, source: Source, loader: yaml.SafeLoader) -> None:
         self.source = source
         self.loader = loader
@@ -121,11 +123,11 @@ class _Reader:
         self.open: list[int] = []
 
     def place(self, node: yaml.Node) -> Where:
-        return _place(self.source.file, node.start_mark)
+        return _position(self.source.file, node.start_mark)
 
     def convert(self, node: yaml.Node, path: Key) -> Data:
         self.count += 1
-        if self.count > _MOST_NODES or id(node) in self.open:
+        if self.count > _MAX_NODES or id(node) in self.open:
             remedy = "write out what the alias (*name) stands for"
             raise InputError("aliases make this endless", where=self.place(node), remedy=remedy)
         self.source.values[path] = self.place(node)
@@ -153,23 +155,23 @@ class _Reader:
     def _mapping(self, node: yaml.MappingNode, path: Key) -> dict[str, Data]:
         self._refuse_duplicates(node)
         self.loader.flatten_mapping(node)
-        found: dict[str, Data] = {}
+        mapping: dict[str, Data] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 remedy = "a list or mapping cannot be a key: write `name: value`"
                 raise InputError("a key must be one word", where=self.place(key), remedy=remedy)
             name = self.text(key)
-            inner = (*path, name)
-            self.source.keys[inner] = self.place(key)
-            found[name] = self.convert(value, inner)
-        return found
+            key_path = (*path, name)
+            self.source.keys[key_path] = self.place(key)
+            mapping[name] = self.convert(value, key_path)
+        return mapping
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
-        seen: dict[str, yaml.Node] = {}
+        first_keys: dict[str, yaml.Node] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    first = self.place(seen[key.value]).line
-                    message = f"{key.value!r} is here twice (first in line {first})"
+                if key.value in first_keys:
+                    first_line = self.place(first_keys[key.value]).line
+                    message = f"{key.value!r} is here twice (first in line {first_line})"
                     raise InputError(message, where=self.place(key), remedy="keep one of them")
-                seen[key.value] = key
+                first_keys[key.value] = key

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.evidence.checks import Claims
-from envmatrix.evidence.checks import read as claims_of
+from envmatrix.evidence.checks import parse_claims as claims_of
 from envmatrix.matrix import model
-from envmatrix.matrix.model import Factor, Level, Matrix, cells
-from envmatrix.matrix.templates import fill, unfilled
-from envmatrix.matrix.variables import unread_of
+from envmatrix.matrix.model import Factor, Level, Matrix, factorial_cells
+from envmatrix.matrix.templates import fill_templates, unfilled_template
+from envmatrix.matrix.variables import unread_variables
 from envmatrix.system.host import parse_cpus
 
 #: Variables that are lists: two levels may each contribute, joined by this separator.
-JOINED = {
+JOINED_VARIABLES = {
     "GLIBC_TUNABLES": ":",
     "MALLOC_CONF": ",",
     "PYTORCH_ALLOC_CONF": ",",
@@ -109,17 +109,17 @@ class Environment:
         """Name of the image in its run: two sides may call two images the same."""
         return f"{self.side}.{self.image.name}" if self.side else self.image.name
 
-    def of_side(self, side: str | None) -> Environment:
+    def for_side(self, side: str | None) -> Environment:
         """Return the environment as a run of two sides has it, under a name of its own; None: as it is."""
         return replace(self, name=f"{side}.{self.name}", side=side) if side else self
 
     def levels_text(self) -> str:
         """Return what makes this environment differ from all factors' first levels, for people."""
-        shown = self.levels if self.own_levels is None else self.own_levels
-        return ", ".join(f"{factor}={level}" for factor, level in shown.items()) or "every factor at its first level"
+        levels = self.levels if self.own_levels is None else self.own_levels
+        return ", ".join(f"{factor}={level}" for factor, level in levels.items()) or "every factor at its first level"
 
 
-def library_of(factor: str, level_name: str, level: Level) -> Library | None:
+def library_for_level(factor: str, level_name: str, level: Level) -> Library | None:
     """Return the library folder that a setting factor's level needs, or None when it needs none."""
     if not level.requirements and not level.apt:
         return None
@@ -128,72 +128,76 @@ def library_of(factor: str, level_name: str, level: Level) -> Library | None:
 
 def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
     """Return the libraries of every setting factor's level: every image holds all of them."""
-    found = (
-        library_of(factor.name, name, level)
+    libraries = (
+        library_for_level(factor.name, name, level)
         for factor in matrix.factors.values()
         if not factor.is_image
         for name, level in factor.levels.items()
     )
-    return tuple(library for library in found if library)
+    return tuple(library for library in libraries if library)
 
 
-def image_of(matrix: Matrix, levels: Mapping[str, str]) -> Image:
+def combine_image(matrix: Matrix, levels: Mapping[str, str]) -> Image:
     """Combine the image factors' levels into one image; its name joins the level names that say something."""
-    chosen = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.is_image]
-    bits = [factor.levels[level] for factor, level in chosen]
-    named = [f"{factor.name}-{level}" for factor, level in chosen if factor.levels[level].changes_image]
+    factor_levels = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.is_image]
+    image_levels = [factor.levels[level] for factor, level in factor_levels]
+    name_parts = [f"{factor.name}-{level}" for factor, level in factor_levels if factor.levels[level].changes_image]
 
-    def one(attribute: str) -> str | None:
-        values = [value for level in bits if (value := getattr(level, attribute))]
+    def level_value(attribute: str) -> str | None:
+        values = [value for level in image_levels if (value := getattr(level, attribute))]
         return values[-1] if values else None
 
     return Image(
-        name="_".join(named) or _REFERENCE_IMAGE,
-        python=one("python"),
-        requirements=tuple(item for level in bits for item in level.requirements),
-        index=tuple(level.index for level in bits if level.index),
-        apt=tuple(item for level in bits for item in level.apt),
-        suite=one("suite"),
-        base=one("base"),
-        interpreter=one("interpreter"),
-        ready=one("image"),
-        modules=tuple(item for level in bits for item in level.modules),
-        conda=tuple(item for level in bits for item in level.conda),
-        channels=tuple(dict.fromkeys(item for level in bits for item in level.channels)),
-        builds=tuple(_source_build(name, body) for level in bits for name, body in level.build.items()),
+        name="_".join(name_parts) or _REFERENCE_IMAGE,
+        python=level_value("python"),
+        requirements=tuple(item for level in image_levels for item in level.requirements),
+        index=tuple(level.index for level in image_levels if level.index),
+        apt=tuple(item for level in image_levels for item in level.apt),
+        suite=level_value("suite"),
+        base=level_value("base"),
+        interpreter=level_value("interpreter"),
+        ready=level_value("image"),
+        modules=tuple(item for level in image_levels for item in level.modules),
+        conda=tuple(item for level in image_levels for item in level.conda),
+        channels=tuple(dict.fromkeys(item for level in image_levels for item in level.channels)),
+        builds=tuple(_source_build(name, body) for level in image_levels for name, body in level.build.items()),
     )
 
 
 def _source_build(name: str, body: model.SourceBuild) -> SourceBuild:
-    edit = tuple((file, old, new) for file, texts in body.edit.items() for old, new in texts.items())
-    return SourceBuild(model.plain_name(name), tuple(body.env.items()), edit, body.programs)
+    edit = tuple(
+        (file, old_text, new_text) for file, texts in body.edit.items() for old_text, new_text in texts.items()
+    )
+    return SourceBuild(model.normalize_package_name(name), tuple(body.env.items()), edit, body.programs)
 
 
-def images_of(matrix: Matrix) -> dict[str, Image]:
+def all_images(matrix: Matrix) -> dict[str, Image]:
     """Return every image that a named environment or a design of ``matrix`` can ask for, by name."""
-    named = [resolve(matrix, name, {}).levels for name in matrix.environments]
+    environment_levels = [resolve_environment(matrix, name, {}).levels for name in matrix.environments]
     of_cells = [
-        complete_levels(matrix, chosen, "") for design in matrix.designs.values() for chosen in cells(design).values()
+        complete_levels(matrix, cell_levels, "")
+        for design in matrix.designs.values()
+        for cell_levels in factorial_cells(design).values()
     ]
-    images = [image_of(matrix, levels) for levels in (*named, *of_cells)]
+    images = [combine_image(matrix, levels) for levels in (*environment_levels, *of_cells)]
     return {image.name: image for image in images}
 
 
-class ClashError(InputError):
+class VariableConflictError(InputError):
     """Levels of an environment set ``variable`` to different values."""
 
     variable = ""
 
 
-def _merge_variable(merged: dict[str, str | None], name: str, value: str | None, who: str) -> None:
-    old = merged.get(name)
-    if name not in merged or old == value:
+def _merge_variable(merged: dict[str, str | None], name: str, value: str | None, setter: str) -> None:
+    existing = merged.get(name)
+    if name not in merged or existing == value:
         merged[name] = value
-    elif name in JOINED and old and value:
-        merged[name] = f"{old}{JOINED[name]}{value}"
+    elif name in JOINED_VARIABLES and existing and value:
+        merged[name] = f"{existing}{JOINED_VARIABLES[name]}{value}"
     else:
-        error = ClashError(
-            f"{who} sets {name} to {value!r}, but another level already sets it to {old!r}",
+        error = VariableConflictError(
+            f"{setter} sets {name} to {value!r}, but another level already sets it to {existing!r}",
             remedy="choose levels that do not set the same variable, or write one level that sets both things",
         )
         error.variable = name
@@ -201,12 +205,12 @@ def _merge_variable(merged: dict[str, str | None], name: str, value: str | None,
 
 
 def _check_requires(name: str, factor: Factor, level: Level, levels: Mapping[str, str]) -> None:
-    for other, allowed in level.requires.items():
-        if levels[other] not in allowed:
+    for other_factor, allowed in level.requires.items():
+        if levels[other_factor] not in allowed:
             raise InputError(
                 f"environment {name!r}: {factor.name}={levels[factor.name]} requires "
-                f"{other} to be {' or '.join(allowed)}, not {levels[other]}",
-                remedy=f"set {other}: {allowed[0]} in it, or leave {factor.name} at {factor.reference}",
+                f"{other_factor} to be {' or '.join(allowed)}, not {levels[other_factor]}",
+                remedy=f"set {other_factor}: {allowed[0]} in it, or leave {factor.name} at {factor.reference}",
             )
 
 
@@ -216,30 +220,34 @@ def complete_levels(matrix: Matrix, chosen: Mapping[str, str], name: str) -> dic
         if factor not in matrix.factors:
             raise InputError(f"environment {name!r}: no factor {factor!r}", remedy=suggestion(factor, matrix.factors))
         if level not in matrix.factors[factor].levels:
-            known = matrix.factors[factor].levels
-            raise InputError(f"environment {name!r}: {factor} has no level {level!r}", remedy=suggestion(level, known))
+            known_levels = matrix.factors[factor].levels
+            raise InputError(
+                f"environment {name!r}: {factor} has no level {level!r}", remedy=suggestion(level, known_levels)
+            )
     return {factor.name: chosen.get(factor.name, factor.reference) for factor in matrix.factors.values()}
 
 
-def resolve(matrix: Matrix, name: str, facts: Mapping[str, str]) -> Environment:
+def resolve_environment(matrix: Matrix, name: str, facts: Mapping[str, str]) -> Environment:
     """Resolve a named environment, or a factorial design's cell by the name that its report gives it.
 
     ``facts`` fills templates such as {physical_cores} (empty: left as written).
     """
     if name not in matrix.environments:
-        cell = next((found[name] for design in matrix.designs.values() if name in (found := cells(design))), None)
+        cell = next(
+            (found[name] for design in matrix.designs.values() if name in (found := factorial_cells(design))), None
+        )
         if cell is not None:
-            return build(matrix, name, cell, facts)
+            return build_environment(matrix, name, cell, facts)
         raise InputError(f"no environment {name!r}", remedy=suggestion(name, matrix.environments))
     entry = matrix.environments[name]
-    return build(matrix, name, entry.levels, facts, entry.description)
+    return build_environment(matrix, name, entry.levels, facts, entry.description)
 
 
-def build(
-    matrix: Matrix, name: str, chosen: Mapping[str, str], facts: Mapping[str, str], description: str = ""
+def build_environment(
+    matrix: Matrix, name: str, chosen_levels: Mapping[str, str], facts: Mapping[str, str], description: str = ""
 ) -> Environment:
     """Build an environment from chosen levels (a factorial design's cell has no entry of its own)."""
-    levels = complete_levels(matrix, chosen, name)
+    levels = complete_levels(matrix, chosen_levels, name)
     variables: dict[str, str | None] = {}
     preload: list[tuple[str, str]] = []
     claims: dict[str, tuple[str, ...]] = {}
@@ -248,13 +256,15 @@ def build(
     for factor, level in bits:
         _check_requires(name, factor, level, levels)
         for variable, value in level.env.items():
-            text = None if value is None else _filled(name, value, facts)
+            text = None if value is None else _fill_value(name, value, facts)
             _merge_variable(variables, variable, text, f"{factor.name}={levels[factor.name]} of {name!r}")
-        library = None if factor.is_image else library_of(factor.name, levels[factor.name], level)
+        library = None if factor.is_image else library_for_level(factor.name, levels[factor.name], level)
         libraries += [library] if library else []
         preload += [(library.key if library else "", item) for item in level.preload]
-        claims.update({path: tuple(_filled(name, v, facts) for v in allowed) for path, allowed in level.claims.items()})
-    last = {
+        claims.update(
+            {path: tuple(_fill_value(name, v, facts) for v in allowed) for path, allowed in level.claims.items()}
+        )
+    last_values = {
         attribute: [v for _, level in bits if (v := getattr(level, attribute))]
         for attribute in ("cpus", "memory_nodes")
     }
@@ -263,36 +273,36 @@ def build(
         name=name,
         description=description,
         levels=levels,
-        image=image_of(matrix, levels),
+        image=combine_image(matrix, levels),
         variables=variables,
         preload=tuple(_preload_order(preload)),
         claims=claims_of(claims),
-        cpus=_numbers(name, "cpus", last["cpus"], facts),
-        memory_nodes=_numbers(name, "memory_nodes", last["memory_nodes"], facts),
+        cpus=_cpu_or_node_list(name, "cpus", last_values["cpus"], facts),
+        memory_nodes=_cpu_or_node_list(name, "memory_nodes", last_values["memory_nodes"], facts),
         cpu_quota=min(quotas, default=None),
         changes_numerics=any(level.changes_numerics for _, level in bits),
         turns=all(level.turns for _, level in bits) and not quotas,  # a pause gives a whole period's time anew
         libraries=tuple(libraries),
-        unread=tuple(dict.fromkeys(name for _, level in bits for name in unread_of(level))),
+        unread=tuple(dict.fromkeys(name for _, level in bits for name in unread_variables(level))),
         own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},
     )
 
 
-def _filled(name: str, text: str, facts: Mapping[str, str]) -> str:
+def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
     """Fill templates; an InputError where the machine's facts lack one."""
-    found = fill(text, facts)
-    lacking = unfilled(found) if facts else None
-    if lacking:
+    filled = fill_templates(text, facts)
+    missing_template = unfilled_template(filled) if facts else None
+    if missing_template:
         raise InputError(
-            f"environment {name!r}: nobody says here what {{{lacking}}} is: Slurm does not know it of its nodes",
+            f"environment {name!r}: nobody says here what {{{missing_template}}} is: Slurm does not know it of its nodes",
             remedy="write the number itself, or use --launcher here on a node",
         )
-    return found
+    return filled
 
 
-def _numbers(name: str, key: str, values: list[str], facts: Mapping[str, str]) -> str | None:
+def _cpu_or_node_list(name: str, key: str, values: list[str], facts: Mapping[str, str]) -> str | None:
     """Return the last level's list of CPUs or nodes, its templates filled in; an InputError when it is none."""
-    text = _filled(name, values[-1], facts) if values else None
+    text = _fill_value(name, values[-1], facts) if values else None
     if text is not None and "{" not in text:
         try:
             parse_cpus(text)

@@ -13,50 +13,50 @@ from envmatrix.plan.environment import Environment
 from envmatrix.system.project import cache_folder
 
 #: Where an image has what a bundle holds.
-BUNDLED = "/opt/envmatrix"
+BUNDLE_FOLDER = "/opt/envmatrix"
 #: The words of a command that mean the environment's own Python.
 PYTHONS = ("python", "python3")
 #: What a process of the benchmark asks for itself (bench/memory.py); a program of anybody's is started with a command.
-_ASKED = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
+_MEMORY_VARIABLES = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
-def asked_words(environment: Environment, python: str = "python3") -> tuple[str, ...]:
+def memory_policy_command(environment: Environment, python: str = "python3") -> tuple[str, ...]:
     """Return the words before a program that ask for its memory as the benchmark asks for its own; () for nothing."""
-    pages, nodes = (environment.variables.get(name) for name in _ASKED)
+    pages, nodes = (environment.variables.get(name) for name in _MEMORY_VARIABLES)
     without = (python, "-c", _NO_HUGE_PAGES) if pages else ()
     return (*without, *(("numactl", f"--interleave={nodes}") if nodes else ()))
 
 
-def variables_of(environment: Environment, preload: tuple[str, ...]) -> dict[str, str | None]:
+def all_variables(environment: Environment, preload: tuple[str, ...]) -> dict[str, str | None]:
     """Return every variable an environment needs, LD_PRELOAD among them; None: must not be set.
 
     What the benchmark alone reads, and ``placement`` does otherwise, is left out. Raises InputError for a library that
     the loader cannot preload.
     """
-    bad = next((path for path in preload if re.search(r"[\s:]", path)), None)
-    if bad:
+    bad_path = next((path for path in preload if re.search(r"[\s:]", path)), None)
+    if bad_path:
         raise InputError(
-            f"{bad!r} cannot be preloaded: the loader splits LD_PRELOAD at blanks and colons (ld.so(8))",
+            f"{bad_path!r} cannot be preloaded: the loader splits LD_PRELOAD at blanks and colons (ld.so(8))",
             remedy="`envmatrix export ENV --bundle DIR` copies it to a folder without them",
         )
-    listed = {name: value for name, value in environment.variables.items() if name not in _ASKED}
-    return {**listed, "LD_PRELOAD": ":".join(preload)} if preload else listed
+    set_variables = {name: value for name, value in environment.variables.items() if name not in _MEMORY_VARIABLES}
+    return {**set_variables, "LD_PRELOAD": ":".join(preload)} if preload else set_variables
 
 
 def export_lines(environment: Environment, preload: tuple[str, ...], form: str) -> str:
     """Return the lines for a POSIX shell or a program (JSON)."""
-    variables = variables_of(environment, preload)
+    variables = all_variables(environment, preload)
     if form == "json":
-        placed = {
+        placement_fields = {
             "cpus": environment.cpus,
             "memory_nodes": environment.memory_nodes,
             "cpu_quota": environment.cpu_quota,
             "start_with": shlex.split(placement(environment)),
         }
-        return json.dumps({"environment": environment.name, "variables": variables, **placed}, indent=2)
+        return json.dumps({"environment": environment.name, "variables": variables, **placement_fields}, indent=2)
     return "\n".join([
-        _head(environment), *cache_note(environment, preload), *_sh(variables), *_placed(environment)
+        _comment_header(environment), *cache_note(environment, preload), *_shell_lines(variables), *_placement_lines(environment)
     ])  # fmt: skip
 
 
@@ -70,26 +70,26 @@ def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
 
 def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) -> str:
     """Return a Dockerfile; ``preload`` are paths inside the image, those below BUNDLED are copied from its folder."""
-    variables = variables_of(environment, preload)
+    variables = all_variables(environment, preload)
     unset = [f"# {name} must not be set" for name, value in variables.items() if value is None]
-    bundled = any(path.startswith(f"{BUNDLED}/") for path in preload)
+    bundled = any(path.startswith(f"{BUNDLE_FOLDER}/") for path in preload)
     return "\n".join([
-        _head(environment),
+        _comment_header(environment),
         "# in the folder of this file: docker build -t NAME --build-arg BASE=<your image> .",
         f"ARG BASE={base}",
         "FROM ${BASE}",
-        *([f"COPY lib/ {BUNDLED}/lib/"] if bundled else []),
+        *([f"COPY lib/ {BUNDLE_FOLDER}/lib/"] if bundled else []),
         *(f"ENV {name}={dockerfile_quote(value)}" for name, value in variables.items() if value is not None),
         *unset,
-        *_placed(environment),
+        *_placement_lines(environment),
     ])  # fmt: skip
 
 
-def _head(environment: Environment) -> str:
+def _comment_header(environment: Environment) -> str:
     return f"# environment {environment.name}: {environment.levels_text()}"
 
 
-def _sh(variables: Mapping[str, str | None]) -> list[str]:
+def _shell_lines(variables: Mapping[str, str | None]) -> list[str]:
     return [
         f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}" for name, value in variables.items()
     ]
@@ -101,7 +101,7 @@ def dockerfile_quote(value: str) -> str:
     return f'"{escaped}"'
 
 
-def quoted(text: str) -> str:
+def posix_quote(text: str) -> str:
     """Quote a text for a POSIX shell; a newline or another control character is refused."""
     if re.search(r"[\x00-\x1f\x7f]", text):
         raise InputError(
@@ -111,12 +111,12 @@ def quoted(text: str) -> str:
     return shlex.quote(text)
 
 
-def started(python: str, program: Sequence[str]) -> str:
+def program_command(python: str, program: Sequence[str]) -> str:
     """Return the words, for a shell, that start a program of the user's own; () is not known: a line to edit."""
     if not program:
-        return f"{quoted(python)} train.py  # <your program>"
-    first, *rest = program
-    return " ".join(map(quoted, (python if first in PYTHONS else first, *rest)))
+        return f"{posix_quote(python)} train.py  # <your program>"
+    program_name, *program_arguments = program
+    return " ".join(map(posix_quote, (python if program_name in PYTHONS else program_name, *program_arguments)))
 
 
 def placement(environment: Environment) -> str:
@@ -124,7 +124,7 @@ def placement(environment: Environment) -> str:
     cpus = f"taskset --cpu-list {shlex.quote(environment.cpus)} " if environment.cpus else ""
     nodes = environment.memory_nodes
     bound = f"numactl --membind={shlex.quote(nodes)} " if nodes else ""
-    return "".join([cpus, bound, *(f"{shlex.quote(word)} " for word in asked_words(environment))])
+    return "".join([cpus, bound, *(f"{shlex.quote(word)} " for word in memory_policy_command(environment))])
 
 
 def quota_note(environment: Environment) -> list[str]:
@@ -132,11 +132,13 @@ def quota_note(environment: Environment) -> list[str]:
     quota = environment.cpu_quota
     if quota is None:
         return []
-    how = f"docker run --cpus {quota:g}, a pod's limits.cpu, systemd-run --user --scope -p CPUQuota={quota * 100:g}%"
-    return [f"# it had the CPU time of {quota:g} CPUs: {how}"]
+    quota_commands = (
+        f"docker run --cpus {quota:g}, a pod's limits.cpu, systemd-run --user --scope -p CPUQuota={quota * 100:g}%"
+    )
+    return [f"# it had the CPU time of {quota:g} CPUs: {quota_commands}"]
 
 
-def _placed(environment: Environment) -> list[str]:
-    words = placement(environment)
-    start = [f"# start it where it belongs: {words}COMMAND"] if words else []
+def _placement_lines(environment: Environment) -> list[str]:
+    prefix = placement(environment)
+    start = [f"# start it where it belongs: {prefix}COMMAND"] if prefix else []
     return [*start, *quota_note(environment)]

@@ -11,7 +11,7 @@ from envmatrix.matrix import Design
 #: Name of the second copy of the baseline (A/A): its interval is the noise floor.
 CONTROL = "control"
 #: What follows the name of a reference's copy that takes no turns; no environment of a matrix can be called so.
-_ALONE = " alone"
+_COPY_SUFFIX = " alone"
 #: The two sides of a run that compares two matrices; environments of the first are the references.
 SIDES = ("old", "new")
 
@@ -44,11 +44,11 @@ class Arm:
     @property
     def is_alone(self) -> bool:
         """Whether this is the copy of a reference that runs on its own while the reference takes turns."""
-        return self.environment == f"{self.runs}{_ALONE}"
+        return self.environment == f"{self.runs}{_COPY_SUFFIX}"
 
     def alone(self) -> Arm:
         """Return that copy of a reference: it is itself compared with nothing."""
-        environment = f"{self.runs}{_ALONE}"
+        environment = f"{self.runs}{_COPY_SUFFIX}"
         name = arm_name(environment, self.workload, self.engine)
         return Arm(name, environment, self.runs, self.workload, self.engine, None)
 
@@ -101,7 +101,7 @@ class Plan:
 
     def block(self, index: int) -> list[Slot]:
         """Return block ``index`` (from 0): each arm of it once, in an order that only (seed, index) decides."""
-        chance = self._chance(index)
+        chance = self._random(index)
         arms = self.arms_of(index)
         order = chance.sample(arms, len(arms))
         return [
@@ -112,7 +112,7 @@ class Plan:
     def order(self, index: int) -> list[Arm]:
         """Return the arms of block ``index`` as they stand in it."""
         arms = self.arms_of(index)
-        return self._chance(index).sample(arms, len(arms))
+        return self._random(index).sample(arms, len(arms))
 
     def arms_of(self, index: int) -> tuple[Arm, ...]:
         """Return the arms that block ``index`` has: all, unless they are dealt to several.
@@ -121,14 +121,14 @@ class Plan:
         """
         if self.parts == 1:
             return self.arms
-        named = {arm.reference for arm in self.arms}
-        dealt = [arm for arm in self.arms if not (arm.is_control or arm.name in named)]
-        mine = dealt[index % self.parts :: self.parts]
-        there = [arm for arm in self.arms if arm not in dealt or arm in mine]
-        wanted = {arm.reference for arm in there}
-        return tuple(arm for arm in there if not arm.is_alone or arm.name in wanted)
+        reference_names = {arm.reference for arm in self.arms}
+        dealt = [arm for arm in self.arms if not (arm.is_control or arm.name in reference_names)]
+        own_share = dealt[index % self.parts :: self.parts]
+        block_arms = [arm for arm in self.arms if arm not in dealt or arm in own_share]
+        used_references = {arm.reference for arm in block_arms}
+        return tuple(arm for arm in block_arms if not arm.is_alone or arm.name in used_references)
 
-    def _chance(self, index: int) -> random.Random:
+    def _random(self, index: int) -> random.Random:
         return random.Random(f"{self.seed}:{index}")  # noqa: S311 - an experiment's order, not a secret
 
     def blocks(self, first: int = 0) -> Iterator[list[Slot]]:
@@ -188,8 +188,8 @@ def make_arms(
     for workload in workloads:
         for engine in engines:
             base = arm_name(baseline, workload, engine)
-            first = arm_name(baseline, workload, engines[0])
-            arms.append(Arm(base, baseline, baseline, workload, engine, None if base == first else first))
+            baseline_arm = arm_name(baseline, workload, engines[0])
+            arms.append(Arm(base, baseline, baseline, workload, engine, None if base == baseline_arm else baseline_arm))
             arms.append(Arm(arm_name(CONTROL, workload, engine), CONTROL, baseline, workload, engine, base))
             arms += [
                 Arm(arm_name(name, workload, engine), name, name, workload, engine, base)
@@ -207,10 +207,10 @@ def side_arms(environments: tuple[str, ...], workloads: tuple[str, ...], engines
     for workload in workloads:
         for engine in engines:
             for position, name in enumerate(environments):
-                old, new = (f"{side}.{name}" for side in SIDES)
-                base = arm_name(old, workload, engine)
-                arms.append(Arm(base, old, old, workload, engine, None))
+                old_name, new_name = (f"{side}.{name}" for side in SIDES)
+                base = arm_name(old_name, workload, engine)
+                arms.append(Arm(base, old_name, old_name, workload, engine, None))
                 if position == 0:
-                    arms.append(Arm(arm_name(CONTROL, workload, engine), CONTROL, old, workload, engine, base))
-                arms.append(Arm(arm_name(new, workload, engine), new, new, workload, engine, base))
+                    arms.append(Arm(arm_name(CONTROL, workload, engine), CONTROL, old_name, workload, engine, base))
+                arms.append(Arm(arm_name(new_name, workload, engine), new_name, new_name, workload, engine, base))
     return tuple(arms)

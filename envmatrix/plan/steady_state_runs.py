@@ -10,32 +10,32 @@ from __future__ import annotations
 from envmatrix.plan.schedule import Arm, Slot
 
 #: Seconds of timed steps of a look, and the fewest that are worth its start.
-WHOLE_S, LEAST_S = 10.0, 3.0
+FULL_RUN_S, MIN_RUN_S = 10.0, 3.0
 #: What a look takes beside its steps, before one was made: its start, and the evaluation after it.
 START_S = 4.0
 #: The share of the budget that all looks may take. The nine of `default` then have 3 to 6 s of steps in its six
 #: minutes, and 10 s in ten. A third of six minutes would give them 10 s and take two blocks: of the 14 tries in
 #: results/measured-decides 12 decide all that differs by 8 %, and 9 do without their last two blocks.
-SHARE = 0.2
+BUDGET_SHARE = 0.2
 
 
-def reserve_s(budget_s: float, looks: int) -> float:
+def reserve_s(budget_s: float, runs: int) -> float:
     """Return the seconds of a budget that are kept for so many looks."""
-    return min(SHARE * budget_s, looks * (WHOLE_S + START_S))
+    return min(BUDGET_SHARE * budget_s, runs * (FULL_RUN_S + START_S))
 
 
-def seconds_of(left_s: float, looks: int, start_s: float = START_S) -> float | None:
+def next_run_s(left_s: float, runs: int, start_s: float = START_S) -> float | None:
     """Return how long the next of so many looks is, in timed seconds; None where there is no time for it."""
-    if left_s < LEAST_S + start_s:
+    if left_s < MIN_RUN_S + start_s:
         return None
-    return min(WHOLE_S, max(LEAST_S, left_s / looks - start_s))
+    return min(FULL_RUN_S, max(MIN_RUN_S, left_s / runs - start_s))
 
 
-def look_slot(number: int, arm: Arm, seconds: float) -> Slot:
+def steady_state_slot(number: int, arm: Arm, seconds: float) -> Slot:
     """Return the long look at an arm, the ``number``-th of the plan."""
-    return Slot(look_name(number), 0, number, arm, 0, seconds)
+    return Slot(steady_state_trial_name(number), 0, number, arm, 0, seconds)
 
 
-def look_name(number: int) -> str:
+def steady_state_trial_name(number: int) -> str:
     """Return the stable name of the look at the ``number``-th arm of the plan."""
     return f"look-{number:03d}"

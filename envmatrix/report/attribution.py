@@ -6,27 +6,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
-from envmatrix.report.formatting import NONE, bounds, ratio
+from envmatrix.report.formatting import NONE, format_bounds, format_ratio
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.svg import Scale, drawing, line, log_ticks, text
+from envmatrix.report.svg import Scale, svg_drawing, line_element, log_ticks, text_element
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution import (
     Attribution,
     Contrast,
     CumulativeStep,
-    attribute,
+    attribute_gain,
     cumulative_steps,
     find_cells,
-    gains_of,
+    gains_over_reference,
     signed_logs,
 )
 from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import original
-from envmatrix.stats.separate_references import in_one_way
-from envmatrix.system.printable import clean
+from envmatrix.stats.pairing import interleaved_original
+from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.system.printable import printable_text
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
 FACTORIAL_NOTE = (
@@ -48,16 +48,20 @@ class AttributionTable:
     notes: tuple[str, ...]
 
 
-def _groups(run: Run) -> Iterator[tuple[str, str, list[Arm]]]:
+def _arms_by_group(run: Run) -> Iterator[tuple[str, str, list[Arm]]]:
     """Yield workload, engine and their arms."""
     for workload, engine in dict.fromkeys((arm.workload, arm.engine) for arm in run.plan.arms):
         yield workload, engine, [arm for arm in run.plan.arms if (arm.workload, arm.engine) == (workload, engine)]
 
 
-def _table(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str, Effect]:
+def _effects_by_environment(arms: Sequence[Arm], reference: Arm, analysis: Analysis) -> dict[str, Effect]:
     """Return the effects against ``reference``, by environment."""
-    found = [arm for arm in arms if original(arm.reference, analysis.plan) == reference.name and not arm.is_control]
-    effects = (analysis.find(arm.name) for arm in found)
+    compared_arms = [
+        arm
+        for arm in arms
+        if interleaved_original(arm.reference, analysis.plan) == reference.name and not arm.is_control
+    ]
+    effects = (analysis.find(arm.name) for arm in compared_arms)
     return {effect.environment: effect for effect in effects if effect}
 
 
@@ -69,116 +73,131 @@ def attributions(
     ``recommended`` names the arms that the headlines name: it is their gain that is shared out.
     """
     levels = {name: environment.levels for name, environment in run.environments.items()}
-    measured, _ = in_one_way(run.plan, measured, analysis.primary, analysis.slow)
-    found = []
-    for workload, engine, arms in _groups(run):
+    measured, _ = rescale_to_interleaved(run.plan, measured, analysis.primary, analysis.slow)
+    group_attributions = []
+    for workload, engine, arms in _arms_by_group(run):
         cells = find_cells(arms, levels, measured, analysis.primary[workload])
         if cells and len(cells.factors) > 1:
-            table = _table(arms, arms[0], analysis)
-            named = next((arm.environment for arm in arms if arm.name in recommended), "")
+            table = _effects_by_environment(arms, arms[0], analysis)
+            recommended_name = next((arm.environment for arm in arms if arm.name in recommended), "")
             needed = run.plan.min_blocks
-            found.append(attribute(cells, workload, engine, table, needed, named, analysis.level))
-    return tuple(item for item in found if item)
+            group_attributions.append(
+                attribute_gain(cells, workload, engine, table, needed, recommended_name, analysis.level)
+            )
+    return tuple(item for item in group_attributions if item)
 
 
 def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str, tuple[CumulativeStep, ...]]:
     """Return 'workload on engine' -> what each step adds, for a cumulative design."""
-    chosen = run.design.cumulative
-    measured, _ = in_one_way(run.plan, measured, analysis.primary, analysis.slow)
-    found: dict[str, tuple[CumulativeStep, ...]] = {}
-    for workload, engine, arms in _groups(run):
-        named = {arm.environment: arm.name for arm in arms}
+    step_names = run.design.cumulative
+    measured, _ = rescale_to_interleaved(run.plan, measured, analysis.primary, analysis.slow)
+    steps_by_group: dict[str, tuple[CumulativeStep, ...]] = {}
+    for workload, engine, arms in _arms_by_group(run):
+        arm_names = {arm.environment: arm.name for arm in arms}
         base = next((arm for arm in arms if arm.reference is None), arms[0])
-        names = tuple(dict.fromkeys((base.environment, *chosen)))
-        if not chosen or not all(name in named for name in names):
+        names = tuple(dict.fromkeys((base.environment, *step_names)))
+        if not step_names or not all(name in arm_names for name in names):
             continue
         controls = [arm.name for arm in arms if arm.is_control and arm.reference == base.name]
-        gains = gains_of(*signed_logs([named[name] for name in names], controls, measured, analysis.primary[workload]))
-        table, needed = _table(arms, base, analysis), run.plan.min_blocks
+        gains = gains_over_reference(
+            *signed_logs([arm_names[name] for name in names], controls, measured, analysis.primary[workload])
+        )
+        table, needed = _effects_by_environment(arms, base, analysis), run.plan.min_blocks
         steps = cumulative_steps(names, gains, table, needed, 1 + len(controls), analysis.level)
         if steps:
-            found[f"{workload} on {engine}"] = steps
-    return found
+            steps_by_group[f"{workload} on {engine}"] = steps
+    return steps_by_group
 
 
-def title_of(item: Attribution) -> str:
+def attribution_title(item: Attribution) -> str:
     """Return the heading of an attribution; the baseline itself has no gain to share out."""
     where = f"{item.workload} on {item.engine}"
-    if item.shares and not _proved(item):
+    if item.shares and not _is_gain_proved(item):
         return f"What might bring a gain of {item.best}: {where}"
     return f"What brings the gain of {item.best}: {where}" if item.shares else f"What each factor brings: {where}"
 
 
-def shown(estimate: Estimate) -> str:
+def format_estimate(estimate: Estimate) -> str:
     """Format an estimate with its interval."""
     if estimate.low is None:
-        return ratio(estimate.ratio)
-    return f"{ratio(estimate.ratio)} ({bounds(estimate.low, estimate.high)})"
+        return format_ratio(estimate.ratio)
+    return f"{format_ratio(estimate.ratio)} ({format_bounds(estimate.low, estimate.high)})"
 
 
-def _interactions(contrasts: Sequence[Contrast]) -> tuple[str, ...]:
+def _interaction_sentences(contrasts: Sequence[Contrast]) -> tuple[str, ...]:
     """Say which interactions are shown to be there."""
-    both = [item for item in contrasts if len(item.levels) == 2]
-    known = [item for item in both if item.estimate.low is not None and item.estimate.high is not None]
-    clear = [item for item in known if not (item.estimate.low or 0) <= 1.0 <= (item.estimate.high or 0)]
-    if clear:
-        return tuple(f"{item.name}: {shown(item.estimate)} times the product of the two" for item in clear)
-    return ("No two factors are shown to bring more or less together than apart.",) if known else ()
+    two_factor = [item for item in contrasts if len(item.levels) == 2]
+    with_interval = [item for item in two_factor if item.estimate.low is not None and item.estimate.high is not None]
+    significant = [item for item in with_interval if not (item.estimate.low or 0) <= 1.0 <= (item.estimate.high or 0)]
+    if significant:
+        return tuple(
+            f"{item.name}: {format_estimate(item.estimate)} times the product of the two" for item in significant
+        )
+    return ("No two factors are shown to bring more or less together than apart.",) if with_interval else ()
 
 
-def _proved(item: Attribution) -> bool:
+def _is_gain_proved(item: Attribution) -> bool:
     return item.total.low is not None and item.total.low > 1
 
 
-def unproved(item: Attribution) -> tuple[str, ...]:
+def unproved_gain_note(item: Attribution) -> tuple[str, ...]:
     """Say where the gain that is shared out is not shown to be one."""
-    if _proved(item) or not item.shares:
+    if _is_gain_proved(item) or not item.shares:
         return ()
     return (f"{item.best} is not shown to gain anything: its shares are a guess.",)
 
 
-def _part(value: float) -> str:
+def _format_share(value: float) -> str:
     text = f"{value:.0%}"
     return "0%" if text == "-0%" else text
 
 
 def _factorial_table(item: Attribution) -> AttributionTable:
     shares = {(share.factor, share.level): share for share in item.shares}
-    proved = _proved(item)
+    proved = _is_gain_proved(item)
     rows = []
     for contrast in item.contrasts:
         if len(contrast.levels) == 1:
             share = shares.get(contrast.levels[0])
-            part = _part(share.part) if share and share.part is not None and proved else NONE
-            rows.append((contrast.name, shown(contrast.estimate), shown(share.gain) if share else NONE, part))
+            share_text = _format_share(share.part) if share and share.part is not None and proved else NONE
+            rows.append(
+                (
+                    contrast.name,
+                    format_estimate(contrast.estimate),
+                    format_estimate(share.gain) if share else NONE,
+                    share_text,
+                )
+            )
     if item.shares:
-        rows.append(("all of it", NONE, shown(item.total), "100%" if proved else NONE))
+        rows.append(("all of it", NONE, format_estimate(item.total), "100%" if proved else NONE))
     table = PlainTable(("change", "main effect", "share of the gain", "part"), tuple(rows))
     note = FACTORIAL_NOTE if item.shares else MAIN_NOTE
-    return AttributionTable(title_of(item), table, (*unproved(item), *_interactions(item.contrasts), note))
+    return AttributionTable(
+        attribution_title(item), table, (*unproved_gain_note(item), *_interaction_sentences(item.contrasts), note)
+    )
 
 
 def _cumulative_table(name: str, steps: Sequence[CumulativeStep]) -> AttributionTable:
-    rows = tuple((step.environment, shown(step.added), shown(step.so_far)) for step in steps)
+    rows = tuple((step.environment, format_estimate(step.added), format_estimate(step.so_far)) for step in steps)
     return AttributionTable(
         f"What each step adds: {name}", PlainTable(("step", "adds", "so far"), rows), (CUMULATIVE_NOTE,)
     )
 
 
 def attribution_tables(
-    found: Sequence[Attribution], stairs: Mapping[str, Sequence[CumulativeStep]]
+    items: Sequence[Attribution], steps_by_group: Mapping[str, Sequence[CumulativeStep]]
 ) -> tuple[AttributionTable, ...]:
     """Return the tables that the terminal and Markdown show."""
-    return (*map(_factorial_table, found), *(_cumulative_table(name, steps) for name, steps in stairs.items()))
+    return (*map(_factorial_table, items), *(_cumulative_table(name, steps) for name, steps in steps_by_group.items()))
 
 
-def bars_of(attribution: Attribution) -> list[tuple[str, Estimate]]:
+def waterfall_rows(attribution: Attribution) -> list[tuple[str, Estimate]]:
     """Return the rows of a waterfall: each factor's share, then the whole gain."""
     shares = [(f"{share.factor}: {share.level}", share.gain) for share in attribution.shares]
     return [*shares, (f"all: {attribution.best}", attribution.total)]
 
 
-def steps_of(steps: tuple[CumulativeStep, ...]) -> list[tuple[str, Estimate]]:
+def cumulative_waterfall_rows(steps: tuple[CumulativeStep, ...]) -> list[tuple[str, Estimate]]:
     """Return the rows of a cumulative design's waterfall."""
     return [*((step.environment, step.added) for step in steps), ("all", steps[-1].so_far)]
 
@@ -193,23 +212,23 @@ def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
     scale = Scale(low * 0.99, high * 1.01, _LEFT, _WIDTH - _RIGHT, log=True)
     body = ""
     for value in log_ticks(scale.low, scale.high):
-        body += line(scale(value), 8, scale(value), bottom, "one" if value == 1.0 else "grid")
-        body += text(scale(value), bottom + 16, f"{value:.6g}", "mid soft")
+        body += line_element(scale(value), 8, scale(value), bottom, "one" if value == 1.0 else "grid")
+        body += text_element(scale(value), bottom + 16, f"{value:.6g}", "mid soft")
     for index, (label, estimate) in enumerate(rows):
-        whole = index == len(rows) - 1
-        start = 1.0 if whole else levels[index]
-        body += _bar(label, estimate, scale, start, 14 + _ROW * index, whole=whole)
-    described = "; ".join(f"{label} {ratio(estimate.ratio)}" for label, estimate in rows)
-    return drawing(_WIDTH, bottom + 26, title, clean(described), body, name)
+        is_total = index == len(rows) - 1
+        start = 1.0 if is_total else levels[index]
+        body += _bar(label, estimate, scale, start, 14 + _ROW * index, is_total=is_total)
+    description = "; ".join(f"{label} {format_ratio(estimate.ratio)}" for label, estimate in rows)
+    return svg_drawing(_WIDTH, bottom + 26, title, printable_text(description), body, name)
 
 
-def _bar(label: str, estimate: Estimate, scale: Scale, start: float, y: float, *, whole: bool) -> str:
+def _bar(label: str, estimate: Estimate, scale: Scale, start: float, y: float, *, is_total: bool) -> str:
     left, right = sorted((scale(start), scale(start * estimate.ratio)))
-    kind = "same" if whole else "faster" if estimate.ratio >= 1 else "slower"
-    reach = f"  ({bounds(estimate.low, estimate.high)})" if estimate.low is not None else ""
+    kind = "same" if is_total else "faster" if estimate.ratio >= 1 else "slower"
+    reach = f"  ({format_bounds(estimate.low, estimate.high)})" if estimate.low is not None else ""
     return (
         f'<g class="{kind}"><rect x="{left:.1f}" y="{y:.1f}" width="{max(1.0, right - left):.1f}" '
         f'height="{_ROW - 10:.1f}" class="mark"/></g>'
-        + text(_LEFT - 12, y + 14, label, "end bold" if whole else "end", 34)
-        + text(_WIDTH - _RIGHT + 14, y + 14, f"{ratio(estimate.ratio)}{reach}")
+        + text_element(_LEFT - 12, y + 14, label, "end bold" if is_total else "end", 34)
+        + text_element(_WIDTH - _RIGHT + 14, y + 14, f"{format_ratio(estimate.ratio)}{reach}")
     )

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
 from envmatrix.errors import EnvmatrixError, InputError, suggestion
-from envmatrix.system.plugins import Catalog, ExtensionError, load
+from envmatrix.system.plugins import Catalog, ExtensionError, import_target
 
 if TYPE_CHECKING:
     from envmatrix.report.group import Group
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envmatrix.system.progress import ProgressCallback
 
 #: What else lies in a run's folder.
-_TAKEN = ("run.json", "trials.jsonl", "looks.jsonl", "history.jsonl", "reproduction.json", "images.json")
+_RESERVED_FILES = ("run.json", "trials.jsonl", "looks.jsonl", "history.jsonl", "reproduction.json", "images.json")
 
 
 class Report(Protocol):
@@ -59,14 +59,14 @@ FIGURES: Mapping[str, str] = {
 }
 
 
-def draw(kind: str, summary: Summary, group: Group) -> str:
+def draw_figure(kind: str, summary: Summary, group: Group) -> str:
     """Return a figure as SVG elements, '' where there is nothing to draw; an unknown kind is an InputError."""
     if kind not in FIGURES:
         raise InputError(f"no figure {kind!r}", remedy=suggestion(kind, FIGURES))
-    return str(load(FIGURES[kind])(summary, group))
+    return str(import_target(FIGURES[kind])(summary, group))
 
 
-def rendered(report: Report, summary: Summary, environment: str) -> str | bytes:
+def render_report(report: Report, summary: Summary, environment: str) -> str | bytes:
     """Return a report's text or bytes; an ExtensionError where another package's fails."""
     try:
         return report.render(summary, environment)
@@ -80,12 +80,12 @@ def rendered(report: Report, summary: Summary, environment: str) -> str | bytes:
 
 def report_files(progress: ProgressCallback) -> dict[str, Report]:
     """Return the reports that every run's folder gets, by the file's name; what cannot be used is said."""
-    found: dict[str, Report] = {}
+    files: dict[str, Report] = {}
     for entry, report in REPORTS.make_all():
         if isinstance(report, ExtensionError):
             progress(str(report))
-        elif report.file is not None and PurePath(report.file).name == report.file not in (*found, *_TAKEN):
-            found[report.file] = report
+        elif report.file is not None and PurePath(report.file).name == report.file not in (*files, *_RESERVED_FILES):
+            files[report.file] = report
         elif report.file is not None:
             progress(f"report {entry.name} of {entry.origin} is not written: {report.file!r} is no free file name")
-    return found
+    return files

@@ -10,12 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from envmatrix.report.formatting import NONE, effect_note, interval, p_value, ratio, reference_name, speed_up
+from envmatrix.report.formatting import (
+    NONE,
+    effect_note,
+    format_interval,
+    format_p_value,
+    format_ratio,
+    reference_name,
+    format_speed_up,
+)
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import reason
 from envmatrix.report.summary import Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
-from envmatrix.stats.failures import BROKEN
+from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import show_bytes
 
 Medium = Literal["terminal", "markdown", "html"]
@@ -76,20 +84,20 @@ def _environment(row: Row, group: Group) -> Cell:
     effect = row.effect
     if row is group.baseline and group.several_workloads:
         return Cell(row.arm.environment, group.workload)
-    other = effect and group.baseline and effect.reference != group.baseline.arm.name
-    return Cell(row.arm.environment, f"against {reference_name(effect)}" if effect and other else "")
+    has_other_reference = effect and group.baseline and effect.reference != group.baseline.arm.name
+    return Cell(row.arm.environment, f"against {reference_name(effect)}" if effect and has_other_reference else "")
 
 
 def _speed_up(row: Row, _group: Group) -> Cell:
-    return Cell(speed_up(row.effect) if row.effect else "1")
+    return Cell(format_speed_up(row.effect) if row.effect else "1")
 
 
 def _interval(row: Row, _group: Group) -> Cell:
-    return Cell(interval(row.effect) if row.effect else "")
+    return Cell(format_interval(row.effect) if row.effect else "")
 
 
 def _p(row: Row, _group: Group) -> Cell:
-    return Cell(p_value(row.effect.p) if row.effect else "")
+    return Cell(format_p_value(row.effect.p) if row.effect else "")
 
 
 def _verdict(row: Row, group: Group) -> Cell:
@@ -125,7 +133,7 @@ def _memory(row: Row, _group: Group) -> Cell:
 
 
 def _memory_ratio(row: Row, _group: Group) -> Cell:
-    return Cell(ratio(row.memory_effect.ratio) if row.memory_effect else "")
+    return Cell(format_ratio(row.memory_effect.ratio) if row.memory_effect else "")
 
 
 def _blocks(row: Row, _group: Group) -> Cell:
@@ -133,7 +141,7 @@ def _blocks(row: Row, _group: Group) -> Cell:
 
 
 def _broken(row: Row) -> int:
-    return sum(row.outcomes.get(name, 0) for name in BROKEN)
+    return sum(row.outcomes.get(name, 0) for name in BROKEN_OUTCOMES)
 
 
 def _failed(row: Row, _group: Group) -> Cell:
@@ -141,11 +149,11 @@ def _failed(row: Row, _group: Group) -> Cell:
 
 
 def _worst(row: Row, _group: Group) -> Cell:
-    return Cell(ratio(row.effect.worst) if row.effect and row.effect.worst is not None else "")
+    return Cell(format_ratio(row.effect.worst) if row.effect and row.effect.worst is not None else "")
 
 
 def _best(row: Row, _group: Group) -> Cell:
-    return Cell(ratio(row.effect.best) if row.effect and row.effect.best is not None else "")
+    return Cell(format_ratio(row.effect.best) if row.effect and row.effect.best is not None else "")
 
 
 def _reference_failed(group: Group) -> bool:
@@ -157,7 +165,7 @@ def _cv(row: Row, _group: Group) -> Cell:
 
 
 def _slow(row: Row, _group: Group) -> Cell:
-    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.by}" if row.slow else "")
+    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.slowdown_text}" if row.slow else "")
 
 
 def _slow_count(row: Row, effect: Effect) -> int:

@@ -6,8 +6,8 @@ from statistics import median
 
 from envmatrix.report.group import Group
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
-from envmatrix.report.timeline import HEIGHT, WIDTH, colour_of, with_legend
+from envmatrix.report.svg import COLOURS, Scale, svg_drawing, line_element, marker_element, text_element, ticks
+from envmatrix.report.timeline import HEIGHT, WIDTH, environment_colours, with_legend
 from envmatrix.stats.metrics import TICK_DIGITS, show_seconds
 from envmatrix.stats.startup import Start
 
@@ -16,41 +16,48 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 14.0, 28.0, 40.0
 _HIGHEST = 2.0
 
 
-def curve(summary: Summary, group: Group, name: str = "start") -> str:
+def step_time_curve(summary: Summary, group: Group, name: str = "start") -> str:
     """Return the figure of one group's long looks as an svg element; '' when there is none."""
     names = {row.arm.name for row in group.all_rows}
-    chosen = [start for start in summary.starts if start.curve and start.arm.name in names]
-    if not chosen:
+    shown_starts = [start for start in summary.starts if start.curve and start.arm.name in names]
+    if not shown_starts:
         return ""
-    steps = [step for start in chosen for _, step in start.curve]
+    steps = [step for start in shown_starts for _, step in start.curve]
     high = min(max(steps), _HIGHEST * median(steps))
-    across = Scale(0.0, max(start.curve[-1][0] for start in chosen), _LEFT, WIDTH - _RIGHT)
+    across = Scale(0.0, max(start.curve[-1][0] for start in shown_starts), _LEFT, WIDTH - _RIGHT)
     up = Scale(0.9 * min(steps), high * 1.02, HEIGHT - _BOTTOM, _TOP)
-    colours = colour_of(summary)
-    body = _axes(across, up) + "".join(_line(start, colours[start.arm.environment], across, up) for start in chosen)
+    colours = environment_colours(summary)
+    body = _axes(across, up) + "".join(
+        _line(start, colours[start.arm.environment], across, up) for start in shown_starts
+    )
     title = f"Step times from the first step on: {group.workload} on {group.engine}"
-    described = f"times of the steps of {len(chosen)} processes over the seconds since their first step began"
-    return drawing(WIDTH, HEIGHT, title, described, body, name)
+    description = f"times of the steps of {len(shown_starts)} processes over the seconds since their first step began"
+    return svg_drawing(WIDTH, HEIGHT, title, description, body, name)
 
 
 def start_figure(summary: Summary, group: Group) -> str:
     """Draw a group as a file shows it: with its legend, which a page has outside of the figure."""
-    return with_legend(curve(summary, group), summary, group)
+    return with_legend(step_time_curve(summary, group), summary, group)
 
 
 def _axes(across: Scale, up: Scale) -> str:
-    parts = [text(4, 14, "time of a step", "soft")]
+    parts = [text_element(4, 14, "time of a step", "soft")]
     for value in ticks(up.low, up.high, 6):
-        parts.append(line(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid"))
-        parts.append(text(_LEFT - 8, up(value) + 4, show_seconds(value, digits=TICK_DIGITS), "end soft"))
-    parts += [text(across(at), HEIGHT - _BOTTOM + 18, f"{at:g}", "mid soft") for at in ticks(0.0, across.high, 8)]
-    return "".join(parts) + text((_LEFT + WIDTH) / 2, HEIGHT - 4, "seconds since the first step began", "mid soft")
+        parts.append(line_element(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid"))
+        parts.append(text_element(_LEFT - 8, up(value) + 4, show_seconds(value, digits=TICK_DIGITS), "end soft"))
+    parts += [
+        text_element(across(tick), HEIGHT - _BOTTOM + 18, f"{tick:g}", "mid soft")
+        for tick in ticks(0.0, across.high, 8)
+    ]
+    return "".join(parts) + text_element(
+        (_LEFT + WIDTH) / 2, HEIGHT - 4, "seconds since the first step began", "mid soft"
+    )
 
 
 def _line(start: Start, kind: int, across: Scale, up: Scale) -> str:
-    points = " ".join(f"{across(at):.1f},{up(step):.1f}" for at, step in start.curve)
-    drawn = f'<polyline points="{points}" class="thin"/>'
+    points = " ".join(f"{across(seconds):.1f},{up(step):.1f}" for seconds, step in start.curve)
+    shapes = f'<polyline points="{points}" class="thin"/>'
     steady = start.steady
     if steady and steady.seconds is not None and steady.step_s is not None:
-        drawn += mark(across(steady.seconds), up(steady.step_s), kind // COLOURS)
-    return f'<g class="s k{kind % COLOURS} s{kind}">{drawn}</g>'
+        shapes += marker_element(across(steady.seconds), up(steady.step_s), kind // COLOURS)
+    return f'<g class="s k{kind % COLOURS} s{kind}">{shapes}</g>'

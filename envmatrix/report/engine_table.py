@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.plan import Arm, Plan
-from envmatrix.report.formatting import NONE, interval, ratio
+from envmatrix.report.formatting import NONE, format_interval, format_ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
@@ -14,10 +14,10 @@ ENGINES_NOTE = (
     "interval: above 1 is better."
 )
 #: Whole trial: from starting the engine's command, or the request to its daemon, until the process has ended.
-_SHOWN = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "trial_s"))
+_METRIC_COLUMNS = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "trial_s"))
 
 #: Units that a metric's own text names already.
-_TOLD = ("", "s", "B")
+_UNITS_IN_TEXT = ("", "s", "B")
 
 
 def _cell(arm: Arm, metric: Metric, analysis: Analysis, measured: Measurements) -> str:
@@ -25,11 +25,11 @@ def _cell(arm: Arm, metric: Metric, analysis: Analysis, measured: Measurements) 
     if mean is None:
         return NONE
     value = metric.show(mean)
-    value += "" if metric.unit in _TOLD else f" {metric.unit}"
+    value += "" if metric.unit in _UNITS_IN_TEXT else f" {metric.unit}"
     effect = analysis.find(arm.name, metric.name)
     if effect is None:
         return f"{value} (reference)"
-    return f"{value} ({ratio(effect.ratio)}, {interval(effect)})"
+    return f"{value} ({format_ratio(effect.ratio)}, {format_interval(effect)})"
 
 
 def engine_table(plan: Plan, measured: Measurements, analysis: Analysis) -> PlainTable | None:
@@ -38,20 +38,20 @@ def engine_table(plan: Plan, measured: Measurements, analysis: Analysis) -> Plai
     A row is one workload on one engine, in the environment that the engines are compared in.
     """
     engines = {arm.name: arm.engine for arm in plan.arms}
-    across = [arm for arm in plan.arms if engines.get(arm.reference or "", arm.engine) != arm.engine]
-    if not across:
+    compared_arms = [arm for arm in plan.arms if engines.get(arm.reference or "", arm.engine) != arm.engine]
+    if not compared_arms:
         return None
-    references = {arm.reference for arm in across}
-    arms = [arm for arm in plan.arms if arm.name in references or arm in across]
+    references = {arm.reference for arm in compared_arms}
+    arms = [arm for arm in plan.arms if arm.name in references or arm in compared_arms]
     several = len({arm.workload for arm in arms}) > 1
     rows = [
         (
             f"{arm.workload} on {arm.engine}" if several else arm.engine,
             *(
                 _cell(arm, METRICS[name] if name else analysis.primary[arm.workload], analysis, measured)
-                for _, name in _SHOWN
+                for _, name in _METRIC_COLUMNS
             ),
         )
         for arm in arms
     ]
-    return PlainTable(("engine", *(title for title, _ in _SHOWN)), tuple(rows))
+    return PlainTable(("engine", *(title for title, _ in _METRIC_COLUMNS)), tuple(rows))

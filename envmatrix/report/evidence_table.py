@@ -33,12 +33,12 @@ def evidence_table(summary: Summary) -> EvidenceTable:
     several = len(summary.groups) > 1
     differs, common = [], []
     for path in EVIDENCE:
-        having: dict[str, list[str]] = {}
+        names_by_value: dict[str, list[str]] = {}
         for name, evidence in facts.items():
-            shown = shown_name(name) if several else name.partition(":")[0]
-            having.setdefault(_cell(evidence.get(path)), []).append(shown)
-        if len(having) > 1:
-            differs.append((path, tuple((value, tuple(names)) for value, names in having.items())))
-        elif having and NONE not in having:
-            common.append((path, next(iter(having))))
+            label = shown_name(name) if several else name.partition(":")[0]
+            names_by_value.setdefault(_cell(evidence.get(path)), []).append(label)
+        if len(names_by_value) > 1:
+            differs.append((path, tuple((value, tuple(names)) for value, names in names_by_value.items())))
+        elif names_by_value and NONE not in names_by_value:
+            common.append((path, next(iter(names_by_value))))
     return EvidenceTable(tuple(differs), tuple(common))

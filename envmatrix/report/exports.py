@@ -14,28 +14,28 @@ import numpy as np
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
-from envmatrix.report.catalog import Report, draw
+from envmatrix.report.catalog import Report, draw_figure
 from envmatrix.report.columns import effect_values, value_names
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.pdf import to_pdf
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import standalone
-from envmatrix.stats.metrics import METRICS, OWN, THROUGHPUT, Metric
+from envmatrix.report.svg import standalone_svg
+from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import own_metrics
 from envmatrix.system.bench_options import options
-from envmatrix.system.printable import clean
+from envmatrix.system.printable import printable_text
 
-_OF_WARM_UP = ("warmup_steps", "verify_steps", "compile")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_WARM_UP_OPTIONS = ("warmup_steps", "verify_steps", "compile")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def _cell(value: object) -> str:
     """Return a cell; text that a spreadsheet would run as a formula is quoted."""
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ""
-    text = clean(value) if value is not None else ""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    text = printable_text(value) if value is not None else ""
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 def effects_csv(summary: Summary) -> str:
@@ -53,7 +53,7 @@ def trials_csv(summary: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     measured = summary.measured
-    names = [*METRICS, *(name for name in measured.table if name.startswith(OWN))]
+    names = [*METRICS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES))]
     writer.writerow(["workload", "engine", "environment", "block", *map(_cell, names)])
     for index, arm in enumerate(summary.plan.arms):
         for column, block in enumerate(measured.blocks):
@@ -64,7 +64,7 @@ def trials_csv(summary: Summary) -> str:
     return out.getvalue()
 
 
-def _values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[float, float, float]]:
+def _pyperf_values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[float, float, float]]:
     """Return (value, start, warm-up) of each ok trial, as pyperf takes it: less is better, one over it where more is.
 
     The warm-up is seconds a sample, as the throughput's value is; NaN where there was none.
@@ -78,10 +78,12 @@ def _values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[float, flo
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         times = 1.0 / values if metric.better == "higher" else values
         warm = warm_up / (untimed * samples / steps)
-    there = np.isfinite(times) & (times > 0)
+    is_positive = np.isfinite(times) & (times > 0)
     return [
-        (value, when, first)
-        for value, when, first in zip(times[there].tolist(), started[there].tolist(), warm[there].tolist(), strict=True)
+        (value, when, warm_up_s)
+        for value, when, warm_up_s in zip(
+            times[is_positive].tolist(), started[is_positive].tolist(), warm[is_positive].tolist(), strict=True
+        )
     ]
 
 
@@ -89,19 +91,19 @@ def _warm_up_steps(workload: Workload | None) -> int:
     """Return over how many steps ``warmup_s`` of the built-in benchmark was; what compiled is not among them."""
     if workload is None or workload.command:
         return 0
-    chosen = {name: workload.options.get(name, options()[name].default) for name in _OF_WARM_UP}
-    steps = chosen["warmup_steps"]
-    compiled = chosen["compile"] != "none" and not chosen["verify_steps"]
+    settings = {name: workload.options.get(name, options()[name].default) for name in _WARM_UP_OPTIONS}
+    steps = settings["warmup_steps"]
+    compiled = settings["compile"] != "none" and not settings["verify_steps"]
     return max(0, steps - compiled) if isinstance(steps, int) else 0
 
 
 def _pyperf_run(value: float, started: float, warm_up: float, created: str) -> dict[str, object]:
-    began = datetime.fromtimestamp(started, timezone.utc) if math.isfinite(started) else None
-    found: dict[str, object] = {
-        "metadata": {"date": f"{began:%Y-%m-%d %H:%M:%S}" if began else created},
+    start_time = datetime.fromtimestamp(started, timezone.utc) if math.isfinite(started) else None
+    document: dict[str, object] = {
+        "metadata": {"date": f"{start_time:%Y-%m-%d %H:%M:%S}" if start_time else created},
         "values": [value],
     }
-    return {**found, "warmups": [[1, warm_up]]} if math.isfinite(warm_up) else found
+    return {**document, "warmups": [[1, warm_up]]} if math.isfinite(warm_up) else document
 
 
 def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dict[str, object]]:
@@ -111,16 +113,16 @@ def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dic
     """
     primary = summary.analysis.primary[arm.workload]
     for metric in (primary, *own_metrics(summary.run.workloads.get(arm.workload))):
-        values = _values(summary, arm, metric)
+        values = _pyperf_values(summary, arm, metric)
         name = f"{arm.workload}@{arm.engine}" + ("" if metric is primary else f" {metric.label}")
         unit = "byte" if metric.unit == "B" and metric.better == "lower" else "second"
-        told = f"{metric.label}{f' ({metric.unit})' if metric.unit else ''}"
-        described = f"one over {told}: more of it is better" if metric.better == "higher" else told
+        metric_text = f"{metric.label}{f' ({metric.unit})' if metric.unit else ''}"
+        description = f"one over {metric_text}: more of it is better" if metric.better == "higher" else metric_text
         if values:
             metadata = {
-                "name": clean(name), "unit": unit, "loops": 1, "inner_loops": 1, "description": clean(described)
+                "name": printable_text(name), "unit": unit, "loops": 1, "inner_loops": 1, "description": printable_text(description)
             }  # fmt: skip
-            yield {"metadata": metadata, "runs": [_pyperf_run(*one, created) for one in values]}
+            yield {"metadata": metadata, "runs": [_pyperf_run(*trial, created) for trial in values]}
 
 
 def pyperf_json(summary: Summary, environment: str) -> str:
@@ -132,41 +134,42 @@ def pyperf_json(summary: Summary, environment: str) -> str:
     """
     arms = [arm for arm in summary.plan.arms if arm.environment == environment]
     if not arms:
-        known = {arm.environment for arm in summary.plan.arms}
+        known_environments = {arm.environment for arm in summary.plan.arms}
         raise InputError(
-            f"run {summary.run.name} has no environment {environment!r}", remedy=suggestion(environment, known)
+            f"run {summary.run.name} has no environment {environment!r}",
+            remedy=suggestion(environment, known_environments),
         )
     created = summary.run.created.replace("T", " ").rstrip("Z")[:19]
-    benchmarks = [found for arm in arms for found in _pyperf_benchmarks(summary, arm, created)]
+    benchmarks = [benchmark for arm in arms for benchmark in _pyperf_benchmarks(summary, arm, created)]
     if not benchmarks:
         raise InputError(
             f"environment {environment!r} has no ok trial with a number", remedy="export another environment"
         )
-    metadata = {"hostname": clean(summary.run.host.name or "unknown")}
+    metadata = {"hostname": printable_text(summary.run.host.name or "unknown")}
     return json.dumps({"version": "1.0", "metadata": metadata, "benchmarks": benchmarks}, indent=1) + "\n"
 
 
 def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
     """Return a figure as an SVG file: ``kind`` is one of FIGURES, ``group`` the workload and engine's number."""
-    return standalone(_figure(summary, kind, group))
+    return standalone_svg(_group_figure(summary, kind, group))
 
 
 def figure_pdf(summary: Summary, kind: str, group: int = 0) -> str:
     """Return a figure as a PDF file, in the colours of paper; it is ASCII throughout."""
-    return to_pdf(_figure(summary, kind, group))
+    return to_pdf(_group_figure(summary, kind, group))
 
 
-def _figure(summary: Summary, kind: str, group: int) -> str:
+def _group_figure(summary: Summary, kind: str, group: int) -> str:
     if not 0 <= group < len(summary.groups):
         raise InputError(f"the run has {len(summary.groups)} group(s), not number {group}", remedy="count from 0")
-    drawn = draw(kind, summary, summary.groups[group])
-    if not drawn and kind == "start" and summary.measured.trials.arm.size:
+    figure = draw_figure(kind, summary, summary.groups[group])
+    if not figure and kind == "start" and summary.measured.trials.arm.size:
         raise InputError(
             "the run has no long look to draw", remedy="`steady: true` in its design; of built-in workloads alone"
         )
-    if not drawn:
+    if not figure:
         raise InputError("there is no trial to draw", remedy="run it first")
-    return drawn
+    return figure
 
 
 class Json(Report):

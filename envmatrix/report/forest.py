@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envmatrix.report.formatting import interval, speed_up
+from envmatrix.report.formatting import format_interval, format_speed_up
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import Scale, drawing, line, log_ticks, mark, text
+from envmatrix.report.svg import Scale, svg_drawing, line_element, log_ticks, marker_element, text_element
 from envmatrix.stats.effects import Effect, Flag
 
 _TOP = 30.0
-_LONGEST = 32
-_BARRED = {
+_MAX_NAME_LENGTH = 32
+_FLAG_SUFFIXES = {
     Flag.UNEQUAL_WORK: ", unequal work", Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven",
 }  # fmt: skip
-_WIDEST = 8.0
+_MAX_RATIO = 8.0
 
 
 @dataclass(frozen=True)
-class Shape:
+class ForestLayout:
     """How a forest plot is laid out: ``stacked`` has names and figures above their bars, for a narrow screen."""
 
     width: float
@@ -29,78 +29,87 @@ class Shape:
     stacked: bool = False
 
 
-WIDE = Shape(width=860.0, row=26.0, right=215.0, most_ticks=8)
-NARROW = Shape(width=360.0, row=42.0, right=8.0, most_ticks=5, stacked=True)
+WIDE = ForestLayout(width=860.0, row=26.0, right=215.0, most_ticks=8)
+NARROW = ForestLayout(width=360.0, row=42.0, right=8.0, most_ticks=5, stacked=True)
 
 
-def _bounds(effects: list[Effect]) -> tuple[float, float]:
+def _axis_bounds(effects: list[Effect]) -> tuple[float, float]:
     """Return the axis: all intervals fit, within a factor of 8 either way, and 1 is on it."""
     values = [value for e in effects for value in (e.low, e.high, e.ratio) if value is not None and value > 0]
     low, high = min([0.95, *values]), max([1.05, *values])
-    return max(low * 0.98, 1 / _WIDEST), min(high * 1.02, _WIDEST)
+    return max(low * 0.98, 1 / _MAX_RATIO), min(high * 1.02, _MAX_RATIO)
 
 
-def _left(rows: list[Row], shape: Shape) -> float:
+def _name_width(rows: list[Row], layout: ForestLayout) -> float:
     """Return the room for names: as much as the longest needs at 12 pixels."""
     longest = max((len(row.arm.environment) for row in rows), default=0)
-    return 8.0 if shape.stacked else 22.0 + 7.0 * min(_LONGEST, max(8, longest))
+    return 8.0 if layout.stacked else 22.0 + 7.0 * min(_MAX_NAME_LENGTH, max(8, longest))
 
 
-def _band(effect: Effect | None, scale: Scale, bottom: float) -> str:
+def _noise_band(effect: Effect | None, scale: Scale, bottom: float) -> str:
     if effect is None or effect.low is None or effect.high is None:
         return ""
     left, right = scale(effect.low), scale(effect.high)
     size = f'width="{right - left:.1f}" height="{bottom - _TOP:.1f}"'
     return (
         f'<rect class="band" x="{left:.1f}" y="{_TOP:.1f}" {size}>'
-        f"<title>noise floor: the control's interval, {interval(effect)}</title></rect>"
+        f"<title>noise floor: the control's interval, {format_interval(effect)}</title></rect>"
     )
 
 
-def _axis(scale: Scale, bottom: float, most: int) -> str:
+def _axis(scale: Scale, bottom: float, max_ticks: int) -> str:
     parts = []
-    for value in log_ticks(scale.low, scale.high, most):
+    for value in log_ticks(scale.low, scale.high, max_ticks):
         x = scale(value)
-        parts.append(line(x, _TOP, x, bottom, "one" if value == 1.0 else "grid"))
-        parts.append(text(x, bottom + 16, f"{value:.6g}", "mid soft"))
+        parts.append(line_element(x, _TOP, x, bottom, "one" if value == 1.0 else "grid"))
+        parts.append(text_element(x, bottom + 16, f"{value:.6g}", "mid soft"))
     return "".join(parts)
 
 
-def _row(row: Row, scale: Scale, y: float, shape: Shape) -> str:
+def _row(row: Row, scale: Scale, y: float, layout: ForestLayout) -> str:
     """Draw a row around ``y``: beside each other, or name and figures above the bar."""
-    effect, bar_y = row.effect, y + 12 if shape.stacked else y
-    name_x, kind = (scale.start, "") if shape.stacked else (scale.start - 12, "end")
-    letters = 20 if shape.stacked else _LONGEST
-    name = text(name_x, y - 2 if shape.stacked else y + 4, row.arm.environment, kind, letters)
+    effect, bar_y = row.effect, y + 12 if layout.stacked else y
+    name_x, kind = (scale.start, "") if layout.stacked else (scale.start - 12, "end")
+    letters = 20 if layout.stacked else _MAX_NAME_LENGTH
+    name = text_element(name_x, y - 2 if layout.stacked else y + 4, row.arm.environment, kind, letters)
     if effect is None or effect.ratio is None:
-        return name + text(scale.start + 8, bar_y + 4, row.skipped or "no complete block", "soft", 70 - letters)
+        return name + text_element(scale.start + 8, bar_y + 4, row.skipped or "no complete block", "soft", 70 - letters)
     bar = ""
     if effect.low is not None and effect.high is not None:
-        bar = line(scale(effect.low), bar_y, scale(effect.high), bar_y, "bar")
-    words = f"{speed_up(effect)}  ({interval(effect)})"
-    words += "".join(text for flag, text in _BARRED.items() if flag in effect.flags)
-    colour = effect.verdict if _BARRED.keys().isdisjoint(effect.flags) else "same"  # what did other work is not green
-    place = (scale.end, y - 2, words, "end") if shape.stacked else (shape.width - shape.right + 14, y + 4, words, "")
-    return f'<g class="{colour}">{name}{bar}{mark(scale(effect.ratio), bar_y, 1)}</g>' + text(*place)
+        bar = line_element(scale(effect.low), bar_y, scale(effect.high), bar_y, "bar")
+    words = f"{format_speed_up(effect)}  ({format_interval(effect)})"
+    words += "".join(text for flag, text in _FLAG_SUFFIXES.items() if flag in effect.flags)
+    colour = (
+        effect.verdict if _FLAG_SUFFIXES.keys().isdisjoint(effect.flags) else "same"
+    )  # what did other work is not green
+    place = (scale.end, y - 2, words, "end") if layout.stacked else (layout.width - layout.right + 14, y + 4, words, "")
+    return f'<g class="{colour}">{name}{bar}{marker_element(scale(effect.ratio), bar_y, 1)}</g>' + text_element(*place)
 
 
-def forest(group: Group, name: str = "forest", shape: Shape = WIDE) -> str:
+def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> str:
     """Return the forest plot of a group as an svg element."""
     rows = [row for row in group.all_rows if not (row is group.baseline or row.arm.is_alone)]
     effects = [row.effect for row in rows if row.effect]
-    low, high = _bounds(effects)
-    bottom = _TOP + shape.row * max(1, len(rows)) + 6
-    left, right = _left(rows, shape), shape.width - shape.right
+    low, high = _axis_bounds(effects)
+    bottom = _TOP + layout.row * max(1, len(rows)) + 6
+    left, right = _name_width(rows, layout), layout.width - layout.right
     scale = Scale(low, high, left, right, log=True)
-    body = _band(group.control.effect if group.control else None, scale, bottom)
-    body += _axis(scale, bottom, shape.most_ticks)
-    said, over = group.metric.said, "speed-up over" if group.metric.is_speed else f"{group.metric.label}: ratio over"
-    body += text(left, 16, said("slower"), "soft") + text(right, 16, said("faster"), "end soft")
-    body += "".join(_row(row, scale, _TOP + shape.row * (index + 0.5) + 3, shape) for index, row in enumerate(rows))
-    body += text((left + right) / 2, bottom + 34, f"{over} {group.baseline_name}", "mid")
-    described = "; ".join(f"{e.environment} {speed_up(e)}, {interval(e)}, {said(e.verdict)}" for e in effects)
-    title = f"{over[:1].upper()}{over[1:]} {group.baseline_name}: {group.workload} on {group.engine}"
-    return drawing(shape.width, bottom + 44, title, described or "nothing measured", body, name)
+    body = _noise_band(group.control.effect if group.control else None, scale, bottom)
+    body += _axis(scale, bottom, layout.most_ticks)
+    verdict_word, axis_label = (
+        group.metric.said,
+        "speed-up over" if group.metric.is_speed else f"{group.metric.label}: ratio over",
+    )
+    body += text_element(left, 16, verdict_word("slower"), "soft") + text_element(
+        right, 16, verdict_word("faster"), "end soft"
+    )
+    body += "".join(_row(row, scale, _TOP + layout.row * (index + 0.5) + 3, layout) for index, row in enumerate(rows))
+    body += text_element((left + right) / 2, bottom + 34, f"{axis_label} {group.baseline_name}", "mid")
+    description = "; ".join(
+        f"{e.environment} {format_speed_up(e)}, {format_interval(e)}, {verdict_word(e.verdict)}" for e in effects
+    )
+    title = f"{axis_label[:1].upper()}{axis_label[1:]} {group.baseline_name}: {group.workload} on {group.engine}"
+    return svg_drawing(layout.width, bottom + 44, title, description or "nothing measured", body, name)
 
 
 def forest_figure(_summary: Summary, group: Group) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.system.printable import one_line
+from envmatrix.system.printable import printable_line
 
 # What changes a sentence inside a line; `-` and `#` do so only at its start, where no text of a user stands.
 # `<`, `>` and `&` are written as entities instead: a backslash before one would show the entity itself.
@@ -24,86 +24,86 @@ _SENTENCE = 2000
 
 def markdown_cell(text: object) -> str:
     """Return text that stays text in a cell of a Markdown table, HTML included."""
-    return markdown_text(one_line(text)) if str(text) else ""
+    return markdown_text(printable_line(text)) if str(text) else ""
 
 
 def markdown_text(text: object) -> str:
     """Return a sentence that stays text in Markdown, whole."""
-    return html.escape(_MARKDOWN.sub(r"\\\1", one_line(text, _SENTENCE)), quote=False)
+    return html.escape(_MARKDOWN.sub(r"\\\1", printable_line(text, _SENTENCE)), quote=False)
 
 
 def svg_text(text: object, limit: int = 40) -> str:
     """Return text for an SVG element or attribute."""
-    return html.escape(one_line(text, limit), quote=True)
+    return html.escape(printable_line(text, limit), quote=True)
 
 
-def ratio(value: float | None) -> str:
+def format_ratio(value: float | None) -> str:
     """Format a speed-up."""
     if value is None:
         return NONE
     return f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.3g}"
 
 
-def sure_ratio(value: float | None) -> str:
+def format_decided_ratio(value: float | None) -> str:
     """Format a speed-up that is told as one: 1.00 would hide on which side of 1 it lies."""
     if value is None or not 0 < abs(value - 1.0) < _NEAR:
-        return ratio(value)
+        return format_ratio(value)
     digits = next((digits for digits in (3, 4, 5) if round(value, digits) != 1.0), 6)
     return f"{value:.{digits}f}"
 
 
-def speed_up(effect: Effect) -> str:
+def format_speed_up(effect: Effect) -> str:
     """Format an effect's ratio; where its interval leaves out 1, so does this."""
-    sure = effect.low is not None and effect.high is not None and not effect.low <= 1.0 <= effect.high
-    return sure_ratio(effect.ratio) if sure else ratio(effect.ratio)
+    is_decided = effect.low is not None and effect.high is not None and not effect.low <= 1.0 <= effect.high
+    return format_decided_ratio(effect.ratio) if is_decided else format_ratio(effect.ratio)
 
 
-def interval(effect: Effect) -> str:
+def format_interval(effect: Effect) -> str:
     """Format an effect's interval, or say what is missing for one."""
     if effect.blocks == 0:
         return "no complete block"
     if effect.low is None or effect.high is None:
         return f"{effect.missing} more block{'s' * (effect.missing != 1)} needed" if effect.missing else NONE
-    return bounds(effect.low, effect.high)
+    return format_bounds(effect.low, effect.high)
 
 
-def bounds(low: float | None, high: float | None) -> str:
+def format_bounds(low: float | None, high: float | None) -> str:
     """Format both ends of an interval, a dash where there is none."""
     if low is None or high is None:
         return NONE
-    both = ratio if low > _FAR or high < 1 / _FAR else _bound  # ">100 to >100" would say nothing
-    return f"{both(low)} to {both(high)}"
+    format_end = format_ratio if low > _FAR or high < 1 / _FAR else _format_bound  # ">100 to >100" would say nothing
+    return f"{format_end(low)} to {format_end(high)}"
 
 
-def _bound(value: float) -> str:
+def _format_bound(value: float) -> str:
     """Format one end of an interval; beyond a factor of a hundred only that is known."""
-    return f"<{1 / _FAR:g}" if value < 1 / _FAR else f">{_FAR:g}" if value > _FAR else sure_ratio(value)
+    return f"<{1 / _FAR:g}" if value < 1 / _FAR else f">{_FAR:g}" if value > _FAR else format_decided_ratio(value)
 
 
-def p_value(value: float | None) -> str:
+def format_p_value(value: float | None) -> str:
     """Format a p-value; below a thousandth only that is said."""
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def percent(level: float) -> str:
+def format_confidence(level: float) -> str:
     """Return a confidence with as many nines as it has, and a digit more."""
     places = max(1, math.ceil(-math.log10(1.0 - level)) - 1)
     return f"{100 * level:.{places}f} %"
 
 
-def count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return '1 block', '2 blocks'."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(numbers: Sequence[int], most: int = 8) -> str:
+def list_numbers(numbers: Sequence[int], max_shown: int = 8) -> str:
     """Return '6, 9 and 12'; of many the first ones and the last."""
-    shown = [str(number) for number in numbers]
-    if len(shown) > most:
-        shown = [*shown[:3], f"{len(shown) - 4} more", shown[-1]]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    texts = [str(number) for number in numbers]
+    if len(texts) > max_shown:
+        texts = [*texts[:3], f"{len(texts) - 4} more", texts[-1]]
+    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def effect_note(effect: Effect) -> str:

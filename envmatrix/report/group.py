@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
-from envmatrix.report.formatting import bounds, count, reference_name, sure_ratio
+from envmatrix.report.formatting import format_bounds, format_count, reference_name, format_decided_ratio
 from envmatrix.report.headline import (
     barred,
     busy_machine,
@@ -15,11 +15,11 @@ from envmatrix.report.headline import (
     is_faster_by_little,
     of_control,
     percent_of,
-    why_recommended,
+    recommendation_reason,
     without_contention,
 )
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.failures import BROKEN
+from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.selection import Choice
 from envmatrix.stats.slow_trials import SlowTrials
@@ -118,9 +118,9 @@ class Group:
             own = {row.arm.name for row in (self.baseline, *self.alone)}
             reference = self.baseline_name if effect.reference in own else reference_name(effect)
             return (
-                f"{best.arm.environment} is {sure_ratio(self.choice.gain)} times "
+                f"{best.arm.environment} is {format_decided_ratio(self.choice.gain)} times "
                 f"{self.metric.as_fast_as(reference)}, its choice allowed for (95 % interval "
-                f"{bounds(effect.low, effect.high)}, {count(effect.blocks, 'block')})."
+                f"{format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')})."
                 + (f" {best.slow} than its others." if best.slow else "")
                 + without_contention(effect)
             )
@@ -158,7 +158,7 @@ class Group:
         several = " (tied: none is shown to be worse)" if len(self.best_set) > 1 else ""
         return (
             f"Best set: {', '.join(self.best_set)}{several}; {best.arm.environment} is recommended, "
-            f"{why_recommended(choice, self.metric.said('faster'), self.margin)}.{self._ahead(choice)}"
+            f"{recommendation_reason(choice, self.metric.said('faster'), self.margin)}.{self._ahead(choice)}"
         )
 
     def _ahead(self, choice: Choice) -> str:
@@ -194,4 +194,4 @@ class Group:
 
 def _never_well(row: Row) -> bool:
     """Whether trials of an arm ran, and not one of them ended well."""
-    return not row.outcomes.get("ok") and any(row.outcomes.get(name) for name in BROKEN)
+    return not row.outcomes.get("ok") and any(row.outcomes.get(name) for name in BROKEN_OUTCOMES)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from envmatrix.report.formatting import bounds, interval, ratio
+from envmatrix.report.formatting import format_bounds, format_interval, format_ratio
 from envmatrix.stats.contention import told_busy
-from envmatrix.stats.effects import Effect, Flag, may_lead
+from envmatrix.stats.effects import Effect, Flag, may_be_best
 from envmatrix.stats.selection import Choice
 
 #: Why an environment that is called faster is not named: what it lacks, and what is said of one and of several.
-BARRED: Mapping[str, tuple[str, str, str]] = {
+DISQUALIFICATION_TEXTS: Mapping[str, tuple[str, str, str]] = {
     Flag.FAILS_MORE: ("to fail no more often", "fails more often", "fail more often"),
     Flag.UNPROVEN: ("to be what its name says", "is unproven", "are unproven"),
     Flag.UNEQUAL_WORK: ("to do equal work", "did other work", "did other work"),
@@ -55,7 +55,7 @@ def without_contention(effect: Effect) -> str:
     low, high, contended = effect.low, effect.high, effect.contended
     if low is None or high is None or contended.shares is None:
         return ""
-    return f" On a quiet machine it can be {bounds(low * contended.low, high * contended.high)}."
+    return f" On a quiet machine it can be {format_bounds(low * contended.low, high * contended.high)}."
 
 
 def explained(effects: Sequence[Effect], as_fast: str) -> str:
@@ -65,7 +65,9 @@ def explained(effects: Sequence[Effect], as_fast: str) -> str:
         return ""
     most = max(held, key=lambda one: abs(math.log(one.ratio or 1.0)))
     more = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
-    return f"{most.environment}{more} measured {ratio(most.ratio)} times {as_fast}, which that waiting can explain"
+    return (
+        f"{most.environment}{more} measured {format_ratio(most.ratio)} times {as_fast}, which that waiting can explain"
+    )
 
 
 def of_control(control: Effect | None, best: Effect | None, gain: float, reference: str) -> str:
@@ -75,28 +77,28 @@ def of_control(control: Effect | None, best: Effect | None, gain: float, referen
         return ""
     if not low <= 1.0 <= high:
         return (
-            f" But a second copy of {reference}, the control, is {ratio(control.ratio)} ({interval(control)}): "
+            f" But a second copy of {reference}, the control, is {format_ratio(control.ratio)} ({format_interval(control)}): "
             "something beside the environments acts on the trials."
         )
     reach = max(high, 1.0 / low)
     if best and reach >= gain:
-        return f" But a second copy of {reference}, the control, may differ by as much: {interval(control)}."
+        return f" But a second copy of {reference}, the control, may differ by as much: {format_interval(control)}."
     if not best and reach >= _NOISY:
-        return f" At this noise (control {interval(control)}) smaller differences cannot be seen."
+        return f" At this noise (control {format_interval(control)}) smaller differences cannot be seen."
     return ""
 
 
-def was_faster(effect: Effect) -> bool:
+def is_eligible_faster(effect: Effect) -> bool:
     """Whether an arm is called faster and nothing bars it: if it is not named, it had left a race."""
-    return effect.verdict == "faster" and may_lead(effect)
+    return effect.verdict == "faster" and may_be_best(effect)
 
 
 def is_faster_by_little(effect: Effect) -> bool:
     """Whether an arm is shown to be faster, but by so little that the design's margin calls it the same."""
-    return effect.verdict == "same" and effect.low is not None and effect.low > 1.0 and may_lead(effect)
+    return effect.verdict == "same" and effect.low is not None and effect.low > 1.0 and may_be_best(effect)
 
 
-def is_faster_but(effect: Effect, flag: str) -> bool:
+def is_faster_with_flag(effect: Effect, flag: str) -> bool:
     """Whether an arm is called faster and has this mark."""
     return effect.verdict == "faster" and flag in effect.flags
 
@@ -104,19 +106,19 @@ def is_faster_but(effect: Effect, flag: str) -> bool:
 def barred(effects: Sequence[Effect]) -> tuple[list[str], list[str]]:
     """Return what environments that are called faster lack to be named, and which lack it."""
     conditions, reasons = [], []
-    for flag, (condition, one, several) in BARRED.items():
-        names = [effect.environment for effect in effects if is_faster_but(effect, flag)]
+    for flag, (condition, one, several) in DISQUALIFICATION_TEXTS.items():
+        names = [effect.environment for effect in effects if is_faster_with_flag(effect, flag)]
         if names:
             conditions.append(condition)
             reasons.append(f"{', '.join(names)} {one if len(names) == 1 else several}")
-    gone = [effect.environment for effect in effects if was_faster(effect)]
+    gone = [effect.environment for effect in effects if is_eligible_faster(effect)]
     if gone:
         conditions.append("to be the best")
         reasons.append(f"{', '.join(gone)} left the race, as another was surely better")
     return conditions, reasons
 
 
-def why_recommended(choice: Choice, faster: str, margin: float) -> str:
+def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
     """Say why that one is recommended, and not more than is so: the simplest of one or of equals would be none."""
     if choice.outdone:
         return f"which is not of it: some of it is surely {faster}, but not shown to be {faster} than the reference"

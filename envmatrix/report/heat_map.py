@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from envmatrix.report.summary import Summary
-from envmatrix.stats.effects import BARS, Effect
+from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ def heat_map(summary: Summary) -> HeatMap | None:
     names = dict.fromkeys(row.arm.environment for group in summary.groups for row in group.rows)
     if len(summary.groups) < 2 or not names:
         return None
-    found = {(row.arm.environment, n): row.effect for n, group in enumerate(summary.groups) for row in group.rows}
+    effects = {(row.arm.environment, n): row.effect for n, group in enumerate(summary.groups) for row in group.rows}
     columns = tuple(f"{group.workload} on {group.engine}" for group in summary.groups)
-    rows = [(name, tuple(found.get((name, n)) for n in range(len(columns)))) for name in names]
+    rows = [(name, tuple(effects.get((name, n)) for n in range(len(columns)))) for name in names]
     return HeatMap(columns, tuple(sorted(rows, key=_mean_gain)))
 
 
@@ -35,7 +35,7 @@ def _mean_gain(row: tuple[str, tuple[Effect | None, ...]]) -> float:
 
 def heat_style(effect: Effect) -> str:
     """Return the style of a cell: green or red, the deeper the further the ratio is from 1; what is barred is none."""
-    if not BARS.isdisjoint(effect.flags):
+    if not DISQUALIFYING_FLAGS.isdisjoint(effect.flags):
         return "color:var(--soft)"
     # More of the dark page's bright colours would leave its text less than 4.5:1 (WCAG 2.2, 1.4.3).
     share = round(min(45.0, 160.0 * abs(math.log(effect.ratio or 1.0))))

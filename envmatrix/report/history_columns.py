@@ -8,12 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from envmatrix.report.formatting import NONE, bounds, count, ratio, sure_ratio
+from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio, format_decided_ratio
 from envmatrix.report.headline import WITHHELD
 from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import VALUE, Metric
-from envmatrix.stats.primary_metric import told_metric
-from envmatrix.system.printable import one_line
+from envmatrix.stats.primary_metric import metric_from_summary
+from envmatrix.system.printable import printable_line
 
 Medium = Literal["terminal", "html"]
 _BARS = "▁▂▃▄▅▆▇█"
@@ -44,21 +44,23 @@ def sparkline(values: list[float], width: int = _WIDTH) -> str:
     return "".join(_BARS[round(float(height))] for height in heights)
 
 
-def _name(series: Series) -> str:
+def _series_name(series: Series) -> str:
     return f"{series.environment} (the machine)" if series.is_machine else series.environment
 
 
-def metric_of(*several: Series) -> Metric:
+def series_metric(*several: Series) -> Metric:
     """Return the metric that series of one table share, as the newest of their runs that says it calls it."""
-    points = sorted((point for one in several for point in one.points), key=lambda point: point.created)
-    told = next((point.metric for point in reversed(points) if point.metric[0]), ("", "", ""))
-    return told_metric(several[0].metric, *told)
+    points = sorted((point for series in several for point in series.points), key=lambda point: point.created)
+    named_metric = next((point.metric for point in reversed(points) if point.metric[0]), ("", "", ""))
+    return metric_from_summary(several[0].metric, *named_metric)
 
 
 def _latest(series: Series) -> str:
-    metric = metric_of(series)
-    shown = metric.show(series.points[-1].mean)
-    return f"{shown} {metric.unit}" if metric.name == VALUE.name and metric.unit not in ("", "s", "B") else shown
+    metric = series_metric(series)
+    value_text = metric.show(series.points[-1].mean)
+    return (
+        f"{value_text} {metric.unit}" if metric.name == VALUE.name and metric.unit not in ("", "s", "B") else value_text
+    )
 
 
 def _latest_run(series: Series) -> str:
@@ -70,25 +72,27 @@ def _speed_up(series: Series) -> str:
     last = series.points[-1]
     if last.ratio is None or last.low is None or last.high is None:
         return NONE
-    shown = ratio if last.low <= 1.0 <= last.high else sure_ratio
-    more = (("equal work not checked", last.unchecked), ("short run", last.short))
+    formatter = format_ratio if last.low <= 1.0 <= last.high else format_decided_ratio
+    marks = (("equal work not checked", last.unchecked), ("short run", last.short))
     undecided = [f"undecided: {WITHHELD.get(last.withheld, last.withheld)}"] if last.withheld else []
-    said = (*undecided, *last.barred, *(text for text, there in more if there))
-    return ", ".join((f"{shown(last.ratio)} ({bounds(last.low, last.high)})", *said))
+    notes = (*undecided, *last.barred, *(text for text, applies in marks if applies))
+    return ", ".join((f"{formatter(last.ratio)} ({format_bounds(last.low, last.high)})", *notes))
 
 
-def changes_told(history: History) -> str:
+def changes_summary(history: History) -> str:
     """Return how many changes of level there are, and in how many series none could be looked for."""
     followed = [series for series in history.series if series.followed]
-    known = [series for series in followed if series.has_enough]
-    few = len(followed) - len(known)
-    if followed and not known:
+    searchable = [series for series in followed if series.has_enough]
+    short_count = len(followed) - len(searchable)
+    if followed and not searchable:
         return "too few runs to look for a change of level"
-    changes = count(sum(len(series.changes) for series in history.series), "change")
-    return f"{changes} of level" + (f"; too few runs to look for any in {few} of {len(followed)} series" if few else "")
+    changes = format_count(sum(len(series.changes) for series in history.series), "change")
+    return f"{changes} of level" + (
+        f"; too few runs to look for any in {short_count} of {len(followed)} series" if short_count else ""
+    )
 
 
-def short_told(history: History) -> str:
+def short_run_legend(history: History) -> str:
     """Return what "short run" means, '' where no speed-up that is shown is of one."""
     if not any(series.points[-1].short and series.points[-1].low is not None for series in history.series):
         return ""
@@ -98,25 +102,27 @@ def short_told(history: History) -> str:
     )
 
 
-def place(series: Series) -> str:
+def series_location(series: Series) -> str:
     """Return where a series was measured, and how where trials took turns."""
     return f"{series.workload}@{series.engine}" + (f", {series.schedule}" if series.schedule else "")
 
 
-def _changes(series: Series, most: int | None = None) -> str:
+def _changes(series: Series, max_changes: int | None = None) -> str:
     if not series.followed:
         return NONE
     if not series.has_enough:
         return f"too few runs: {series.followed} of {series.needed}"
-    changes = series.changes[-most:] if most else series.changes
-    told = (f"x{sure_ratio(change.factor)} since {one_line(change.run, 40)}" for change in changes)
-    return ", ".join(told) or "no change"
+    changes = series.changes[-max_changes:] if max_changes else series.changes
+    change_texts = (
+        f"x{format_decided_ratio(change.factor)} since {printable_line(change.run, 40)}" for change in changes
+    )
+    return ", ".join(change_texts) or "no change"
 
 
 SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
     SeriesColumn("host", lambda series: series.host or NONE, media=("terminal",)),
-    SeriesColumn("workload@engine", place, media=("terminal",)),
-    SeriesColumn("environment", _name),
+    SeriesColumn("workload@engine", series_location, media=("terminal",)),
+    SeriesColumn("environment", _series_name),
     SeriesColumn("runs", lambda series: str(len(series.points)), "figure"),
     SeriesColumn("latest", _latest, "figure"),
     SeriesColumn("speed-up (95 % interval)", _speed_up, "figure"),

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envmatrix.report.formatting import bounds, count, ratio, sure_ratio
-from envmatrix.report.svg import COLOURS, Scale, drawing, line, mark, text, ticks
+from envmatrix.report.formatting import format_bounds, format_count, format_ratio, format_decided_ratio
+from envmatrix.report.svg import COLOURS, Scale, svg_drawing, line_element, marker_element, text_element, ticks
 from envmatrix.stats.history import Point, Series
-from envmatrix.stats.metrics import TICK_DIGITS, Show
-from envmatrix.system.printable import one_line
+from envmatrix.stats.metrics import TICK_DIGITS, NumberFormatter
+from envmatrix.system.printable import printable_line
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 66.0, 22.0, 40.0
 #: More points than this in a series are drawn as the means of neighbours.
@@ -21,7 +21,7 @@ _MOST_POINTS = 400
 #: More runs than this with other versions are not marked in a figure; the list below it has them.
 _MOST_MARKED = 40
 #: When and which run, the order of the axis.
-When = tuple[str, str]
+RunKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,23 @@ class Curve:
 
     def ends(self, point: Point) -> tuple[float, float] | None:
         """Return the interval of a run, None where none is drawn."""
-        there = self.by_ratio and point.low is not None and point.high is not None
-        return (point.low, point.high) if there else None  # type: ignore[return-value]
+        has_interval = self.by_ratio and point.low is not None and point.high is not None
+        return (point.low, point.high) if has_interval else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class Frame:
     """What a figure's curves share: the runs on the axis, its name, its scale's label, and runs with new versions."""
 
-    runs: tuple[When, ...]
+    runs: tuple[RunKey, ...]
     title: str
     label: str
-    show: Show
+    show: NumberFormatter
     name: str
-    marked: tuple[When, ...] = ()
+    marked: tuple[RunKey, ...] = ()
 
 
-def when(point: Point) -> When:
+def run_order_key(point: Point) -> RunKey:
     """Return a run's place in the order of runs."""
     return point.created, point.run
 
@@ -77,64 +77,80 @@ def figure(frame: Frame, curves: Sequence[Curve]) -> str:
     body = _axes(frame, across, up, by_ratio=by_ratio)
     for run in frame.marked[-_MOST_MARKED:]:
         x = across(place[run])
-        body += f"<g>{line(x, _TOP, x, _HEIGHT - _BOTTOM, 'since')}<title>other versions since this run</title></g>"
+        body += (
+            f"<g>{line_element(x, _TOP, x, _HEIGHT - _BOTTOM, 'since')}<title>other versions since this run</title></g>"
+        )
     for curve in curves:
-        drawn = _drawn(curve, place, across, up, frame.show)
-        body += f'<g class="s k{curve.kind % COLOURS} s{curve.kind}">{drawn}</g>'
-    told = f"{frame.label} of {count(len(frame.runs), 'run')}, oldest at the left; flags mark new levels"
-    return drawing(_WIDTH, _HEIGHT, frame.title, told, body, f"figure-{frame.name}")
+        curve_shapes = _draw_curve(curve, place, across, up, frame.show)
+        body += f'<g class="s k{curve.kind % COLOURS} s{curve.kind}">{curve_shapes}</g>'
+    description = f"{frame.label} of {format_count(len(frame.runs), 'run')}, oldest at the left; flags mark new levels"
+    return svg_drawing(_WIDTH, _HEIGHT, frame.title, description, body, f"figure-{frame.name}")
 
 
 def _axes(frame: Frame, across: Scale, up: Scale, *, by_ratio: bool) -> str:
     parts = []
     for value in ticks(up.low, up.high, 5):
         kind = "one" if by_ratio and math.isclose(value, 1.0) else "grid"
-        parts.append(line(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind))
-        shown = f"{value:.6g}" if by_ratio else frame.show(value, digits=TICK_DIGITS)
-        parts.append(text(_LEFT - 8, up(value) + 4, shown, "end soft"))
-        parts.append(text(_WIDTH - _RIGHT + 8, up(value) + 4, shown, "soft"))  # the end that a narrow screen shows
+        parts.append(line_element(_LEFT, up(value), _WIDTH - _RIGHT, up(value), kind))
+        tick_text = f"{value:.6g}" if by_ratio else frame.show(value, digits=TICK_DIGITS)
+        parts.append(text_element(_LEFT - 8, up(value) + 4, tick_text, "end soft"))
+        parts.append(
+            text_element(_WIDTH - _RIGHT + 8, up(value) + 4, tick_text, "soft")
+        )  # the end that a narrow screen shows
     runs = frame.runs
     shown_at = sorted({round(position) for position in np.linspace(0, len(runs) - 1, min(6, len(runs)))})
     for index in shown_at:
         kind = "soft" if index == 0 < len(runs) - 1 else "end soft" if index == len(runs) - 1 else "mid soft"
-        parts.append(text(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20))
-    parts.append(text(4, 12, frame.label, "soft"))
-    return "".join(parts) + text(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
+        parts.append(
+            text_element(across(index), _HEIGHT - _BOTTOM + 18, runs[index][0][:10] or runs[index][1], kind, 20)
+        )
+    parts.append(text_element(4, 12, frame.label, "soft"))
+    return "".join(parts) + text_element(_WIDTH - _RIGHT, _HEIGHT - 4, "runs in the order of their dates", "end soft")
 
 
-def _drawn(curve: Curve, place: dict[When, int], across: Scale, up: Scale, show: Show) -> str:
+def _draw_curve(curve: Curve, place: dict[RunKey, int], across: Scale, up: Scale, show: NumberFormatter) -> str:
     points = curve.points
     if not points:
         return ""
-    at = np.array([place[when(point)] for point, _ in points], dtype=float)
+    run_positions = np.array([place[run_order_key(point)] for point, _ in points], dtype=float)
     values = np.array([value for _, value in points])
     bins = np.array_split(np.arange(len(values)), min(_MOST_POINTS, len(values)))
-    xs = [across(float(at[part].mean())) for part in bins]
-    ys = [up(float(values[part].mean())) for part in bins]
+    xs = [across(float(run_positions[bin_rows].mean())) for bin_rows in bins]
+    ys = [up(float(values[bin_rows].mean())) for bin_rows in bins]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
     parts = [f'<polyline points="{path}" class="thin"/>']
     if len(values) <= _MOST_POINTS:
         for x, y, (point, value) in zip(xs, ys, points, strict=True):
-            parts.append(_point(curve, point, value, (x, y), up, show))
-    index_of = {when(point): index for index, (point, _) in enumerate(points)}
+            parts.append(_draw_point(curve, point, value, (x, y), up, show))
+    index_of = {run_order_key(point): index for index, (point, _) in enumerate(points)}
     for change in curve.series.changes:
         index = index_of.get((change.created, change.run))
         if index is not None:
-            parts.append(_flag(curve.series, change.run, change.factor, across(at[index]), up(values[index])))
+            parts.append(
+                _draw_flag(curve.series, change.run, change.factor, across(run_positions[index]), up(values[index]))
+            )
     return "".join(parts)
 
 
-def _point(curve: Curve, point: Point, value: float, at: tuple[float, float], up: Scale, show: Show) -> str:
-    x, y = at
+def _draw_point(
+    curve: Curve, point: Point, value: float, position: tuple[float, float], up: Scale, show: NumberFormatter
+) -> str:
+    x, y = position
     ends = curve.ends(point)
-    bar = line(x, up(ends[0]), x, up(ends[1]), "thin") if ends else ""
-    figures = f"{ratio(value)} ({bounds(*ends)})" if ends else ratio(value) if curve.by_ratio else show(value)
-    words = f"{one_line(curve.series.environment, 40)}, {one_line(point.run, 40)}: {figures}"
-    return f"<g>{bar}{mark(x, y, curve.kind // COLOURS, 3.5)}<title>{html.escape(words)}</title></g>"
+    bar = line_element(x, up(ends[0]), x, up(ends[1]), "thin") if ends else ""
+    figures = (
+        f"{format_ratio(value)} ({format_bounds(*ends)})"
+        if ends
+        else format_ratio(value)
+        if curve.by_ratio
+        else show(value)
+    )
+    words = f"{printable_line(curve.series.environment, 40)}, {printable_line(point.run, 40)}: {figures}"
+    return f"<g>{bar}{marker_element(x, y, curve.kind // COLOURS, 3.5)}<title>{html.escape(words)}</title></g>"
 
 
-def _flag(series: Series, run: str, factor: float, x: float, y: float) -> str:
-    words = f"{one_line(series.environment, 40)}: x{sure_ratio(factor)} since {one_line(run, 40)}"
+def _draw_flag(series: Series, run: str, factor: float, x: float, y: float) -> str:
+    words = f"{printable_line(series.environment, 40)}: x{format_decided_ratio(factor)} since {printable_line(run, 40)}"
     flag = f'<polygon points="{x:.1f},{y - 22:.1f} {x + 9:.1f},{y - 18:.1f} {x:.1f},{y - 14:.1f}" class="mark"/>'
-    label = text(x + 11, y - 14, f"x{sure_ratio(factor)}", "soft")
-    return f"<g>{line(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(words)}</title></g>"
+    label = text_element(x + 11, y - 14, f"x{format_decided_ratio(factor)}", "soft")
+    return f"<g>{line_element(x, y, x, y - 22, 'thin')}{flag}{label}<title>{html.escape(words)}</title></g>"

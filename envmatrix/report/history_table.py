@@ -6,15 +6,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from envmatrix.report.formatting import count
-from envmatrix.report.history_columns import series_columns, short_told
+from envmatrix.report.formatting import format_count
+from envmatrix.report.history_columns import series_columns, short_run_legend
 from envmatrix.stats.history import History
-from envmatrix.system.printable import one_line
+from envmatrix.system.printable import printable_line
 
 
 def history_table(history: History) -> Table:
     """Return one row a series."""
-    table = Table(title=f"{count(history.runs, 'run')}", title_justify="left")
+    table = Table(title=f"{format_count(history.runs, 'run')}", title_justify="left")
     columns = series_columns("terminal")
     for column in columns:
         table.add_column(
@@ -23,15 +23,15 @@ def history_table(history: History) -> Table:
             overflow="fold",
         )
     for series in history.series:
-        table.add_row(*(Text(one_line(column.cell(series), 120)) for column in columns))
+        table.add_row(*(Text(printable_line(column.cell(series), 120)) for column in columns))
     return table
 
 
 def print_history(history: History, console: Console) -> None:
     """Print the table, and which folders could not be read."""
     console.print(history_table(history))
-    if told := short_told(history):
-        console.print(Text(told))
+    if short_note := short_run_legend(history):
+        console.print(Text(short_note))
     if history.unreadable:
-        names = one_line(", ".join(history.unreadable), 200)
+        names = printable_line(", ".join(history.unreadable), 200)
         console.print(Text(f"warning: no readable summary.json in {names}\n  -> envmatrix report RUN writes it"))

@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING
 
 from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
-from envmatrix.report.attribution import bars_of, steps_of, title_of, unproved, waterfall
+from envmatrix.report.attribution import (
+    waterfall_rows,
+    cumulative_waterfall_rows,
+    attribution_title,
+    unproved_gain_note,
+    waterfall,
+)
 from envmatrix.report.columns import Cell, Column, columns_of
-from envmatrix.report.curve import curve
+from envmatrix.report.curve import step_time_curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import NARROW, forest
-from envmatrix.report.formatting import bounds, count, p_value, ratio, sure_ratio
-from envmatrix.report.glossary import coded, linked, words_of
+from envmatrix.report.formatting import format_bounds, format_count, format_p_value, format_ratio, format_decided_ratio
+from envmatrix.report.glossary import code_markup, link_words, glossary_words
 from envmatrix.report.group import Group, Row
 from envmatrix.report.heat_map import heat_map, heat_style
 from envmatrix.report.node_table import node_table
@@ -25,17 +31,17 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import COLOURS, figure_style, mark, palette
-from envmatrix.report.timeline import colour_of, timeline
+from envmatrix.report.svg import COLOURS, figure_style, marker_element, palette
+from envmatrix.report.timeline import environment_colours, timeline
 from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.stats.attribution import Attribution
-from envmatrix.stats.effects import BARS
-from envmatrix.stats.failures import BROKEN
+from envmatrix.stats.effects import DISQUALIFYING_FLAGS
+from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.moderated_variance import LEAST_UNITS
-from envmatrix.stats.nodes import CANCELS
-from envmatrix.stats.observed_host import seen_host
-from envmatrix.system.printable import clean, one_line
+from envmatrix.stats.nodes import NODES_NOTE
+from envmatrix.stats.observed_host import observed_host
+from envmatrix.system.printable import printable_text, printable_line
 from envmatrix.system.topics import TOPICS
 
 if TYPE_CHECKING:
@@ -43,15 +49,15 @@ if TYPE_CHECKING:
 
 SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
-    "clean": clean, "one_line": one_line, "ratio": ratio, "p_value": p_value, "heat": heat_style,
-    "bounds": bounds, "unproved": unproved, "barred": lambda effect: not BARS.isdisjoint(effect.flags),
-    "linked": linked, "coded": coded, "scaled": scaling_sentence, "sure_ratio": sure_ratio,
+    "clean": printable_text, "one_line": printable_line, "ratio": format_ratio, "p_value": format_p_value, "heat": heat_style,
+    "bounds": format_bounds, "unproved": unproved_gain_note, "barred": lambda effect: not DISQUALIFYING_FLAGS.isdisjoint(effect.flags),
+    "linked": link_words, "coded": code_markup, "scaled": scaling_sentence, "sure_ratio": format_decided_ratio,
     "shown": shown_name,
 }  # fmt: skip
 #: Orders of a table's rows beside its own.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
     "spread (cv)": lambda row: row.cv, "memory": lambda row: row.memory,
-    "trials that broke": lambda row: float(sum(row.outcomes.get(name, 0) for name in BROKEN)),
+    "trials that broke": lambda row: float(sum(row.outcomes.get(name, 0) for name in BROKEN_OUTCOMES)),
 }  # fmt: skip
 
 
@@ -80,8 +86,8 @@ def _orders(rows: tuple[Row, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
     for name, key in _ORDERS.items():
         values = [key(row) for row in rows]
         if len(set(values)) > 1:
-            ranked = sorted(range(len(rows)), key=lambda at: (values[at] is None, values[at] or 0, at))
-            yield name, tuple(ranked.index(at) for at in range(len(rows)))
+            ranked = sorted(range(len(rows)), key=lambda index: (values[index] is None, values[index] or 0, index))
+            yield name, tuple(ranked.index(index) for index in range(len(rows)))
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def page_values(kinds: int) -> dict[str, object]:
     from markupsafe import Markup
 
     def legend_mark(kind: int) -> Markup:
-        return Markup(mark(6, 6, kind // COLOURS, 4.5))  # noqa: S704
+        return Markup(marker_element(6, 6, kind // COLOURS, 4.5))  # noqa: S704
 
     return {
         "palette": Markup(palette()), "figure_style": Markup(figure_style()), "kinds": kinds, "mark": legend_mark,  # noqa: S704
@@ -130,7 +136,7 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
         ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
     ]  # fmt: skip
     rows += [("schedule", summary.schedule)] if summary.schedule else []
-    host = {key: value for key, value in asdict(seen_host(run.host, summary.measured)).items() if value is not None}
+    host = {key: value for key, value in asdict(observed_host(run.host, summary.measured)).items() if value is not None}
     rows += [("processor", summary.processors)] if summary.processors else []
     rows += [(f"host {key}", _text(value)) for key, value in host.items() if key != "cpu_model"]
     rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
@@ -138,7 +144,7 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
     return rows
 
 
-def _settings(environment: Environment) -> str:
+def _settings_text(environment: Environment) -> str:
     variables = environment.variables.items()
     lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables]
     levels = environment.levels if environment.own_levels is None else environment.own_levels
@@ -150,66 +156,66 @@ def _settings(environment: Environment) -> str:
 def _trials_line(summary: Summary) -> str:
     ok = summary.outcomes.get("ok", 0)
     blocks = len(summary.measured.blocks)
-    return f"{count(summary.trials, 'trial')} in {count(blocks, 'block')}, {ok:,} ok."
+    return f"{format_count(summary.trials, 'trial')} in {format_count(blocks, 'block')}, {ok:,} ok."
 
 
-def _reproduce(summary: Summary) -> str:
-    said = summary.run.command or ("bench", summary.plan.design, "--seed", str(summary.plan.seed))
-    return "\n".join(shlex.join(("envmatrix", *words)) for words in (said, ("report", summary.run.name)))
+def _reproduce_commands(summary: Summary) -> str:
+    command = summary.run.command or ("bench", summary.plan.design, "--seed", str(summary.plan.seed))
+    return "\n".join(shlex.join(("envmatrix", *words)) for words in (command, ("report", summary.run.name)))
 
 
 def _figures(summary: Summary) -> list[Figures]:
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
-    drawn = (
+    svg_texts = (
         (
             forest(group, f"f{n}"),
             forest(group, f"n{n}", NARROW),
             timeline(summary, group, f"t{n}"),
-            curve(summary, group, f"s{n}"),
+            step_time_curve(summary, group, f"s{n}"),
         )
         for n, group in enumerate(summary.groups)
     )
-    return [Figures(*map(Markup, one)) for one in drawn]
+    return [Figures(*map(Markup, texts)) for texts in svg_texts]
 
 
-def _attributed(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
+def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
     """Return (title, waterfall, attribution) of each factorial and each cumulative design."""
     from markupsafe import Markup
 
-    found: list[tuple[str, str, Attribution | None]] = []
+    figures: list[tuple[str, str, Attribution | None]] = []
     for number, item in enumerate(summary.attributions):
-        title = title_of(item)
-        figure = waterfall(bars_of(item), title, f"w{number}") if item.shares else ""
-        found.append((title, Markup(figure), item))  # noqa: S704
+        title = attribution_title(item)
+        figure = waterfall(waterfall_rows(item), title, f"w{number}") if item.shares else ""
+        figures.append((title, Markup(figure), item))  # noqa: S704
     for number, (name, steps) in enumerate(summary.cumulative.items()):
         title = f"What each step adds: {name}"
-        found.append((title, Markup(waterfall(steps_of(steps), title, f"l{number}")), None))  # noqa: S704
-    return found
+        figures.append((title, Markup(waterfall(cumulative_waterfall_rows(steps), title, f"l{number}")), None))  # noqa: S704
+    return figures
 
 
 def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
     """Return (id, title, caption, table)."""
-    workloads = f"{WORKLOADS_NOTE} They describe the workloads; environments are compared above."
-    own = "Ratios above 1 are better, whichever way the number counts."
+    workloads_note = f"{WORKLOADS_NOTE} They describe the workloads; environments are compared above."
+    ratio_note = "Ratios above 1 are better, whichever way the number counts."
     return [
-        ("own", "Further metrics", own, summary.own_table),
+        ("own", "Further metrics", ratio_note, summary.own_table),
         ("engines", "What the engines cost", ENGINES_NOTE, summary.engine_table),
         ("starts", "Start and steady state", starts_note(summary.start_table), summary.start_table),
-        ("workloads", "Workloads", workloads, summary.workload_table),
+        ("workloads", "Workloads", workloads_note, summary.workload_table),
     ]
 
 
 def to_html(summary: Summary) -> str:
     """Return report.html."""
-    colours = colour_of(summary)
+    colours = environment_colours(summary)
     return page_environment().get_template("report.html.j2").render(
         summary=summary, figures=_figures(summary), colours=colours, symbols=SYMBOLS,
         tables=[_group_table(group) for group in summary.groups], outcome_names=OUTCOMES,
-        evidence=evidence_table(summary), cancels=CANCELS, node_table=node_table, plain_tables=_plain_tables(summary),
-        attributed=_attributed(summary), heat=heat_map(summary),
-        provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce(summary),
-        words=words_of(summary), meanings=TOPICS, moderated_from=LEAST_UNITS,
-        settings=[(name, _settings(body)) for name, body in summary.run.environments.items()],
+        evidence=evidence_table(summary), cancels=NODES_NOTE, node_table=node_table, plain_tables=_plain_tables(summary),
+        attributed=_attribution_figures(summary), heat=heat_map(summary),
+        provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce_commands(summary),
+        words=glossary_words(summary), meanings=TOPICS, moderated_from=LEAST_UNITS,
+        settings=[(name, _settings_text(body)) for name, body in summary.run.environments.items()],
         **page_values(len(colours)),
     )  # fmt: skip

@@ -9,11 +9,11 @@ from envmatrix.matrix.model import Workload
 from envmatrix.report.columns import effect_values
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
-from envmatrix.report.warning import Caution
+from envmatrix.report.warning import RunWarning
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.nodes import NodeReport
 from envmatrix.stats.startup import Start
-from envmatrix.system.printable import clean
+from envmatrix.system.printable import printable_text
 
 SCHEMA = 1
 _SLOW = ("count", "trials", "slower", "share")
@@ -31,7 +31,7 @@ def _finite(value: float | None) -> float | None:
 def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | None) -> dict[str, object]:
     effect, evidence = row.effect, facts.evidence
     turns_of = "steps" if workload is None or workload.tells_steps else "time"
-    seen = {name: ", ".join(sorted(evidence[name])) for name in _VERSIONS if evidence.get(name)}
+    versions = {name: ", ".join(sorted(evidence[name])) for name in _VERSIONS if evidence.get(name)}
     return {
         "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
         "metric": group.metric.name, "label": group.metric.label, "unit": group.metric.unit,
@@ -41,7 +41,7 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
         "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
         "withheld": (effect.withheld or None) if effect else None,
-        "outcomes": dict(row.outcomes), "levels": dict(row.levels), "versions": seen, "skipped": row.skipped or None,
+        "outcomes": dict(row.outcomes), "levels": dict(row.levels), "versions": versions, "skipped": row.skipped or None,
         **({"in_turns": facts.in_turns, "turns_of": turns_of} if facts.in_turns else {}),
     }  # fmt: skip
 
@@ -61,8 +61,13 @@ def _best_to_json(group: Group) -> dict[str, object]:
     }
 
 
-def _caution_to_json(item: Caution) -> dict[str, object]:
-    return {"kind": item.kind.value, "subject": clean(item.subject), "text": clean(item.text), "remedy": item.remedy}
+def _warning_to_json(item: RunWarning) -> dict[str, object]:
+    return {
+        "kind": item.kind.value,
+        "subject": printable_text(item.subject),
+        "text": printable_text(item.text),
+        "remedy": item.remedy,
+    }
 
 
 def _nodes_to_json(item: NodeReport) -> dict[str, object]:
@@ -93,7 +98,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "schema": SCHEMA,
         "run": summary.run.name,
         "created": summary.run.created,
-        "host": clean(summary.run.host.name),
+        "host": printable_text(summary.run.host.name),
         "design": summary.plan.design,
         **(
             {"changes": [change.model_dump(exclude_none=True, exclude={"schema_number"}) for change in history]}
@@ -116,7 +121,7 @@ def summary_to_json(summary: Summary) -> dict[str, object]:
         "starts": [_start_to_json(item) for item in summary.starts],
         "nodes": [_nodes_to_json(item) for item in summary.nodes],
         "cumulative": {name: [asdict(step) for step in steps] for name, steps in summary.cumulative.items()},
-        "warnings": [_caution_to_json(item) for item in summary.cautions],
+        "warnings": [_warning_to_json(item) for item in summary.cautions],
         "effects": [values for effect, values in effects if not effect.is_control],
         "control": next((values for effect, values in controls if effect.primary), {}),
         "controls": [values for _, values in controls],

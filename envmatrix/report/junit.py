@@ -5,15 +5,15 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from envmatrix.report.catalog import Report
-from envmatrix.report.formatting import effect_note, interval, ratio
+from envmatrix.report.formatting import effect_note, format_interval, format_ratio
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
 from envmatrix.stats.comparison import Comparison
-from envmatrix.stats.effects import BARS
-from envmatrix.stats.failures import BROKEN
-from envmatrix.system.printable import clean, one_line
+from envmatrix.stats.effects import DISQUALIFYING_FLAGS
+from envmatrix.stats.failures import BROKEN_OUTCOMES
+from envmatrix.system.printable import printable_text, printable_line
 
-_LONGEST = 20_000
+_MAX_TEXT_LENGTH = 20_000
 
 
 def to_junit(summary: Summary) -> str:
@@ -30,15 +30,15 @@ def to_junit(summary: Summary) -> str:
 
 
 def _text(text: object) -> str:
-    return clean(text, _LONGEST).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
+    return printable_text(text, _MAX_TEXT_LENGTH).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
 
 
 def _suite(summary: Summary, group: Group) -> ET.Element:
     cases = [_case(summary, group, row) for row in group.all_rows if row.arm.reference]
-    counted = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
+    tag_counts = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
     suite = ET.Element(
         "testsuite", name=_text(f"{group.workload}@{group.engine}"), tests=str(len(cases)),
-        failures=str(counted["failure"]), errors=str(counted["error"]), skipped=str(counted["skipped"]),
+        failures=str(tag_counts["failure"]), errors=str(tag_counts["error"]), skipped=str(tag_counts["skipped"]),
         timestamp=_text(summary.run.created[:19]), hostname=_text(summary.run.host.name or "unknown"),
     )  # fmt: skip
     properties = ET.SubElement(suite, "properties")
@@ -54,29 +54,31 @@ def _case(summary: Summary, group: Group, row: Row) -> ET.Element:
     arm, effect = row.arm, row.effect
     case = ET.Element("testcase", classname=_text(f"{group.workload}@{group.engine}"), name=_text(arm.environment))
     facts = summary.measured.facts[arm.name]
-    broken = sum(facts.outcomes[name] for name in BROKEN)
-    barred = sorted(BARS.intersection(effect.flags)) if effect else []
+    broken = sum(facts.outcomes[name] for name in BROKEN_OUTCOMES)
+    barred = sorted(DISQUALIFYING_FLAGS.intersection(effect.flags)) if effect else []
     reasons = "; ".join(facts.reasons)
     if row.skipped:
-        _said(case, "skipped", "skipped-environment", row.skipped)
+        _add_result(case, "skipped", "skipped-environment", row.skipped)
     elif not facts.outcomes["ok"]:
-        _said(case, "error", "nothing-measured", reasons or "no trial of it was run")
+        _add_result(case, "error", "nothing-measured", reasons or "no trial of it was run")
     elif broken or barred:
-        told = [f"{broken} of {broken + facts.outcomes['ok']} trials broke"] if broken else []
+        broken_texts = [f"{broken} of {broken + facts.outcomes['ok']} trials broke"] if broken else []
         kind = barred[0] if barred else "failed-trials"
-        _said(case, "failure", kind, "; ".join([*told, *barred, *(effect.notes if effect else ())]), reasons)
+        _add_result(
+            case, "failure", kind, "; ".join([*broken_texts, *barred, *(effect.notes if effect else ())]), reasons
+        )
     elif effect is None or effect.low is None:
-        _said(case, "skipped", "too-few-blocks", interval(effect) if effect else "it is not compared")
+        _add_result(case, "skipped", "too-few-blocks", format_interval(effect) if effect else "it is not compared")
     if effect:
-        said, against = group.metric.said(effect.verdict), group.metric.as_fast_as(effect.reference)
-        words = f"{said}: {ratio(effect.ratio)} times {against}, {interval(effect)}"
+        verdict_text, against = group.metric.said(effect.verdict), group.metric.as_fast_as(effect.reference)
+        words = f"{verdict_text}: {format_ratio(effect.ratio)} times {against}, {format_interval(effect)}"
         note = effect_note(effect)
         ET.SubElement(case, "system-out").text = _text(f"{words}; {note}" if note else words)
     return case
 
 
-def _said(case: ET.Element, tag: str, kind: str, message: str, text: str = "") -> None:
-    ET.SubElement(case, tag, type=kind, message=_text(one_line(message, 500))).text = _text(text) or None
+def _add_result(case: ET.Element, tag: str, kind: str, message: str, text: str = "") -> None:
+    ET.SubElement(case, tag, type=kind, message=_text(printable_line(message, 500))).text = _text(text) or None
 
 
 def comparison_to_junit(found: Comparison, *, fail_undecided: bool = False) -> str:
@@ -88,7 +90,7 @@ def comparison_to_junit(found: Comparison, *, fail_undecided: bool = False) -> s
         if item.status == "not slower":
             ET.SubElement(case, "system-out").text = _text(item.line())
         else:
-            _said(case, tag, item.status.replace(" ", "-"), item.line())
+            _add_result(case, tag, item.status.replace(" ", "-"), item.line())
     counted = {tag: str(len(suite.findall(f"testcase/{tag}"))) for tag in ("failure", "error", "skipped")}
     suite.attrib |= {"failures": counted["failure"], "errors": counted["error"], "skipped": counted["skipped"]}
     ET.SubElement(suite, "system-out").text = _text("\n".join(found.lines()))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from envmatrix.report.attribution import AttributionTable, attribution_tables
 from envmatrix.report.columns import columns_of, has_failed, has_reference_value
 from envmatrix.report.engine_table import ENGINES_NOTE
-from envmatrix.report.formatting import NONE, count, markdown_cell, markdown_text
-from envmatrix.report.glossary import words_of
+from envmatrix.report.formatting import NONE, format_count, markdown_cell, markdown_text
+from envmatrix.report.glossary import glossary_words
 from envmatrix.report.group import Group
 from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
@@ -17,7 +17,7 @@ from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Summary
 from envmatrix.report.workload_table import WORKLOADS_NOTE
-from envmatrix.stats.nodes import CANCELS, NodeReport
+from envmatrix.stats.nodes import NODES_NOTE, NodeReport
 from envmatrix.stats.pairing import families
 
 _RECOMMENDED = (
@@ -40,12 +40,12 @@ _WORST = (
 )
 
 
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table; cells are escaped here and nowhere else."""
-    return _table(head, [tuple(markdown_cell(cell) for cell in row) for row in rows])
+    return _escaped_table(head, [tuple(markdown_cell(cell) for cell in row) for row in rows])
 
 
-def _table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
+def _escaped_table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [*lines, *body])
 
@@ -57,46 +57,46 @@ def group_markdown(group: Group) -> str:
     rows = [tuple(column.cell_of(row, group).whole for column in columns) for row in group.all_rows]
     sentence = scaling_sentence(group)
     below = f"\n{markdown_text(sentence)}\n" if sentence else ""
-    said = "\n\n".join((f"**{markdown_text(group.headline)}**", *map(markdown_text, group.sentences)))
-    return f"## {markdown_cell(group.title)}\n\n{said}\n\n{table(head, rows)}\n{below}"
+    answer = "\n\n".join((f"**{markdown_text(group.headline)}**", *map(markdown_text, group.sentences)))
+    return f"## {markdown_cell(group.title)}\n\n{answer}\n\n{markdown_table(head, rows)}\n{below}"
 
 
-def operators_markdown(found: OperatorTable) -> str:
+def operators_markdown(operator_table: OperatorTable) -> str:
     """Return the section that says which operators each environment made faster."""
-    return f"## {markdown_cell(found.title)}\n\n{_section(found.table())}\n\n{markdown_text(found.note)}\n"
+    return f"## {markdown_cell(operator_table.title)}\n\n{_markdown_plain_table(operator_table.table())}\n\n{markdown_text(operator_table.note)}\n"
 
 
-def attribution_markdown(found: AttributionTable) -> str:
+def attribution_markdown(attribution: AttributionTable) -> str:
     """Return the section that says which factor or step brings how much."""
-    notes = "\n\n".join(markdown_text(note) for note in found.notes)
-    return f"## {markdown_cell(found.title)}\n\n{_section(found.table)}\n\n{notes}\n"
+    notes = "\n\n".join(markdown_text(note) for note in attribution.notes)
+    return f"## {markdown_cell(attribution.title)}\n\n{_markdown_plain_table(attribution.table)}\n\n{notes}\n"
 
 
-def _section(found: PlainTable) -> str:
-    return table(tuple(markdown_cell(name) for name in found.head), found.rows)
+def _markdown_plain_table(plain_table: PlainTable) -> str:
+    return markdown_table(tuple(markdown_cell(name) for name in plain_table.head), plain_table.rows)
 
 
-def _plain(title: str, found: PlainTable | None, below: str) -> str:
-    return f"## {title}\n\n{_section(found)}\n\n{below}\n" if found else ""
+def _plain_section(title: str, plain_table: PlainTable | None, below: str) -> str:
+    return f"## {title}\n\n{_markdown_plain_table(plain_table)}\n\n{below}\n" if plain_table else ""
 
 
-def nodes_markdown(found: NodeReport) -> str:
+def nodes_markdown(node_report: NodeReport) -> str:
     """Return the section that says how much the nodes differ."""
-    title = f"## Nodes: {markdown_cell(found.workload)} on {found.engine}"
-    return f"{title}\n\n{markdown_text(found.line())}\n\n{_section(node_table(found))}\n\n{CANCELS}\n"
+    title = f"## Nodes: {markdown_cell(node_report.workload)} on {node_report.engine}"
+    return f"{title}\n\n{markdown_text(node_report.line())}\n\n{_markdown_plain_table(node_table(node_report))}\n\n{NODES_NOTE}\n"
 
 
-def _cautions(summary: Summary) -> str:
+def _warnings_section(summary: Summary) -> str:
     if not summary.cautions:
         return ""
     rows = [
         (item.kind.value, markdown_cell(item.about), markdown_text(item.text), markdown_text(item.remedy))
         for item in summary.cautions
     ]
-    return "## Warnings\n\n" + _table(("warning", "about", "seen", "remedy"), rows) + "\n"
+    return "## Warnings\n\n" + _escaped_table(("warning", "about", "seen", "remedy"), rows) + "\n"
 
 
-def _facts(summary: Summary) -> str:
+def _run_section(summary: Summary) -> str:
     run = summary.run
     data = ", ".join(summary.data) or NONE
     data += " (stand-in for the real data)" if summary.stand_in else ""
@@ -109,23 +109,27 @@ def _facts(summary: Summary) -> str:
         *([("schedule", summary.schedule)] if summary.schedule else []),
         *((change.what, change.text()) for change in run.history),
     ]  # fmt: skip
-    return "## Run\n\n" + table(("what", "value"), rows) + "\n"
+    return "## Run\n\n" + markdown_table(("what", "value"), rows) + "\n"
 
 
-def comparisons(summary: Summary) -> int:
+def largest_family_size(summary: Summary) -> int:
     """Return how many comparisons the intervals of the largest family hold for together."""
     measured = {effect.arm for effect in summary.analysis.primary_effects() if effect.blocks}
-    every = ((*family.arms, *family.beside) for family in families(summary.plan))
-    return max((sum(arm.name in measured for arm in arms) for arms in every), default=0)
+    family_arms = ((*family.arms, *family.beside) for family in families(summary.plan))
+    return max((sum(arm.name in measured for arm in arms) for arms in family_arms), default=0)
 
 
-def _method(summary: Summary) -> str:
+def _method_text(summary: Summary) -> str:
     """Return what the figures are, of what is there: no best set is explained where none is told."""
-    groups, several, words = summary.groups, comparisons(summary), words_of(summary)
-    held = f" (95 %, max-t over {count(several, 'comparison')} at most, paired by block)" if several else ""
+    groups, comparison_count, words = summary.groups, largest_family_size(summary), glossary_words(summary)
+    interval_text = (
+        f" (95 %, max-t over {format_count(comparison_count, 'comparison')} at most, paired by block)"
+        if comparison_count
+        else ""
+    )
     return "".join((
         _NOISE if any(group.control for group in groups) else "",
-        f"A ratio above 1 is better. Intervals hold at once for all environments with one reference{held}.",
+        f"A ratio above 1 is better. Intervals hold at once for all environments with one reference{interval_text}.",
         " Each table is judged on its own." if len(groups) > 1 else "",
         _COLUMNS,
         _RECOMMENDED if any(group.choice for group in groups) else "",
@@ -142,8 +146,10 @@ def to_markdown(summary: Summary) -> str:
     parts += [attribution_markdown(item) for item in attribution_tables(summary.attributions, summary.cumulative)]
     parts += [operators_markdown(found) for found in summary.operators]
     parts += [nodes_markdown(found) for found in summary.nodes]
-    parts += [_plain("Further metrics", summary.own_table, _OWN)]
-    parts += [_plain("What the engines cost", summary.engine_table, ENGINES_NOTE)]
-    parts += [_plain("Start and steady state", summary.start_table, starts_note(summary.start_table))]
-    parts += [_plain("Workloads", summary.workload_table, WORKLOADS_NOTE)]
-    return "\n".join([*filter(None, parts), _method(summary) + "\n", _cautions(summary), _facts(summary)])
+    parts += [_plain_section("Further metrics", summary.own_table, _OWN)]
+    parts += [_plain_section("What the engines cost", summary.engine_table, ENGINES_NOTE)]
+    parts += [_plain_section("Start and steady state", summary.start_table, starts_note(summary.start_table))]
+    parts += [_plain_section("Workloads", summary.workload_table, WORKLOADS_NOTE)]
+    return "\n".join(
+        [*filter(None, parts), _method_text(summary) + "\n", _warnings_section(summary), _run_section(summary)]
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envmatrix.plan import Arm
-from envmatrix.report.formatting import NONE, interval, speed_up
+from envmatrix.report.formatting import NONE, format_interval, format_speed_up
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
@@ -27,7 +27,11 @@ def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTabl
 def _row(arm: Arm, metric: Metric, measured: Measurements, analysis: Analysis) -> tuple[str, ...]:
     mean = measured.mean(arm.name, metric.name)
     effect = analysis.find(arm.name, metric.name)
-    told = (speed_up(effect), interval(effect), metric.said(effect.verdict)) if effect else ("1", "", "reference")
+    effect_cells = (
+        (format_speed_up(effect), format_interval(effect), metric.said(effect.verdict))
+        if effect
+        else ("1", "", "reference")
+    )
     unit = f" {metric.unit}" if metric.unit not in ("", "s", "B") else ""
-    shown = NONE if mean is None else f"{metric.show(mean)}{unit}"
-    return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, shown, *told
+    median_text = NONE if mean is None else f"{metric.show(mean)}{unit}"
+    return f"{arm.workload} on {arm.engine}", arm.environment, metric.label, metric.better, median_text, *effect_cells

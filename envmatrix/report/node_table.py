@@ -6,8 +6,8 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.stats.nodes import NodeReport
 
 
-def node_table(found: NodeReport) -> PlainTable:
+def node_table(node_report: NodeReport) -> PlainTable:
     """Return a row a node, the best first."""
     head = ("node", "baseline's speed over the mean of the nodes", "blocks")
-    rows = ((row.node, f"{row.relative:.3f}", str(row.blocks)) for row in found.rows)
+    rows = ((row.node, f"{row.relative:.3f}", str(row.blocks)) for row in node_report.rows)
     return PlainTable(head, tuple(rows))

@@ -13,13 +13,13 @@ from datetime import datetime
 from envmatrix.report.catalog import Report
 from envmatrix.report.group import Row
 from envmatrix.report.summary import Summary
-from envmatrix.system.printable import one_line
+from envmatrix.system.printable import printable_line
 
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Family:
+class MetricFamily:
     """One metric family: its name, unit ('': none), meaning, and samples."""
 
     name: str
@@ -32,22 +32,22 @@ class Family:
         yield f"# TYPE {self.name} gauge"
         if self.unit:
             yield f"# UNIT {self.name} {self.unit}"
-        yield f"# HELP {self.name} {_escaped(self.help)}"
+        yield f"# HELP {self.name} {_escape(self.help)}"
         for labels, value in self.samples:
-            named = ",".join(f'{name}="{_escaped(one_line(text))}"' for name, text in labels.items())
-            yield f"{self.name}{{{named}}} {value!r}"
+            label_text = ",".join(f'{name}="{_escape(printable_line(text))}"' for name, text in labels.items())
+            yield f"{self.name}{{{label_text}}} {value!r}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _family(name: str, unit: str, meaning: str, samples: Iterator[tuple[Labels, float | None]]) -> Family:
-    known = ((labels, float(value)) for labels, value in samples if value is not None and math.isfinite(value))
-    return Family(f"envmatrix_{name}", unit, meaning, tuple(known))
+def _metric_family(name: str, unit: str, meaning: str, samples: Iterator[tuple[Labels, float | None]]) -> MetricFamily:
+    finite_samples = ((labels, float(value)) for labels, value in samples if value is not None and math.isfinite(value))
+    return MetricFamily(f"envmatrix_{name}", unit, meaning, tuple(finite_samples))
 
 
-def seconds_of(created: str) -> float | None:
+def unix_seconds(created: str) -> float | None:
     """Return when a run began as seconds since 1970; None where what is written is no time."""
     try:
         return datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
@@ -57,39 +57,39 @@ def seconds_of(created: str) -> float | None:
 
 def _labels(summary: Summary, row: Row, **more: str) -> Labels:
     arm = row.arm
-    named = {"workload": arm.workload, "engine": arm.engine, "environment": arm.environment}
-    return {"design": summary.plan.design, **named, **more}
+    labels = {"workload": arm.workload, "engine": arm.engine, "environment": arm.environment}
+    return {"design": summary.plan.design, **labels, **more}
 
 
-def families(summary: Summary) -> Iterator[Family]:
+def metric_families(summary: Summary) -> Iterator[MetricFamily]:
     """Yield every family of a run, each sample with the labels that a dashboard chooses by."""
     rows = [(row, group) for group in summary.groups for row in group.all_rows]
     effects = [(_labels(summary, row, reference=row.effect.reference), row.effect) for row, _ in rows if row.effect]
-    yield _family(
+    yield _metric_family(
         "speed_up_ratio", "ratio", "Speed-up over the reference in the primary metric; above 1 is faster.",
         ((labels, effect.ratio) for labels, effect in effects),
     )  # fmt: skip
-    yield _family(
+    yield _metric_family(
         "speed_up_low_ratio", "ratio", "Lower end of its simultaneous 95 % interval.",
         ((labels, effect.low) for labels, effect in effects),
     )  # fmt: skip
-    yield _family(
+    yield _metric_family(
         "speed_up_high_ratio", "ratio", "Upper end of its simultaneous 95 % interval.",
         ((labels, effect.high) for labels, effect in effects),
     )  # fmt: skip
-    yield _family(
+    yield _metric_family(
         "verdict", "", "1 for the verdict: faster, slower, same or undecided.",
         (({**labels, "verdict": effect.verdict}, 1) for labels, effect in effects),
     )  # fmt: skip
-    yield _family(
+    yield _metric_family(
         "mean", "", "Geometric mean of the primary metric over trials, in its unit.",
         ((_labels(summary, row, metric=group.metric.name, unit=group.metric.unit), row.value) for row, group in rows),
     )  # fmt: skip
-    yield _family(
+    yield _metric_family(
         "memory_bytes", "bytes", "Median of the peak memory over trials.",
         ((_labels(summary, row), row.memory) for row, _ in rows),
     )  # fmt: skip
-    yield _family(
+    yield _metric_family(
         "trials", "", "Trials by outcome.",
         (
             (_labels(summary, row, outcome=name), number)
@@ -97,24 +97,24 @@ def families(summary: Summary) -> Iterator[Family]:
             for name, number in row.outcomes.items()
         ),
     )  # fmt: skip
-    yield from _of_run(summary)
+    yield from _run_families(summary)
 
 
-def _of_run(summary: Summary) -> Iterator[Family]:
+def _run_families(summary: Summary) -> Iterator[MetricFamily]:
     run = summary.run
     kinds = dict.fromkeys(caution.kind.value for caution in summary.cautions)
-    yield _family(
+    yield _metric_family(
         "warning", "", "1 for each kind of warning; `envmatrix docs WARNING` explains it.",
         (({"design": run.plan.design, "warning": kind}, 1) for kind in kinds),
     )  # fmt: skip
     labels = {"design": run.plan.design, "run": run.name, "host": run.host.name or "", "processor": summary.processors}
-    began = seconds_of(run.created)
-    yield _family("run_created_seconds", "seconds", "When the run began, since 1970.", iter([(labels, began)]))
+    began = unix_seconds(run.created)
+    yield _metric_family("run_created_seconds", "seconds", "When the run began, since 1970.", iter([(labels, began)]))
 
 
 def to_openmetrics(summary: Summary) -> str:
     """Return the exposition; a family without a sample is left out."""
-    lines = [line for family in families(summary) if family.samples for line in family.lines()]
+    lines = [line for family in metric_families(summary) if family.samples for line in family.lines()]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from envmatrix.plan import Arm
-from envmatrix.report.formatting import ratio
+from envmatrix.report.formatting import format_ratio
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.measurements import Measurements
@@ -64,7 +64,7 @@ class OperatorTable:
                 row.name,
                 f"{row.share:.1%}",
                 show_seconds(row.reference_s),
-                *(ratio(row.speedups[name]) for name in self.environments),
+                *(format_ratio(row.speedups[name]) for name in self.environments),
             )
             for row in self.rows[:most]
         )
@@ -79,31 +79,38 @@ def _medians(facts: ArmFacts) -> dict[str, float]:
 
 def operator_tables(arms: Sequence[Arm], measured: Measurements) -> tuple[OperatorTable, ...]:
     """Return a table for every reference whose trials were profiled, and at least one arm compared with it."""
-    found = []
+    tables = []
     for reference in arms:
-        mine = _medians(measured.facts[reference.name])
+        reference_medians = _medians(measured.facts[reference.name])
         others = {
             arm.environment: _medians(measured.facts[arm.name])
             for arm in arms
             if arm.reference == reference.name and not arm.is_control and measured.facts[arm.name].operators
         }
-        if mine and others:
+        if reference_medians and others:
             table = OperatorTable(
-                reference.workload, reference.engine, reference.environment, tuple(others), _rows(mine, others)
+                reference.workload,
+                reference.engine,
+                reference.environment,
+                tuple(others),
+                _rows(reference_medians, others),
             )
-            found.append(table)
-    return tuple(found)
+            tables.append(table)
+    return tuple(tables)
 
 
-def _rows(mine: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> tuple[OperatorRow, ...]:
-    total = sum(mine.values())
-    costly = sorted((name for name in mine if mine[name] > _LEAST_SHARE * total), key=lambda name: -mine[name])
+def _rows(reference_medians: Mapping[str, float], others: Mapping[str, Mapping[str, float]]) -> tuple[OperatorRow, ...]:
+    total = sum(reference_medians.values())
+    costly = sorted(
+        (name for name in reference_medians if reference_medians[name] > _LEAST_SHARE * total),
+        key=lambda name: -reference_medians[name],
+    )
     return tuple(
         OperatorRow(
             name,
-            mine[name] / total,
-            mine[name],
-            {who: mine[name] / times[name] if times.get(name) else None for who, times in others.items()},
+            reference_medians[name] / total,
+            reference_medians[name],
+            {who: reference_medians[name] / times[name] if times.get(name) else None for who, times in others.items()},
         )
         for name in costly[:_MOST]
     )

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import Report
 from envmatrix.report.summary import Summary
-from envmatrix.stats.measurements import OUTCOMES, WORK, Floats, Integers
-from envmatrix.stats.metrics import METRICS, OWN
-from envmatrix.system.printable import clean
+from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS, Floats, Integers
+from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES
+from envmatrix.system.printable import printable_text
 
 
 def to_parquet(summary: Summary) -> bytes:
@@ -36,11 +36,14 @@ def to_parquet(summary: Summary) -> bytes:
             f"pyarrow, which writes Parquet, cannot be used here ({error})",
             remedy=f"{sys.executable} -m pip install pyarrow, or --as trials-csv, which needs nothing",
         ) from error
-    named = list(_columns(summary, pyarrow))
-    about = {"envmatrix.run": clean(summary.run.name), "envmatrix.created": clean(summary.run.created)}
-    schema = pyarrow.schema([field for field, _ in named], metadata=about)
+    named_columns = list(_columns(summary, pyarrow))
+    file_metadata = {
+        "envmatrix.run": printable_text(summary.run.name),
+        "envmatrix.created": printable_text(summary.run.created),
+    }
+    schema = pyarrow.schema([field for field, _ in named_columns], metadata=file_metadata)
     out = io.BytesIO()
-    arrays = [pyarrow.array(values, field.type, from_pandas=True) for field, values in named]
+    arrays = [pyarrow.array(values, field.type, from_pandas=True) for field, values in named_columns]
     pyarrow.parquet.write_table(pyarrow.Table.from_arrays(arrays, schema=schema), out)
     return out.getvalue()
 
@@ -50,21 +53,21 @@ def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
     measured = summary.measured
     trials, arms = measured.trials, [summary.plan.arms[index] for index in measured.trials.arm]
     for name in ("workload", "engine", "environment"):
-        yield arrow.field(name, arrow.string()), [clean(getattr(arm, name)) for arm in arms]
+        yield arrow.field(name, arrow.string()), [printable_text(getattr(arm, name)) for arm in arms]
     yield arrow.field("block", arrow.int64()), trials.block
     yield arrow.field("outcome", arrow.string()), [OUTCOMES[index] for index in trials.outcome]
     yield arrow.field("started", arrow.float64(), metadata={"unit": "s"}), trials.started
-    at = np.searchsorted(measured.blocks, trials.block)
+    block_index = np.searchsorted(measured.blocks, trials.block)
     ok = trials.outcome == OUTCOMES.index("ok")
-    for name in (*METRICS, *WORK, *(name for name in measured.table if name.startswith(OWN))):
+    for name in (*METRICS, *WORK_COLUMNS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES))):
         metric = METRICS.get(name)
-        told = {"unit": metric.unit, "better": metric.better} if metric else None
-        values = _values(measured.table[name], trials.arm, at, ok)
-        yield arrow.field(clean(name), arrow.float64(), metadata=told), values
+        column_metadata = {"unit": metric.unit, "better": metric.better} if metric else None
+        values = _values(measured.table[name], trials.arm, block_index, ok)
+        yield arrow.field(printable_text(name), arrow.float64(), metadata=column_metadata), values
 
 
-def _values(table: Floats, arm: Integers, at: Integers, ok: NDArray[np.bool_]) -> Floats:
-    return np.where(ok, table[arm, at], np.nan) if arm.size else np.zeros(0)
+def _values(table: Floats, arm: Integers, block_index: Integers, ok: NDArray[np.bool_]) -> Floats:
+    return np.where(ok, table[arm, block_index], np.nan) if arm.size else np.zeros(0)
 
 
 class Parquet(Report):

@@ -37,12 +37,12 @@ def to_pdf(svg: str) -> str:
     """Return a figure (an svg element of ours) as a PDF file, which is ASCII throughout."""
     root = ET.fromstring(svg)  # noqa: S314 - made here, every text in it escaped
     _, _, width, height = map(float, root.attrib["viewBox"].split())
-    drawn = "\n".join((f"{_BASE} 0 0 {-_BASE} 0 {height * _BASE:.2f} cm", *_draw(root, "ink")))
+    operators = "\n".join((f"{_BASE} 0 0 {-_BASE} 0 {height * _BASE:.2f} cm", *_draw(root, "ink")))
     box = f"[0 0 {width * _BASE:.2f} {height * _BASE:.2f}]"
     bodies = [
         "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
         f"<< /Type /Page /Parent 2 0 R /MediaBox {box} /Contents 4 0 R /Resources {_RESOURCES} >>",
-        f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream", _font("Helvetica"), _font("Helvetica-Bold"),
+        f"<< /Length {len(operators)} >>\nstream\n{operators}\nendstream", _font("Helvetica"), _font("Helvetica-Bold"),
         f"<< /Title ({_escaped(_title(root))}) /Producer (envmatrix) >>",
     ]  # fmt: skip
     text, places = "%PDF-1.4\n", []
@@ -71,15 +71,15 @@ def _draw(element: ET.Element, colour: str) -> Iterator[str]:
     """Yield the operators of an element and of what stands in it; ``colour`` is that of the group."""
     for child in element:
         kinds = child.get("class", "").split()
-        named = (_VERDICTS.get(kind, kind) for kind in kinds if kind in _VERDICTS or re.fullmatch(r"k\d+", kind))
-        own = next(named, colour)
+        colours = (_VERDICTS.get(kind, kind) for kind in kinds if kind in _VERDICTS or re.fullmatch(r"k\d+", kind))
+        child_colour = next(colours, colour)
         tag = _tag(child)
         if tag == "g":
-            yield from _draw(child, own)
+            yield from _draw(child, child_colour)
         elif tag == "text":
             yield _text(child, kinds)
         elif tag not in ("title", "desc", "style"):
-            yield _shape(child, tag, kinds, own)
+            yield _shape(child, tag, kinds, child_colour)
 
 
 def _shape(element: ET.Element, tag: str, kinds: list[str], colour: str) -> str:
@@ -89,7 +89,11 @@ def _shape(element: ET.Element, tag: str, kinds: list[str], colour: str) -> str:
     if "mark" in kinds:
         return f"{_colour(colour)} rg {_colour('paper')} RG 0.6 w {path} b"
     name, width, dashes = next((_STROKES[kind] for kind in kinds if kind in _STROKES), _STROKES["thin"])
-    width = float(found[1]) if (found := re.search(r"stroke-width:([\d.]+)", element.get("style", ""))) else width
+    width = (
+        float(width_match[1])
+        if (width_match := re.search(r"stroke-width:([\d.]+)", element.get("style", "")))
+        else width
+    )
     end = 1 if "bar" in kinds else 0
     return f"q {_colour(colour if name == 'k' else name)} RG {width} w {end} J [{dashes}] 0 d {path} S Q"
 
@@ -110,8 +114,8 @@ def _escaped(words: str) -> str:
 
 
 def _colour(name: str) -> str:
-    found = light_colours()[name]
-    digits = found[1:] if len(found) == 7 else "".join(2 * digit for digit in found[1:])
+    hex_code = light_colours()[name]
+    digits = hex_code[1:] if len(hex_code) == 7 else "".join(2 * digit for digit in hex_code[1:])
     return " ".join(f"{int(digits[at : at + 2], 16) / 255:.3f}" for at in (0, 2, 4))
 
 
@@ -146,8 +150,8 @@ def _points(element: ET.Element) -> str:
 
 def _dashes(element: ET.Element) -> str:
     """Return a path of many short horizontal lines, the only one that our figures have."""
-    found = re.findall(r"M(\S+) ([^\sh]+)h(\d+)", element.attrib["d"])
-    return " ".join(f"{x} {y} m {float(x) + float(long)} {y} l" for x, y, long in found)
+    dashes = re.findall(r"M(\S+) ([^\sh]+)h(\d+)", element.attrib["d"])
+    return " ".join(f"{x} {y} m {float(x) + float(long)} {y} l" for x, y, long in dashes)
 
 
 _PATHS = {

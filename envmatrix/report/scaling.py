@@ -24,7 +24,7 @@ class Scaling:
     high: float | None
 
 
-def _processes(row: Row | None) -> int | None:
+def _process_count(row: Row | None) -> int | None:
     text = row.levels.get(FACTOR, "") if row else ""
     return int(text) if text.isdecimal() and int(text) else None
 
@@ -35,19 +35,19 @@ def _other_levels(row: Row) -> dict[str, str]:
 
 def scaling(group: Group) -> tuple[Scaling, ...]:
     """Return the rows that differ from the baseline in their number of processes alone, fewest first."""
-    base = _processes(group.baseline)
+    base = _process_count(group.baseline)
     if base is None or group.baseline is None:
         return ()
-    found = []
+    scaling_rows = []
     for row in group.rows:
-        count = _processes(row)
+        count = _process_count(row)
         if count is None or count == base or _other_levels(row) != _other_levels(group.baseline):
             continue
         effect = row.effect
         values = (effect.ratio, effect.low, effect.high) if effect else (None, None, None)
         share = [None if value is None else value * base / count for value in values]
-        found.append(Scaling(row.arm.environment, count, *share))
-    return tuple(sorted(found, key=lambda item: item.processes))
+        scaling_rows.append(Scaling(row.arm.environment, count, *share))
+    return tuple(sorted(scaling_rows, key=lambda item: item.processes))
 
 
 def scaling_sentence(group: Group) -> str | None:
@@ -56,7 +56,7 @@ def scaling_sentence(group: Group) -> str | None:
     if not rows:
         return None
     parts = [f"{row.processes} process{'' if row.processes == 1 else 'es'} {_share(row)}" for row in rows]
-    return f"efficiency (speed-up per process, {_processes(group.baseline)} is 100 %): " + ", ".join(parts)
+    return f"efficiency (speed-up per process, {_process_count(group.baseline)} is 100 %): " + ", ".join(parts)
 
 
 def _share(row: Scaling) -> str:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attribution import attributions, cumulative
 from envmatrix.report.engine_table import engine_table
-from envmatrix.report.formatting import listed, percent
+from envmatrix.report.formatting import list_numbers, format_confidence
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
 from envmatrix.report.metric_table import own_table
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.start_table import start_cautions, start_table
-from envmatrix.report.warning import Caution
-from envmatrix.report.warnings import find_cautions
+from envmatrix.report.start_table import start_warnings, start_table
+from envmatrix.report.warning import RunWarning
+from envmatrix.report.warnings import find_warnings
 from envmatrix.report.workload_table import workload_table
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.analysis import Analysis, estimate
@@ -27,12 +27,12 @@ from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
-from envmatrix.stats.pairing import group_of
+from envmatrix.stats.pairing import table_key
 from envmatrix.stats.racing import Race
-from envmatrix.stats.selection import choose
-from envmatrix.stats.slow_phases import told_short
-from envmatrix.stats.slow_trials import SlowTrials, described
-from envmatrix.stats.startup import Start, starts, told_first
+from envmatrix.stats.selection import choose_best_set
+from envmatrix.stats.slow_phases import short_run_note
+from envmatrix.stats.slow_trials import SlowTrials, describe_slow_trials
+from envmatrix.stats.startup import Start, starts, first_seconds_note
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Summary:
     outcomes: Mapping[str, int]
     data: Mapping[str, int]
     stand_in: tuple[str, ...]
-    cautions: tuple[Caution, ...]
+    cautions: tuple[RunWarning, ...]
     attributions: tuple[Attribution, ...] = ()
     cumulative: Mapping[str, tuple[CumulativeStep, ...]] = field(default_factory=dict)
     operators: tuple[OperatorTable, ...] = ()
@@ -74,13 +74,15 @@ class Summary:
         design, facts = self.run.design, self.measured.facts.values()
         if design.schedule == "sequential":
             return ""
-        turns, most = sum(fact.in_turns for fact in facts), max((fact.together for fact in facts), default=0)
-        beside = any(fact.in_one_go for fact in facts)
+        turns, most_together = sum(fact.in_turns for fact in facts), max((fact.together for fact in facts), default=0)
+        has_uninterrupted = any(fact.in_one_go for fact in facts)
         if not turns:
-            how = f"each trial took its steps in one go, {most} processes alive at once"
-            return f"turns were asked for, but {how if beside else 'one trial ran after the other'}"
-        parted = sum(fact.in_waves for fact in facts)
-        smaller = f"; {parted} of them in smaller groups, each with its reference, for want of memory" if parted else ""
+            how = f"each trial took its steps in one go, {most_together} processes alive at once"
+            return f"turns were asked for, but {how if has_uninterrupted else 'one trial ran after the other'}"
+        batched = sum(fact.in_waves for fact in facts)
+        smaller = (
+            f"; {batched} of them in smaller groups, each with its reference, for want of memory" if batched else ""
+        )
         own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
         against = f" and against {own}" if own else ""
         works = {arm.workload for arm in self.plan.arms if self.measured.facts[arm.name].in_turns}
@@ -88,9 +90,9 @@ class Summary:
         steps = f"{design.turn} timed steps and {design.turn_apart} before them"
         length = {True: steps, False: f"{design.turn / 10:g} s"}
         long = " or ".join(length[kind] for kind in sorted(kinds, reverse=True))
-        others = f", the others {'in one go' if beside else 'one after the other'}{against}"
+        others = f", the others {'in one go' if has_uninterrupted else 'one after the other'}{against}"
         which = f"{turns} of {self.trials} trials{others if turns < self.trials else ''}"
-        return f"turns of {long}, {most} processes alive at once; {which}{smaller}"
+        return f"turns of {long}, {most_together} processes alive at once; {which}{smaller}"
 
     @property
     def race(self) -> Race | None:
@@ -104,8 +106,8 @@ class Summary:
         if not before:
             return ""
         return (
-            f"It was read before, after {listed(before)} blocks: intervals are computed at "
-            f"{percent(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of runs at most."
+            f"It was read before, after {list_numbers(before)} blocks: intervals are computed at "
+            f"{format_confidence(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of runs at most."
         )
 
     @property
@@ -115,14 +117,14 @@ class Summary:
             return ""
         several = len(self.groups) > 1
         names = {arm.name: arm.shown if several else arm.environment for arm in self.plan.arms}
-        left = (f"{names[item.arm]} after {item.block} blocks ({item.reason})" for item in self.race.stopped)
-        return f"Left the race: {', '.join(left)}. What left is given at a confidence above 95 %."
+        stopped_texts = (f"{names[item.arm]} after {item.block} blocks ({item.reason})" for item in self.race.stopped)
+        return f"Left the race: {', '.join(stopped_texts)}. What left is given at a confidence above 95 %."
 
     @property
     def processors(self) -> str:
         """Which processors the trials saw, else what is known of the machine; '' where neither is."""
-        seen = {name for facts in self.measured.facts.values() for name in facts.evidence.get("cpu.model", ())}
-        return ", ".join(sorted(seen)) or self.run.host.cpu_model or ""
+        models = {name for facts in self.measured.facts.values() for name in facts.evidence.get("cpu.model", ())}
+        return ", ".join(sorted(models)) or self.run.host.cpu_model or ""
 
     @property
     def trials(self) -> int:
@@ -146,13 +148,13 @@ def _row(arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: M
         skipped=run.skipped.get(arm.name, ""),
         accuracy=measured.median(arm.name, "accuracy"),
         cv=measured.cv(arm.name, metric.name),
-        disturbed=measured.usually_disturbed(arm.name),
+        disturbed=measured.median_contention(arm.name),
         slow=slow.get(arm.name),
         reference_value=run.design.reference_values.get(arm.environment, ""),
     )
 
 
-def _best_first(row: Row) -> tuple[bool, float]:
+def _best_first_key(row: Row) -> tuple[bool, float]:
     value = row.effect.ratio if row.effect else None
     return (value is None, -(value or 0.0))
 
@@ -166,35 +168,37 @@ def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...
 def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Measurements, analysis: Analysis) -> Group:
     stand_in = stand_in_data(measured, (row.arm.name for row in rows))
     references = {row.arm.reference for row in rows}
-    named = [row for row in rows if row.arm.name in references and not row.arm.is_control]
-    baseline = next((row for row in named if row.arm.reference is None), named[0] if named else None)
+    reference_rows = [row for row in rows if row.arm.name in references and not row.arm.is_control]
+    baseline = next(
+        (row for row in reference_rows if row.arm.reference is None), reference_rows[0] if reference_rows else None
+    )
     control = next((row for row in rows if row.arm.is_control), None)
     alone = tuple(row for row in rows if row.arm.is_alone)
     others = [row for row in rows if row not in (baseline, control, *alone)]
-    choice = choose(analysis, measured, [row.arm for row in others], run.environments)
-    metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first))
-    own = run.workloads.get(workload)
-    first = told_first(baseline.arm, measured, own) if baseline and own else ""
+    choice = choose_best_set(analysis, measured, [row.arm for row in others], run.environments)
+    metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first_key))
+    workload_entry = run.workloads.get(workload)
+    first_seconds = first_seconds_note(baseline.arm, measured, workload_entry) if baseline and workload_entry else ""
     return Group(
         workload, engine, metric, baseline, control, ranked, alone, stand_in, choice,
-        unchecked(own, unstable_checks(measured, run.plan, workload)),
-        told_short(measured.apart), first, under_quota(quota_around(run, measured)), run.plan.margin,
+        unchecked(workload_entry, unstable_checks(measured, run.plan, workload)),
+        short_run_note(measured.apart), first_seconds, under_quota(quota_around(run, measured)), run.plan.margin,
     )  # fmt: skip
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
     collected: dict[tuple[str, str], list[Row]] = {}
-    slow = described(run.plan, measured, analysis.primary, analysis.slow)
+    slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
     for arm in run.plan.arms:
-        collected.setdefault(group_of(arm, run.plan), []).append(_row(arm, run, measured, analysis, slow))
+        collected.setdefault(table_key(arm, run.plan), []).append(_row(arm, run, measured, analysis, slow))
     return tuple(
         _group(workload, engine, rows, run, measured, analysis) for (workload, engine), rows in collected.items()
     )
 
 
-def summarise_measured(run: Run, measured: Measurements, looks: Iterable[Trial] = ()) -> Summary:
+def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Trial] = ()) -> Summary:
     """Make the Summary of trials already folded, and of long looks."""
-    found = starts(run.plan.arms, measured, run.workloads, looks)
+    arm_starts = starts(run.plan.arms, measured, run.workloads, looks)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments)
     facts = measured.facts.values()
     outcomes = sum((fact.outcomes for fact in facts), Counter[str]())
@@ -208,7 +212,7 @@ def summarise_measured(run: Run, measured: Measurements, looks: Iterable[Trial] 
         outcomes=dict(outcomes),
         data=dict(sum((fact.data for fact in facts), Counter[str]())),
         stand_in=stand_in_data(measured, measured.facts),
-        cautions=(*find_cautions(run, measured, analysis), *start_cautions(found)),
+        cautions=(*find_warnings(run, measured, analysis), *start_warnings(arm_starts)),
         attributions=attributions(run, measured, analysis, recommended),
         cumulative=cumulative(run, measured, analysis),
         operators=operator_tables(run.plan.arms, measured),
@@ -216,12 +220,12 @@ def summarise_measured(run: Run, measured: Measurements, looks: Iterable[Trial] 
         engine_table=engine_table(run.plan, measured, analysis),
         own_table=own_table(run, measured, analysis),
         nodes=compare_nodes(run.plan, measured, analysis.primary),
-        starts=found,
-        start_table=start_table(found),
+        starts=arm_starts,
+        start_table=start_table(arm_starts),
     )
 
 
 def summarise(folder: RunFolder) -> Summary:
     """Read a results folder, finished or not, and summarise it. Raises StoreError when unreadable."""
     run = folder.load()
-    return summarise_measured(run, read_measurements(folder, run.plan), folder.looks(run.plan))
+    return summarise_measurements(run, read_measurements(folder, run.plan), folder.looks(run.plan))

@@ -21,8 +21,8 @@ _INK_DARK = ("--ink:#e6edf3;--soft:#9aa5b1;--line:#3d444d;--paper:#0d1117;--band
 
 def light_colours() -> dict[str, str]:
     """Return the colours of paper by name: 'ink', 'soft', ..., and 'k0' on."""
-    named = dict(rule.removeprefix("--").split(":") for rule in _INK.split(";"))
-    return {**named, **{f"k{index}": colour for index, colour in enumerate(_LIGHT)}}
+    colours = dict(rule.removeprefix("--").split(":") for rule in _INK.split(";"))
+    return {**colours, **{f"k{index}": colour for index, colour in enumerate(_LIGHT)}}
 
 
 def palette() -> str:
@@ -47,17 +47,17 @@ def figure_style() -> str:
     )
 
 
-def text(x: float, y: float, words: object, kind: str = "", limit: int = 60) -> str:
+def text_element(x: float, y: float, words: object, kind: str = "", limit: int = 60) -> str:
     """Return a text element; ``words`` may come from anywhere."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{svg_text(words, limit)}</text>'
 
 
-def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def line_element(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     """Return a line element."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
 
 
-def mark(x: float, y: float, shape: int, size: float = 4.5) -> str:
+def marker_element(x: float, y: float, shape: int, size: float = 4.5) -> str:
     """Return one of four shapes at a place, so that colour is not the only difference."""
     if shape % 4 == 0:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}" class="mark"/>'
@@ -108,7 +108,7 @@ def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
     return [2.0**power for power in powers if low <= 2.0**power <= high and power % step == 0]
 
 
-def drawing(width: float, height: float, title: str, description: str, body: str, name: str) -> str:
+def svg_drawing(width: float, height: float, title: str, description: str, body: str, name: str) -> str:
     """Return the svg element; its title and description are what a screen reader says."""
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
@@ -119,7 +119,7 @@ def drawing(width: float, height: float, title: str, description: str, body: str
     )
 
 
-def widened(svg: str, width: float, height: float, more: float, body: str) -> str:
+def extend_drawing(svg: str, width: float, height: float, more: float, body: str) -> str:
     """Return a drawing made ``more`` higher, with ``body`` in it too."""
     old, new = (
         f'viewBox="0 0 {width:.0f} {tall:.0f}" width="{width:.0f}" height="{tall:.0f}"'
@@ -128,7 +128,7 @@ def widened(svg: str, width: float, height: float, more: float, body: str) -> st
     return f"{svg.replace(old, new, 1).removesuffix('</svg>')}{body}</svg>"
 
 
-def standalone(svg: str) -> str:
+def standalone_svg(svg: str) -> str:
     """Return a figure as a file of its own: its style inside, white behind it in print."""
     style = f"<style>{palette()}{figure_style()}svg{{background:var(--paper)}}</style>"
     start = svg.index(">") + 1

@@ -8,7 +8,7 @@ from enum import Enum
 from envmatrix.plan import shown_name
 
 
-class Kind(str, Enum):
+class WarningKind(str, Enum):
     """What can be wrong. The value is the stable word of summary.json."""
 
     NOTHING_MEASURED = "nothing-measured"
@@ -45,10 +45,10 @@ class Kind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Caution:
+class RunWarning:
     """One warning: what it is about, what was seen, and what to do about it."""
 
-    kind: Kind
+    kind: WarningKind
     subject: str
     text: str
     remedy: str

@@ -6,215 +6,227 @@ from collections.abc import Callable, Iterator
 
 from envmatrix.plan import shown_name
 from envmatrix.report import machine_warnings
-from envmatrix.report.formatting import count, interval, ratio
-from envmatrix.report.warning import Caution, Kind
+from envmatrix.report.formatting import format_count, format_interval, format_ratio
+from envmatrix.report.warning import RunWarning, WarningKind
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.missing_trials import after_leaving, told_missing
+from envmatrix.stats.missing_trials import trials_after_leaving, missing_trials_text
 from envmatrix.stats.nodes import mixed_blocks
-from envmatrix.stats.slow_phases import ENOUGH_MINUTES, spanned, too_short
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, described
-from envmatrix.system.printable import one_line
+from envmatrix.stats.slow_phases import ENOUGH_MINUTES, format_span, too_short
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, describe_slow_trials
+from envmatrix.system.printable import printable_line
 
 
-def _nothing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _nothing_measured(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     if not any(fact.outcomes["ok"] for fact in measured.facts.values()):
-        yield Caution(
-            Kind.NOTHING_MEASURED, run.plan.design, "not one trial ended well, so nothing can be said",
+        yield RunWarning(
+            WarningKind.NOTHING_MEASURED, run.plan.design, "not one trial ended well, so nothing can be said",
             "read the reasons below and the files in logs/; `envmatrix doctor` checks the machine",
         )  # fmt: skip
 
 
-def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     names = {arm.reference for arm in run.plan.arms if arm.reference}
     for name in sorted(names):
         if name not in measured.facts or not measured.facts[name].outcomes["ok"]:
-            yield Caution(
-                Kind.NO_REFERENCE, name, "no trial of it ended well: nothing can be compared with it",
+            yield RunWarning(
+                WarningKind.NO_REFERENCE, name, "no trial of it ended well: nothing can be compared with it",
                 "read its reasons below; without a baseline there are numbers, but no effects",
             )  # fmt: skip
 
 
-def _higher(run: Run, measured: Measurements) -> str:
+def _max_blocks_hint(run: Run, measured: Measurements) -> str:
     """Return what else a resumed run must be given, where it has all blocks that it may have."""
     return "" if len(measured.blocks) < run.plan.max_blocks else f" and a `--max-blocks` above {run.plan.max_blocks}"
 
 
-def _few_blocks(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+def _few_blocks(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     short = [effect for effect in analysis.primary_effects() if effect.missing > 0 and effect.blocks]
     if short:
-        most = max(effect.missing for effect in short)
-        yield Caution(
-            Kind.TOO_FEW_BLOCKS, ", ".join(dict.fromkeys(effect.environment for effect in short)),
+        most_missing = max(effect.missing for effect in short)
+        yield RunWarning(
+            WarningKind.TOO_FEW_BLOCKS, ", ".join(dict.fromkeys(effect.environment for effect in short)),
             f"fewer than {run.plan.min_blocks} complete blocks: no claim is made",
-            f"`envmatrix resume {run.name}` with a larger budget{_higher(run, measured)}: "
-            f"{count(most, 'more block')} needed",
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)}: "
+            f"{format_count(most_missing, 'more block')} needed",
         )  # fmt: skip
 
 
-def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     for effect in analysis.primary_effects():
         low, high = effect.low, effect.high
         if effect.is_control and low is not None and high is not None and not low <= 1.0 <= high:
-            yield Caution(
-                Kind.CONTROL_OFF, effect.arm,
-                f"two copies of one environment differ: {ratio(effect.ratio)}, interval {interval(effect)}",
+            yield RunWarning(
+                WarningKind.CONTROL_OFF, effect.arm,
+                f"two copies of one environment differ: {format_ratio(effect.ratio)}, interval {format_interval(effect)}",
                 "repeat the run on a quieter machine before acting on small effects: something beside the environment "
                 "acts on the trials (or this is one of the 5 % of false alarms)",
             )  # fmt: skip
 
 
-def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     for effect in analysis.primary_effects():
         if Flag.UNEQUAL_WORK in effect.flags:
-            yield Caution(
-                Kind.UNEQUAL_WORK, effect.arm, "; ".join(effect.notes),
+            yield RunWarning(
+                WarningKind.UNEQUAL_WORK, effect.arm, "; ".join(effect.notes),
                 "explain that before using its speed-up: it did not do what its reference did",
             )  # fmt: skip
 
 
-def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     names = [
         name for name in dict.fromkeys(arm.workload for arm in run.plan.arms) if unchecked(run.workloads.get(name))
     ]
     if names:
-        yield Caution(
-            Kind.UNCHECKED, ", ".join(names), "nothing shows that it did equal work in every environment",
+        yield RunWarning(
+            WarningKind.UNCHECKED, ", ".join(names), "nothing shows that it did equal work in every environment",
             ("`--save` writes its matrix: there " if run.is_of_program else "")
             + "write `check:` with a number that only the work decides, such as a final loss (docs/workloads.md)",
         )  # fmt: skip
 
 
-def _unstable(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _unstable(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     for name in dict.fromkeys(arm.workload for arm in run.plan.arms):
         for text in unstable_checks(measured, run.plan, name).values():
-            yield Caution(
-                Kind.UNCHECKED, name, text,
+            yield RunWarning(
+                WarningKind.UNCHECKED, name, text,
                 "set a seed, or check a number that only the work decides, such as a count of steps",
             )  # fmt: skip
 
 
-def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     where = "--metric-regex or --metric-json" if run.is_of_program else "the workload's `metric`"
     for arm in run.plan.arms:
         metric, ok = analysis.primary[arm.workload], measured.facts[arm.name].outcomes["ok"]
         usable = int((measured.of(arm.name, metric.name) > 0).sum())
         if ok and not usable:
-            yield Caution(
-                Kind.NO_NUMBER, arm.name, f"none of {count(ok, 'trial')} that ended well has a {metric.label} above 0",
+            yield RunWarning(
+                WarningKind.NO_NUMBER, arm.name, f"none of {format_count(ok, 'trial')} that ended well has a {metric.label} above 0",
                 f"look at the trial's record and {where}: a speed-up is a ratio of numbers above 0",
             )  # fmt: skip
 
 
-def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     names = {name for fact in measured.facts.values() if fact.stand_in for name in fact.data}
     if names:
-        yield Caution(
-            Kind.STAND_IN, ", ".join(sorted(names)),
+        yield RunWarning(
+            WarningKind.STAND_IN, ", ".join(sorted(names)),
             "the real data set could not be had; trials ran on generated data of the same shape",
             "use its speeds, not its accuracies: those of the real data take a run that is begun where the data set "
             "can be downloaded",
         )  # fmt: skip
 
 
-def _reasons(effect_kind: Kind, outcomes: tuple[str, ...], remedy: str) -> Callable[..., Iterator[Caution]]:
-    def find(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _outcome_check(
+    effect_kind: WarningKind, outcomes: tuple[str, ...], remedy: str
+) -> Callable[..., Iterator[RunWarning]]:
+    def find(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
         for name, fact in measured.facts.items():
             number = sum(fact.outcomes[outcome] for outcome in outcomes)
             reasons = [text for text in fact.reasons if text.startswith(outcomes)]
             if number:
                 total = sum(fact.outcomes.values())
-                yield Caution(
+                yield RunWarning(
                     effect_kind,
                     name,
-                    f"{number} of {count(total, 'trial')}: {one_line('; '.join(reasons), 300)}",
+                    f"{number} of {format_count(total, 'trial')}: {printable_line('; '.join(reasons), 300)}",
                     remedy,
                 )
 
     return find
 
 
-def _slow(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     shared = {arm.name for arm in run.plan.arms if arm.is_control} | {arm.reference for arm in run.plan.arms}
-    for name, slow in described(run.plan, measured, analysis.primary, analysis.slow).items():
+    for name, slow in describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow).items():
         effect, (low, high) = analysis.find(name), slow.share
-        usual = f"; speed-up without them {ratio(effect.usual)}, with them {ratio(effect.ratio)}" if effect else ""
+        usual = (
+            f"; speed-up without them {format_ratio(effect.usual)}, with them {format_ratio(effect.ratio)}"
+            if effect
+            else ""
+        )
         on = "anything that is compared with it" if name in shared else "it"
         waits = slow.trials < LEAST_BLOCKS
-        yield Caution(
-            Kind.SLOW_TRIALS, name,
+        yield RunWarning(
+            WarningKind.SLOW_TRIALS, name,
             f"{slow} than its others (95 % interval of their share: {low:.0%} to {high:.0%}){usual}",
             (f"`envmatrix resume {run.name}`: no verdict on {on} below {LEAST_BLOCKS} blocks; " if waits else "")
             + "compare the trials' records: what do the slow ones share? The interval holds with them and without them",
         )  # fmt: skip
 
 
-def _short(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
+def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     if too_short(measured.apart) and any(effect.low is not None for effect in analysis.primary_effects()):
-        alike = [shown_name(effect.arm) for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks]
-        seen = f"; neighbouring blocks of {', '.join(alike[:8])} are alike, and count as fewer" if alike else ""
-        yield Caution(
-            Kind.SHORT_RUN, run.plan.design,
-            f"its blocks span {spanned(measured.apart)}: too short to be sure of slow phases of the machine that last "
-            f"a minute{seen}",
-            f"`envmatrix resume {run.name}` with a larger budget{_higher(run, measured)} (and a narrower target, where "
+        alike_arms = [
+            shown_name(effect.arm) for effect in analysis.primary_effects() if 0 < effect.units < effect.blocks
+        ]
+        alike_text = (
+            f"; neighbouring blocks of {', '.join(alike_arms[:8])} are alike, and count as fewer" if alike_arms else ""
+        )
+        yield RunWarning(
+            WarningKind.SHORT_RUN, run.plan.design,
+            f"its blocks span {format_span(measured.apart)}: too short to be sure of slow phases of the machine that last "
+            f"a minute{alike_text}",
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a narrower target, where "
             f"that had ended it) until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an "
             "environment that such phases slow more than its reference",
         )  # fmt: skip
 
 
-def _cold(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _cold_turns(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     for workload, cold in cold_turns(run.plan, measured).items():
-        longer = f"{ratio(cold.ratio)} ({ratio(cold.low)} to {ratio(cold.high)}) times as long as its last"
-        yield Caution(
-            Kind.COLD_TURNS, workload,
+        longer = f"{format_ratio(cold.ratio)} ({format_ratio(cold.low)} to {format_ratio(cold.high)}) times as long as its last"
+        yield RunWarning(
+            WarningKind.COLD_TURNS, workload,
             f"the first step of a turn that counts takes {longer}: caches still hold what another process left",
             f"set `turn_apart: {run.design.turn_apart + 2}` in the design: so many steps of each turn are set apart",
         )  # fmt: skip
 
 
-def _skipped(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _skipped(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     for name, reason in run.skipped.items():
-        yield Caution(Kind.SKIPPED, name, one_line(reason, 300), "install or change what the reason names")
+        yield RunWarning(
+            WarningKind.SKIPPED, name, printable_line(reason, 300), "install or change what the reason names"
+        )
 
 
-def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
+def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     mixed = mixed_blocks(measured)
     if mixed:
-        yield Caution(
-            Kind.MIXED_HOSTS, ", ".join(measured.nodes[:8]),
-            f"trials of {count(len(mixed), 'block')} ran on several machines (block {mixed[0]} first)",
+        yield RunWarning(
+            WarningKind.MIXED_HOSTS, ", ".join(measured.nodes[:8]),
+            f"trials of {format_count(len(mixed), 'block')} ran on several machines (block {mixed[0]} first)",
             "keep every block on one machine: only then do pairs cancel what machines differ by",
         )  # fmt: skip
 
 
-def _missing(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Caution]:
-    lacking = told_missing(run.plan, measured)
-    if lacking:
-        yield Caution(
-            Kind.MISSING, "trials.jsonl", lacking,
+def _missing_trials(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
+    missing_text = missing_trials_text(run.plan, measured)
+    if missing_text:
+        yield RunWarning(
+            WarningKind.MISSING, "trials.jsonl", missing_text,
             "restore the file if lines were taken out of it, or run them with "
             f"`envmatrix resume {run.name}`: until then their pairs do not count",
         )  # fmt: skip
 
 
-def _after_leaving(_run: Run, measured: Measurements, analysis: Analysis) -> Iterator[Caution]:
-    late = after_leaving(analysis.race, measured) if analysis.race else {}
-    for arm, blocks in late.items():
-        yield Caution(
-            Kind.AFTER_LEAVING, arm,
-            f"{count(len(blocks), 'trial')} (block {blocks[0]} first) from after it had left the race",
+def _after_leaving(_run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
+    late_blocks = trials_after_leaving(analysis.race, measured) if analysis.race else {}
+    for arm, blocks in late_blocks.items():
+        yield RunWarning(
+            WarningKind.AFTER_LEAVING, arm,
+            f"{format_count(len(blocks), 'trial')} (block {blocks[0]} first) from after it had left the race",
             "read its interval as that of an early verdict: by the rules of this version it left earlier",
         )  # fmt: skip
 
 
 #: A further check is one more entry here.
-CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] = (
-    _nothing,
+CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[RunWarning]], ...] = (
+    _nothing_measured,
     _no_reference,
     _control_off,
     _unequal_work,
@@ -223,22 +235,22 @@ CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[Caution]], ...] =
     _few_blocks,
     _no_number,
     _stand_in,
-    _reasons(
-        Kind.INVALID,
+    _outcome_check(
+        WarningKind.INVALID,
         ("invalid",),
         "mend the level, or its claims: it was not what its name says",
     ),
-    _reasons(Kind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
-    _slow,
-    _short,
-    _cold,
+    _outcome_check(WarningKind.FAILED, ("failed", "timed_out"), "read the trial's file in logs/"),
+    _slow_trials,
+    _short_run,
+    _cold_turns,
     _skipped,
     _mixed_hosts,
-    _missing,
+    _missing_trials,
     _after_leaving,
 )
 
 
-def find_cautions(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Caution, ...]:
+def find_warnings(run: Run, measured: Measurements, analysis: Analysis) -> tuple[RunWarning, ...]:
     """Run every check; most important kinds first."""
     return tuple(caution for check in (*CHECKS, *machine_warnings.CHECKS) for caution in check(run, measured, analysis))

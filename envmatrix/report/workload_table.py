@@ -35,8 +35,8 @@ def _median(measured: Measurements, arm: str, metric: str, over: str) -> float |
     value = (measured.mean if metric == THROUGHPUT.name else measured.median)(arm, metric)
     if not over or value is None:
         return value
-    whole = measured.median(arm, over)
-    return value / whole if whole else None
+    divisor = measured.median(arm, over)
+    return value / divisor if divisor else None
 
 
 def workload_table(plan: Plan, measured: Measurements) -> PlainTable | None:

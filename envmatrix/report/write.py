@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envmatrix.report.catalog import rendered, report_files
+from envmatrix.report.catalog import render_report, report_files
 from envmatrix.report.summary import Summary, summarise
 from envmatrix.results import RunFolder, write_whole
 from envmatrix.system.plugins import ExtensionError
@@ -18,7 +18,7 @@ def write_reports(folder: RunFolder, summary: Summary | None = None, progress: P
     summary = summary or summarise(folder)
     for file, report in report_files(progress).items():
         try:
-            text = rendered(report, summary, summary.plan.arms[0].environment)
+            text = render_report(report, summary, summary.plan.arms[0].environment)
         except ExtensionError as error:
             progress(str(error))
         else:

@@ -44,7 +44,7 @@ class _Document(BaseModel):
 
 
 @dataclass
-class Names:
+class Anonymizer:
     """What stands for what: ``folders`` real folder -> placeholder, ``hosts`` name -> node-1.
 
     ``hosts`` None: they keep their names. ``again``: what is renamed may have been before.
@@ -59,10 +59,10 @@ class Names:
         """Return a text without this machine's own folders; ``any_home``: without home folders of others, too."""
         if "/" not in value:
             return value
-        pattern = self._known_and_homes if any_home else self._known
-        found = pattern.sub(lambda match: self.folders.get(match[0], HOME), value)
-        found = self._user.sub(lambda match: match[1] + USER, found) if self._user else found
-        return found.replace(f"{HOME}/.cache/envmatrix", CACHE) if any_home else found
+        pattern = self._folder_and_home_pattern if any_home else self._folder_pattern
+        anonymized = pattern.sub(lambda match: self.folders.get(match[0], HOME), value)
+        anonymized = self._user.sub(lambda match: match[1] + USER, anonymized) if self._user else anonymized
+        return anonymized.replace(f"{HOME}/.cache/envmatrix", CACHE) if any_home else anonymized
 
     def matrix(self, text: str) -> str:
         """Return the text of a matrix as a pack holds it: what is read elsewhere is not beside the same files."""
@@ -75,27 +75,27 @@ class Names:
 
     def run(self, body: Mapping[str, object], *, any_home: bool = False) -> dict[str, object]:
         """Return run.json as it is shown; ``any_home`` cannot be taken back by ``real``."""
-        found = _each(body, lambda text: self.text(text, any_home=any_home))
-        assert isinstance(found, dict)
-        host = found.get("host")
+        anonymized = _map_strings(body, lambda text: self.text(text, any_home=any_home))
+        assert isinstance(anonymized, dict)
+        host = anonymized.get("host")
         if isinstance(host, dict) and isinstance(host.get("name"), str):
-            found["host"] = {**host, "name": self.host(host["name"])}
-        return found
+            anonymized["host"] = {**host, "name": self.host(host["name"])}
+        return anonymized
 
     def trial(self, body: Mapping[str, object]) -> dict[str, object]:
         """Return a line of trials.jsonl as it is shown."""
         node = body.get("node")
-        shown = self.host(node) if isinstance(node, str) else node
-        found = _each(body, self.text)
-        assert isinstance(found, dict)
-        for rank in _ranks(found):
+        shown_node = self.host(node) if isinstance(node, str) else node
+        anonymized = _map_strings(body, self.text)
+        assert isinstance(anonymized, dict)
+        for rank in _rank_entries(anonymized):
             rank |= {key: self.host(name) for key in ("node", "host") if isinstance(name := rank.get(key), str)}
-        said = {key: _each(found[key], self._without_hosts) for key in ("reason", "unproven") if key in found}
-        return {**found, **({} if node is None else {"node": shown}), **said}
+        cleaned = {key: _map_strings(anonymized[key], self._without_hosts) for key in ("reason", "unproven") if key in anonymized}
+        return {**anonymized, **({} if node is None else {"node": shown_node}), **cleaned}
 
     def real(self, value: object) -> object:
         """Return a document in which placeholders are this machine's folders again."""
-        return _each(value, lambda text: _PLACEHOLDER.sub(lambda match: self._real.get(match[0], match[0]), text))
+        return _map_strings(value, lambda text: _PLACEHOLDER.sub(lambda match: self._real_folders.get(match[0], match[0]), text))
 
     def save(self, file: Path) -> None:
         """Write names.json."""
@@ -112,11 +112,11 @@ class Names:
         if self.again and name in self.hosts.values():
             return name
         short = name.split(".")[0]  # some say n1, others n1.site.org
-        known = next((number for host, number in self.hosts.items() if host.split(".")[0] == short), None)
-        if known is None:
+        shown_name = next((number for host, number in self.hosts.items() if host.split(".")[0] == short), None)
+        if shown_name is None:
             numbers = [int(match[1]) for number in self.hosts.values() if (match := _NUMBERED.fullmatch(number))]
-            known = self.hosts[name] = f"node-{max(numbers, default=0) + 1}"
-        return known
+            shown_name = self.hosts[name] = f"node-{max(numbers, default=0) + 1}"
+        return shown_name
 
     def _without_hosts(self, text: str) -> str:
         for name, shown in (self.hosts or {}).items():
@@ -124,21 +124,21 @@ class Names:
         return text
 
     @cached_property
-    def _real(self) -> dict[str, str]:
-        found = {shown: real for real, shown in reversed([*self.folders.items()])}
-        return {**found, **({USER: self.user} if self.user else {})}
+    def _real_folders(self) -> dict[str, str]:
+        folders = {shown: real for real, shown in reversed([*self.folders.items()])}
+        return {**folders, **({USER: self.user} if self.user else {})}
 
     @cached_property
-    def _known(self) -> re.Pattern[str]:
+    def _folder_pattern(self) -> re.Pattern[str]:
         return self._pattern("")
 
     @cached_property
-    def _known_and_homes(self) -> re.Pattern[str]:
+    def _folder_and_home_pattern(self) -> re.Pattern[str]:
         return self._pattern(_ANY_HOME)
 
-    def _pattern(self, more: str) -> re.Pattern[str]:
-        known = [re.escape(folder) for folder in sorted(self.folders, key=len, reverse=True)]
-        return re.compile(f"{_BEFORE}(?:{'|'.join([*known, *filter(None, [more])]) or '(?!)'}){_AFTER}")
+    def _pattern(self, alternatives: str) -> re.Pattern[str]:
+        folder_patterns = [re.escape(folder) for folder in sorted(self.folders, key=len, reverse=True)]
+        return re.compile(f"{_BEFORE}(?:{'|'.join([*folder_patterns, *filter(None, [alternatives])]) or '(?!)'}){_AFTER}")
 
     @cached_property
     def _user(self) -> re.Pattern[str] | None:
@@ -147,61 +147,61 @@ class Names:
         return re.compile(rf"{_BEFORE}(/{_SYSTEM}(?:[\w.+-]+/)+|/){re.escape(self.user)}{_AFTER}")
 
 
-def is_numbered(host: str) -> bool:
+def is_numbered_host(host: str) -> bool:
     """Say whether a host's name is one that is shown instead of it."""
     return _NUMBERED.fullmatch(host) is not None
 
 
-def is_no_hosts(name: str) -> bool:
+def is_anonymous_host(name: str) -> bool:
     """Say whether a name tells no host: one that is shown instead, or a container's id."""
-    return is_numbered(name) or _CONTAINER.fullmatch(name) is not None
+    return is_numbered_host(name) or _CONTAINER.fullmatch(name) is not None
 
 
-def names_here(matrix: Path | None = None, hosts: dict[str, str] | None = None) -> Names:
+def local_anonymizer(matrix: Path | None = None, hosts: dict[str, str] | None = None) -> Anonymizer:
     """Return the names of what this machine and user have; ``matrix`` is the folder of the matrix."""
     home = Path("~").expanduser()
-    named = {CACHE: project.cache_folder(), **({MATRIX: matrix.absolute()} if matrix else {}), HOME: home}
+    folders_by_placeholder = {CACHE: project.cache_folder(), **({MATRIX: matrix.absolute()} if matrix else {}), HOME: home}
     folders: dict[str, str] = {}
-    for shown, folder in named.items():
+    for placeholder, folder in folders_by_placeholder.items():
         for path in (folder, folder.resolve()):
-            if len(path.parts) > (1 if shown == HOME else 2):  # others, such as /work, are no one's own
-                folders.setdefault(str(path), shown)
+            if len(path.parts) > (1 if placeholder == HOME else 2):  # others, such as /work, are no one's own
+                folders.setdefault(str(path), placeholder)
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = ""
-    return Names(folders, user, hosts)
+    return Anonymizer(folders, user, hosts)
 
 
-def read_names(file: Path) -> Names | None:
+def read_anonymizer(file: Path) -> Anonymizer | None:
     """Read names.json, and add what is this machine's today; None where there is no such file."""
     if not exists(file):
         return None
     try:
-        kept = _Document.model_validate(read_json(file))
+        document = _Document.model_validate(read_json(file))
     except ValidationError as error:
         raise StoreError(
             f"this is no names.json that envmatrix wrote ({first_mistake(error)[1]})", where=Where(file),
             remedy="restore it from a copy, or remove it where the run is finished",
         ) from error  # fmt: skip
-    here = names_here()
-    hosts = None if kept.hosts is None else dict(kept.hosts)
-    return Names({**kept.folders, **{k: v for k, v in here.folders.items() if k not in kept.folders}},
-                 kept.user or here.user, hosts)  # fmt: skip
+    local = local_anonymizer()
+    hosts = None if document.hosts is None else dict(document.hosts)
+    return Anonymizer({**document.folders, **{k: v for k, v in local.folders.items() if k not in document.folders}},
+                 document.user or local.user, hosts)  # fmt: skip
 
 
-def _each(value: object, change: Callable[[str], str]) -> object:
+def _map_strings(value: object, change: Callable[[str], str]) -> object:
     """Return a JSON document with every text in it changed, keys too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): _each(entry, change) for key, entry in value.items()}
-    return [_each(entry, change) for entry in value] if isinstance(value, (list, tuple)) else value
+        return {change(key): _map_strings(entry, change) for key, entry in value.items()}
+    return [_map_strings(entry, change) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-def _ranks(value: object) -> Iterator[dict[str, object]]:
+def _rank_entries(value: object) -> Iterator[dict[str, object]]:
     """Yield what a document says of each process of a job."""
     for entry in value.values() if isinstance(value, dict) else ():
-        yield from _ranks(entry)
+        yield from _rank_entries(entry)
     ranks = value.get("ranks") if isinstance(value, dict) else None
     yield from (rank for rank in ranks if isinstance(rank, dict)) if isinstance(ranks, list) else ()

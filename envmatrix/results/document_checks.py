@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from envmatrix.errors import InputError, StoreError, Where
-from envmatrix.system.validation_messages import in_words
+from envmatrix.system.validation_messages import validation_message
 
 
 def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[str, object]:
@@ -24,21 +24,21 @@ def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[s
     return body
 
 
-def dotted(path: tuple[str | int, ...]) -> str:
+def dotted_path(path: tuple[str | int, ...]) -> str:
     """Write the place of a value in a document: arms[0].name."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
+    joined = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return joined.removeprefix(".")
 
 
 def first_mistake(error: ValidationError) -> tuple[tuple[str | int, ...], str]:
     """Return the place of a document's first mistake and what is wrong there."""
     problem = error.errors(include_url=False, include_input=False)[0]
-    said = in_words(problem)
-    place = tuple(part for part in problem["loc"] if part != "[key]")
-    return place, f"{dotted(place)}: {said}" if place else said
+    message = validation_message(problem)
+    value_path = tuple(part for part in problem["loc"] if part != "[key]")
+    return value_path, f"{dotted_path(value_path)}: {message}" if value_path else message
 
 
-def place_of(text: str, file: Path, path: tuple[str | int, ...]) -> Where:
+def locate_value(text: str, file: Path, path: tuple[str | int, ...]) -> Where:
     """Return line and column of a value in a JSON document, or of what is around it (JSON is YAML)."""
     from envmatrix.matrix.yaml_positions import parse_yaml
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from envmatrix.results.trial import Trial
 
 
-class Taken:
+class ElapsedTime:
     """The seconds in which a trial was alive, or several were: trials that take turns count once, not each.
 
     Those of a group start one after the other, so that each is alive for less time than all of them together. What
@@ -29,28 +29,28 @@ class Taken:
             self.seconds += wall_s / (trial.together or 1)
             return
         spans = self._spans[trial.block, trial.node]
-        before = covered_s(spans)
+        covered_before = covered_s(spans)
         bisect.insort(spans, (trial.started, trial.started + wall_s))
-        self.seconds += covered_s(spans) - before
+        self.seconds += covered_s(spans) - covered_before
 
     @property
-    def each_s(self) -> float:
+    def mean_trial_s(self) -> float:
         """What a trial took in the mean, its share of the time of those that it took turns with."""
         return self.seconds / self.trials
 
 
-def taken_s(trials: Iterable[Trial]) -> float:
+def trials_elapsed_s(trials: Iterable[Trial]) -> float:
     """Return the seconds in which a trial of a run was alive, or several were."""
-    taken = Taken()
+    elapsed = ElapsedTime()
     for trial in trials:
-        taken.add(trial)
-    return taken.seconds
+        elapsed.add(trial)
+    return elapsed.seconds
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
     """Return the length of what sorted spans cover."""
-    covered, last = 0.0, float("-inf")
+    covered, latest_end = 0.0, float("-inf")
     for begin, end in spans:
-        covered += max(0.0, end - max(begin, last))
-        last = max(last, end)
+        covered += max(0.0, end - max(begin, latest_end))
+        latest_end = max(latest_end, end)
     return covered

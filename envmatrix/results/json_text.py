@@ -18,53 +18,53 @@ _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(u[dD][89a-fA-F
 _TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*"?|[\[\]{}]|\d+', re.DOTALL)
 
 
-def whole_characters(text: str) -> str:
+def replace_lone_surrogates(text: str) -> str:
     """Return a text of JSON with U+FFFD for each half of a character, which a word that is no UTF-8 has."""
     return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
 
 
-def json_of(text: str, file: Path) -> JsonValue:
+def parse_json(text: str, file: Path) -> JsonValue:
     """Read the text of a JSON document; a StoreError says what is wrong with it, and where."""
     try:
-        body: JsonValue = json.loads(text)
+        document: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
-        said, position = mistake(text, error)
+        message, position = json_error(text, error)
         where = where_in(file, text, position)
-        raise StoreError(f"not readable as JSON: {said}", where=where, remedy=_RESTORE) from error
+        raise StoreError(f"not readable as JSON: {message}", where=where, remedy=_RESTORE) from error
     half = next((match for match in _ESCAPE.finditer(text) if match[1]), None)
     if half:
         where = where_in(file, text, half.start())
         raise StoreError("half a character (a lone surrogate)", where=where, remedy=_RESTORE)
-    return body
+    return document
 
 
-def json_of_line(line: str, file: Path, number: int, remedy: str) -> JsonValue:
+def parse_json_line(line: str, file: Path, number: int, remedy: str) -> JsonValue:
     """Read one line of a file as JSON; a StoreError says what is wrong with it, and where."""
     try:
-        body: JsonValue = json.loads(line)
+        document: JsonValue = json.loads(line)
     except (ValueError, RecursionError) as error:
-        said, position = mistake(line, error)
+        message, position = json_error(line, error)
         where = Where(file, number, position + 1)
-        raise StoreError(f"this line is damaged: {said}", where=where, remedy=remedy) from error
-    return body
+        raise StoreError(f"this line is damaged: {message}", where=where, remedy=remedy) from error
+    return document
 
 
-def mistake(text: str, error: ValueError | RecursionError) -> tuple[str, int]:
+def json_error(text: str, error: ValueError | RecursionError) -> tuple[str, int]:
     """Return what ``json`` could not read, and its position in the text."""
     if isinstance(error, json.JSONDecodeError):
         return error.msg, error.pos
     tokens = _TOKEN.finditer(text)
     if isinstance(error, RecursionError):
-        return "nested too deeply", _deepest(tokens)
+        return "nested too deeply", _deepest_nesting(tokens)
     numbers = (token for token in tokens if token[0].isdecimal())
     return "a number of too many digits", max(numbers, key=lambda token: len(token[0])).start()
 
 
-def _deepest(tokens: Iterator[re.Match[str]]) -> int:
+def _deepest_nesting(tokens: Iterator[re.Match[str]]) -> int:
     """Return where most lists and objects are open at once."""
-    depth, most, position = 0, 0, 0
+    depth, max_depth, position = 0, 0, 0
     for token in tokens:
         depth += (token[0] in "[{") - (token[0] in "]}")
-        if depth > most:
-            most, position = depth, token.start()
+        if depth > max_depth:
+            max_depth, position = depth, token.start()
     return position

@@ -15,7 +15,7 @@ Line = TypeVar("Line", bound=TrialFacts)
 
 
 @dataclass(frozen=True)
-class Misfit:
+class RejectedLine:
     """A line that is no trial of the plan, or one a second time: ``reason`` says which."""
 
     number: int
@@ -23,7 +23,7 @@ class Misfit:
 
 
 #: What is done with a line that must not count.
-Refuse = Callable[[Misfit], None]
+RejectLine = Callable[[RejectedLine], None]
 
 
 class _Expected:
@@ -34,7 +34,7 @@ class _Expected:
         self._orders: dict[int, list[Arm]] = {}
         self._met: dict[str, int] = {}
 
-    def objection(self, trial: TrialFacts, number: int) -> str:
+    def rejection_reason(self, trial: TrialFacts, number: int) -> str:
         """Say why line ``number`` must not count, '' when it may."""
         if not 0 <= trial.block < self._plan.max_blocks:
             return f"block {trial.block} is not among the {self._plan.max_blocks} of the plan"
@@ -47,31 +47,31 @@ class _Expected:
         arm = order[trial.position]
         if (arm.environment, arm.workload, arm.engine) != (trial.environment, trial.workload, trial.engine):
             return f"in the plan {name} is {arm.name}, not {trial.arm}"
-        first = self._met.setdefault(name, number)
-        return "" if first == number else f"{name} stands in line {first} already"
+        first_line = self._met.setdefault(name, number)
+        return "" if first_line == number else f"{name} stands in line {first_line} already"
 
     def _order(self, index: int) -> list[Arm]:
-        known = self._orders.get(index)
-        if known is None:
-            known = self._orders[index] = self._plan.order(index)
-        return known
+        order = self._orders.get(index)
+        if order is None:
+            order = self._orders[index] = self._plan.order(index)
+        return order
 
 
-def planned_lines(plan: Plan, lines: Iterable[Line], refuse: Refuse) -> Iterator[Line]:
+def planned_lines(plan: Plan, lines: Iterable[Line], refuse: RejectLine) -> Iterator[Line]:
     """Yield the trials of ``lines``, the first of which is line 1, that the plan has; the others go to ``refuse``."""
     expected = _Expected(plan)
     for number, trial in enumerate(lines, 1):
-        reason = expected.objection(trial, number)
+        reason = expected.rejection_reason(trial, number)
         if reason:
-            refuse(Misfit(number, reason))
+            refuse(RejectedLine(number, reason))
         else:
             yield trial
 
 
-def refused(file: Path) -> Refuse:
+def raise_on_rejected(file: Path) -> RejectLine:
     """Return what raises a StoreError for the first line that must not count."""
 
-    def refuse(misfit: Misfit) -> None:
+    def refuse(misfit: RejectedLine) -> None:
         raise StoreError(
             f"this line is no trial of this run: {misfit.reason}",
             where=Where(file, misfit.number, 1),

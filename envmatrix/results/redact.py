@@ -11,11 +11,11 @@ from typing import cast
 
 from envmatrix.system.bench_options import without_userinfo
 from envmatrix.errors import StoreError, Where
-from envmatrix.system.regular_files import where_of
-from envmatrix.system.atomic_files import os_error, read_text, read_whole_lines, whole_file, write_whole
+from envmatrix.system.regular_files import decode_error_position
+from envmatrix.system.atomic_files import store_error, read_text, read_whole_lines, whole_file, write_whole
 from envmatrix.results.folder import RunFolder
-from envmatrix.results.json_text import json_of, json_of_line
-from envmatrix.results.anonymize import Names, is_no_hosts
+from envmatrix.results.json_text import parse_json, parse_json_line
+from envmatrix.results.anonymize import Anonymizer, is_anonymous_host
 from envmatrix.system.shared_files import exists
 
 _RESTORE = "nothing was changed: restore the file from a copy, or `envmatrix resume` sets such lines aside"
@@ -31,87 +31,87 @@ def redact(folder: RunFolder) -> tuple[str, ...]:
     folder.lock()
     try:
         folder.load()
-        folder.mend()
+        folder.remove_partial_lines()
         names = replace(folder.names, hosts=dict(folder.names.hosts or {}), again=True)
-        run = _shown_document(read_text(folder.run_file), folder.run_file, names)
+        run = _anonymized_document(read_text(folder.run_file), folder.run_file, names)
         names.save(folder.names_file)
-        done = {
-            folder.trials_file: _rewrite(folder.trials_file, names.trial),
-            folder.looks_file: _rewrite(folder.looks_file, names.trial),
-            folder.history_file: _rewrite(folder.history_file, lambda line: names.run(line, any_home=True)),
+        changed_files = {
+            folder.trials_file: _rewrite_lines(folder.trials_file, names.trial),
+            folder.looks_file: _rewrite_lines(folder.looks_file, names.trial),
+            folder.history_file: _rewrite_lines(folder.history_file, lambda line: names.run(line, any_home=True)),
         }
         names.save(folder.names_file)
-        done[folder.matrix_file] = _replace(folder.matrix_file, lambda text: without_userinfo(names.text(text)))
-        done[folder.run_file] = _replace(folder.run_file, lambda _: run)
+        changed_files[folder.matrix_file] = _rewrite_text(folder.matrix_file, lambda text: without_userinfo(names.text(text)))
+        changed_files[folder.run_file] = _rewrite_text(folder.run_file, lambda _: run)
     finally:
         folder.unlock()
-    return tuple(file.name for file, changed in done.items() if changed)
+    return tuple(file.name for file, changed in changed_files.items() if changed)
 
 
-def names_somebody(folder: RunFolder) -> bool:
+def has_personal_names(folder: RunFolder) -> bool:
     """Whether a run that was written without names.json, as older ones were, names a host or a folder of a user."""
     if exists(folder.names_file):
         return False
     names = replace(folder.names, hosts=None)
-    run = json_of(read_text(folder.run_file), folder.run_file)
+    run = parse_json(read_text(folder.run_file), folder.run_file)
     assert isinstance(run, dict)
     host = run.get("host")
-    if _is_real(host.get("name") if isinstance(host, dict) else None) or names.run(run, any_home=True) != run:
+    if _is_real_host(host.get("name") if isinstance(host, dict) else None) or names.run(run, any_home=True) != run:
         return True
     files = (folder.trials_file, folder.looks_file)
     lines = (json.loads(line) for file in files for _, line in read_whole_lines(file))
-    return any(_is_real(line.get("node")) or names.trial(line) != line for line in lines)
+    return any(_is_real_host(line.get("node")) or names.trial(line) != line for line in lines)
 
 
-def _is_real(host: object) -> bool:
-    return isinstance(host, str) and any(name and not is_no_hosts(name) for name in host.split(","))
+def _is_real_host(host: object) -> bool:
+    return isinstance(host, str) and any(name and not is_anonymous_host(name) for name in host.split(","))
 
 
-def _shown_document(text: str, file: Path, names: Names) -> str:
-    body = json_of(text, file)
-    assert isinstance(body, dict)
-    found = names.run(body, any_home=True)
-    return text if found == body else without_userinfo(json.dumps(found, indent=1)) + "\n"
+def _anonymized_document(text: str, file: Path, names: Anonymizer) -> str:
+    document = parse_json(text, file)
+    assert isinstance(document, dict)
+    anonymized = names.run(document, any_home=True)
+    return text if anonymized == document else without_userinfo(json.dumps(anonymized, indent=1)) + "\n"
 
 
-def _replace(file: Path, change: Callable[[str], str]) -> bool:
+def _rewrite_text(file: Path, change: Callable[[str], str]) -> bool:
     """Change a text file that there may be; its time stays, as runs are found by it."""
     if not exists(file):
         return False
-    before, stamp = read_text(file), file.stat()
-    after = change(before)
-    if after == before:
+    old_text, status = read_text(file), file.stat()
+    new_text = change(old_text)
+    if new_text == old_text:
         return False
-    write_whole(file, after)
-    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    write_whole(file, new_text)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     return True
 
 
-def _rewrite(file: Path, change: _Change) -> bool:
+def _rewrite_lines(file: Path, change: _Change) -> bool:
     """Change a file line by line; lines that need none stay byte for byte."""
     if not exists(file):
         return False
-    changed = False
+    is_changed = False
     try:
-        with file.open("rb") as old, whole_file(file) as new:
-            for number, line in enumerate(old, 1):
-                found = _line(line, change, file, number)
-                changed = changed or found != line
-                new.write(found)
+        with file.open("rb") as old_file, whole_file(file) as new_file:
+            for number, line in enumerate(old_file, 1):
+                new_line = _rewrite_line(line, change, file, number)
+                is_changed = is_changed or new_line != line
+                new_file.write(new_line)
     except OSError as error:
-        raise os_error(error, file) from error
-    return changed
+        raise store_error(error, file) from error
+    return is_changed
 
 
-def _line(line: bytes, change: _Change, file: Path, number: int) -> bytes:
+def _rewrite_line(line: bytes, change: _Change, file: Path, number: int) -> bytes:
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        where = Where(file, number, where_of(error, file).column)
+        where = Where(file, number, decode_error_position(error, file).column)
         raise StoreError("this line is damaged: not UTF-8 text", where=where, remedy=_RESTORE) from error
-    body = json_of_line(text, file, number, _RESTORE)
+    document = parse_json_line(text, file, number, _RESTORE)
     try:
-        found = change(cast("dict[str, object]", body))
+        new_document = change(cast("dict[str, object]", document))
     except (ValueError, RecursionError, AttributeError) as error:
         raise StoreError(f"this line is damaged: {error}", where=Where(file, number, 1), remedy=_RESTORE) from error
-    return line if found == body else without_userinfo(json.dumps(found, separators=(",", ":"))).encode() + b"\n"
+    return line if new_document == document else without_userinfo(json.dumps(new_document, separators=(",", ":"))).encode() + b"\n"

@@ -19,16 +19,16 @@ from envmatrix.plan.environment import Environment, Library
 SCHEMA = 2
 
 
-def _written(workloads: Mapping[str, Workload]) -> dict[str, object]:
+def _serialize_workloads(workloads: Mapping[str, Workload]) -> dict[str, object]:
     return {name: workload.model_dump(exclude_defaults=True) for name, workload in workloads.items()}
 
 
 #: What was asked of a launcher, by its options' names.
-Asked = Mapping[str, str | float | tuple[str, ...]]
-Workloads = Annotated[Mapping[str, Workload], PlainSerializer(_written)]
+LauncherOptions = Mapping[str, str | float | tuple[str, ...]]
+Workloads = Annotated[Mapping[str, Workload], PlainSerializer(_serialize_workloads)]
 
 
-def shown(value: float | Asked) -> str:
+def value_text(value: float | LauncherOptions) -> str:
     """Write a value as people read it."""
     return f"{value:g}" if isinstance(value, (int, float)) else json.dumps(dict(value))
 
@@ -49,7 +49,7 @@ class Change(BaseModel):
     budget: float | None = Field(default=None, gt=0, description="seconds, for the whole run")
     target: float | None = Field(default=None, gt=0, lt=1)
     max_blocks: int | None = Field(default=None, ge=1, description="blocks at most, for the whole run")
-    launcher_options: Asked | None = None
+    launcher_options: LauncherOptions | None = None
     looked: int | None = Field(default=None, ge=1, description="blocks that could be read by then")
     files: Mapping[str, str] = Field(default_factory=dict, description="files_digest of images that had none")
     was: Mapping[str, str] = Field(default_factory=dict)
@@ -58,25 +58,25 @@ class Change(BaseModel):
     @property
     def what(self) -> str:
         """What was done to the run, as far as is known: it was ``read`` where nothing was changed, else ``resumed``."""
-        return "resumed" if self._asked() or self.launcher_options is not None or self.files else "read"
+        return "resumed" if self._changed_limits() or self.launcher_options is not None or self.files else "read"
 
     def text(self) -> str:
         """Say what changed, for people: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
-        asked: dict[str, float | Asked] = dict(self._asked())
+        changes: dict[str, float | LauncherOptions] = dict(self._changed_limits())
         if self.launcher_options is not None:
-            asked["launcher_options"] = self.launcher_options
-        said = [f"{name} {self.was.get(name, 'unknown')} to {shown(value)}" for name, value in asked.items()]
-        said = said if self.looked is None else [f"after {self.looked} blocks", *said]
-        said += [f"{image} is held to its files from here on, which may not be those before" for image in self.files]
-        return f"{self.at}: {', '.join(said)} (envmatrix {self.envmatrix})"
+            changes["launcher_options"] = self.launcher_options
+        descriptions = [f"{name} {self.was.get(name, 'unknown')} to {value_text(value)}" for name, value in changes.items()]
+        descriptions = descriptions if self.looked is None else [f"after {self.looked} blocks", *descriptions]
+        descriptions += [f"{image} is held to its files from here on, which may not be those before" for image in self.files]
+        return f"{self.at}: {', '.join(descriptions)} (envmatrix {self.envmatrix})"
 
-    def _asked(self) -> dict[str, float]:
-        found = {"budget": self.budget, "target": self.target, "max_blocks": self.max_blocks}
-        return {name: value for name, value in found.items() if value is not None}
+    def _changed_limits(self) -> dict[str, float]:
+        limits = {"budget": self.budget, "target": self.target, "max_blocks": self.max_blocks}
+        return {name: value for name, value in limits.items() if value is not None}
 
     def laid_over(self, design: Design) -> Design:
         """Return the design with what this changed."""
-        return design.model_copy(update=self._asked())
+        return design.model_copy(update=self._changed_limits())
 
 
 class SideOf(BaseModel):
@@ -122,7 +122,7 @@ class Run(BaseModel):
     skipped: Mapping[str, str] = Field(default_factory=dict)
     sides: Mapping[str, SideOf] = Field(default_factory=dict)
     launcher: str = "here"
-    launcher_options: Asked = Field(default_factory=dict)
+    launcher_options: LauncherOptions = Field(default_factory=dict)
     parts: int = Field(default=1, ge=1, description="environments are dealt to so many blocks, each runs in one")
     command: tuple[str, ...] = ()
     shell_preload: str = Field(default="", description="LD_PRELOAD of the shell that began it, which no trial has")
@@ -138,25 +138,25 @@ class Run(BaseModel):
 
     @field_validator("environments")
     @classmethod
-    def _can_be_placed(cls, there: Mapping[str, Environment]) -> Mapping[str, Environment]:
-        for environment in there.values():
-            for listed in (environment.cpus, environment.memory_nodes):
-                if listed is not None and "{" not in listed:
-                    parse_cpus(listed)
-        return there
+    def _check_cpu_lists(cls, environments: Mapping[str, Environment]) -> Mapping[str, Environment]:
+        for environment in environments.values():
+            for cpu_list in (environment.cpus, environment.memory_nodes):
+                if cpu_list is not None and "{" not in cpu_list:
+                    parse_cpus(cpu_list)
+        return environments
 
     @field_validator("workloads")
     @classmethod
-    def _of_all_arms(cls, there: Mapping[str, Workload], info: ValidationInfo) -> Mapping[str, Workload]:
-        missing = sorted({arm.workload for arm in info.data.get("arms", ())} - set(there))
+    def _check_workloads(cls, workloads: Mapping[str, Workload], info: ValidationInfo) -> Mapping[str, Workload]:
+        missing = sorted({arm.workload for arm in info.data.get("arms", ())} - set(workloads))
         if missing:
             msg = f"{', '.join(missing)} is missing, which an arm names"
             raise ValueError(msg)
-        return there
+        return workloads
 
     @field_validator("arms")
     @classmethod
-    def _once(cls, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    def _check_unique_arms(cls, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
         if not arms:
             msg = "there are none"
             raise ValueError(msg)
@@ -166,9 +166,9 @@ class Run(BaseModel):
             msg = f"{', '.join(twice)} stands there more than once"
             raise ValueError(msg)
         for arm in arms:
-            wanted = arm_name(arm.environment, arm.workload, arm.engine)
-            if arm.name != wanted or (arm.reference is not None and arm.reference not in names):
-                msg = f"{arm.name} is none that a plan has: its trials would be {wanted}, compared with {arm.reference}"
+            expected_name = arm_name(arm.environment, arm.workload, arm.engine)
+            if arm.name != expected_name or (arm.reference is not None and arm.reference not in names):
+                msg = f"{arm.name} is none that a plan has: its trials would be {expected_name}, compared with {arm.reference}"
                 raise ValueError(msg)
         return arms
 
@@ -180,7 +180,7 @@ class Run(BaseModel):
     @property
     def plan(self) -> Plan:
         """The plan of the run, as it stands."""
-        looked = tuple(at.looked for at in self.history if at.looked is not None)
+        looked = tuple(change.looked for change in self.history if change.looked is not None)
         return plan_of(self.design, self.arms, looked, self.parts)
 
     def changed(self, changes: Iterable[Change]) -> Run:
@@ -191,5 +191,5 @@ class Run(BaseModel):
             design = change.laid_over(design)
             options = options if change.launcher_options is None else change.launcher_options
             images |= {name: {**images.get(name, {}), "files_digest": files} for name, files in change.files.items()}
-        stands = {"design": design, "launcher_options": options, "images": images, "history": history}
-        return self.model_copy(update=stands)
+        current = {"design": design, "launcher_options": options, "images": images, "history": history}
+        return self.model_copy(update=current)

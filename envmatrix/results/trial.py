@@ -14,8 +14,8 @@ from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Slot, arm_name
 from envmatrix.evidence.record import Record, readable_record
-from envmatrix.results.document_checks import check_schema, first_mistake, place_of
-from envmatrix.results.json_text import json_of_line
+from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
+from envmatrix.results.json_text import parse_json_line
 
 SCHEMA = 2
 #: What a line begins with that envmatrix wrote.
@@ -138,12 +138,12 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
         except ValidationError:  # said below in words; what is no UTF-8 in a text is no mistake there
             pass
     try:
-        body = check_schema(json_of_line(line, file, number, _RESTORE), file, SCHEMA, number)
-        return _TRIAL.validate_python(body)
+        document = check_schema(parse_json_line(line, file, number, _RESTORE), file, SCHEMA, number)
+        return _TRIAL.validate_python(document)
     except ValidationError as error:
-        path, said = first_mistake(error)
-        where = Where(file, number, place_of(line, file, path).column or 1)
-        raise StoreError(f"this line is no trial: {said}", where=where, remedy=_RESTORE) from error
+        path, message = first_mistake(error)
+        where = Where(file, number, locate_value(line, file, path).column or 1)
+        raise StoreError(f"this line is no trial: {message}", where=where, remedy=_RESTORE) from error
 
 
 def reading_from_line(line: str, file: Path, number: int) -> Reading | Trial:

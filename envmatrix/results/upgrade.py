@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from envmatrix.errors import StoreError, Where
-from envmatrix.matrix.include import OLD_WORDS
-from envmatrix.results.json_text import json_of
+from envmatrix.matrix.include import RENAMED_KEYS
+from envmatrix.results.json_text import parse_json
 
 #: What stood in the plan of schema 1 too, and under which name in the design.
 _LIMITS = {
@@ -56,7 +56,7 @@ def _host(host: object) -> object:
 
 
 def _renamed(design: Mapping[str, object]) -> dict[str, object]:
-    return {OLD_WORDS.get(key, key): value for key, value in design.items()}
+    return {RENAMED_KEYS.get(key, key): value for key, value in design.items()}
 
 
 def _each(entries: object, upgrade: Callable[[object], object]) -> object:
@@ -81,7 +81,7 @@ def _without(body: Mapping[str, object], *keys: str) -> dict[str, object]:
 
 def matrix_text(text: str, file: Path) -> str:
     """Return the text of the matrix that a run.json of schema 1 holds."""
-    body = json_of(text, file)
+    body = parse_json(text, file)
     found = body.get("matrix_text") if isinstance(body, dict) else None
     if not isinstance(found, str):
         raise StoreError("the matrix of this run is gone", where=Where(file.parent / "matrix.yaml"),

@@ -14,22 +14,22 @@ from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import left_behind
-from envmatrix.report.formatting import count
+from envmatrix.plan.interleaving import unused_reference_copies
+from envmatrix.report.formatting import format_count
 from envmatrix.results import RunFolder, Trial
-from envmatrix.results.elapsed import Taken
-from envmatrix.results.plan_check import Misfit
-from envmatrix.runner.budget_check import FirstBlock
+from envmatrix.results.elapsed import ElapsedTime
+from envmatrix.results.plan_check import RejectedLine
+from envmatrix.runner.budget_check import FirstBlockCheck
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.runner.steady_state_runs import Looks
+from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.racing import Race
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleave import run_together
-from envmatrix.trials.retry import run_surely
+from envmatrix.trials.interleave import run_interleaved
+from envmatrix.trials.retry import run_with_rebuild
 
 
 class Observer(Protocol):
@@ -46,7 +46,7 @@ class Observer(Protocol):
 
 
 @dataclass
-class Ended:
+class RunEnding:
     """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references fail."""
 
     why: str = ""
@@ -62,23 +62,26 @@ def run(
     observer: Observer,
     progress: ProgressCallback,
     usual: Mapping[str, int] | None = None,
-) -> Ended:
+) -> RunEnding:
     """Run what is left of the plan; a Ctrl-C or SIGTERM ends it cleanly between two lines on disk.
 
     ``usual``: the most bytes that a process of each workload is known to have had before.
     """
     folder = experiment.folder
     folder.lock()
-    if folder.mend():
+    if folder.remove_partial_lines():
         progress("the last trial's line was only half written; it is set aside and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
-    loop = _taken_up(lambda: _Loop(experiment, observer, launcher, progress, usual), folder, progress)
+    loop = _resume_loop(lambda: _Loop(experiment, observer, launcher, progress, usual), folder, progress)
     loop.announce()
     try:
         blocks = loop.blocks()
         first = [block for block in (next(blocks, None),) if block]
-        measures = launcher.measures_here and (first or loop.has_looks())  # else nobody need wait for it, nor it
-        with interrupts.remembered(), _alone(experiment, progress) if measures else contextlib.nullcontext():
+        measures = launcher.measures_here and (first or loop.has_steady_runs())  # else nobody need wait for it, nor it
+        with (
+            interrupts.handle_signals(),
+            _exclusive_machine(experiment, progress) if measures else contextlib.nullcontext(),
+        ):
             for trial in launcher.trials(itertools.chain(first, blocks), loop):
                 with interrupts.held():  # what has ended is on disk, whole
                     recorded = folder.append(trial)
@@ -89,9 +92,9 @@ def run(
             if launcher.measures_here and not loop.first.lost:
                 for look in loop.looks():
                     with interrupts.held():
-                        folder.append_look(look)
+                        folder.append_steady_state_run(look)
     except KeyboardInterrupt:
-        interrupts.heeded()
+        interrupts.mark_handled()
         launcher.interrupted()
         loop.ended.interrupted = True
         loop.ended.why = "interrupted"
@@ -102,24 +105,26 @@ def run(
     return loop.ended
 
 
-def _taken_up(begun: Callable[[], _Loop], folder: RunFolder, progress: ProgressCallback) -> _Loop:
+def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: ProgressCallback) -> _Loop:
     """Return the loop with the trials on disk taken up; those that took turns and are not all there run again."""
-    loop = begun()
-    _take_up(loop, folder, progress)
-    cut = loop.cut_short()
-    if not cut:
+    loop = make_loop()
+    _count_recorded_trials(loop, folder, progress)
+    incomplete_trials = loop.cut_short()
+    if not incomplete_trials:
         return loop
     lines = enumerate(folder.trials(loop.experiment.plan), 1)
-    folder.set_aside([Misfit(number, "cut short") for number, trial in lines if trial.trial in cut])
-    progress(f"set aside {count(len(cut), 'trial')} that took turns with others which have no line: they all run again")
-    loop = begun()
-    _take_up(loop, folder, progress)
+    folder.set_aside([RejectedLine(number, "cut short") for number, trial in lines if trial.trial in incomplete_trials])
+    progress(
+        f"set aside {format_count(len(incomplete_trials), 'trial')} that took turns with others which have no line: they all run again"
+    )
+    loop = make_loop()
+    _count_recorded_trials(loop, folder, progress)
     return loop
 
 
-def _take_up(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
+def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
     """Count the trials on disk; lines that are none of this run's are set aside."""
-    misfits: list[Misfit] = []
+    misfits: list[RejectedLine] = []
     for trial in folder.trials(loop.experiment.plan, misfits.append):
         loop.count(trial)
     if misfits:
@@ -127,34 +132,34 @@ def _take_up(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None
         for misfit in misfits:
             progress(f"{folder.trials_file}:{misfit.number}: set aside, no trial of this run: {misfit.reason}")
     loop.decide_race()
-    lacking = loop.look_back()
-    if lacking:
+    missing_count = loop.restore_position()
+    if missing_count:
         progress(
-            f"{count(lacking, 'trial')} of blocks that were run {'has' if lacking == 1 else 'have'} no line: run again"
+            f"{format_count(missing_count, 'trial')} of blocks that were run {'has' if missing_count == 1 else 'have'} no line: run again"
         )
 
 
 @contextlib.contextmanager
-def _alone(experiment: Experiment, progress: ProgressCallback) -> Iterator[None]:
+def _exclusive_machine(experiment: Experiment, progress: ProgressCallback) -> Iterator[None]:
     """Measure alone on this machine, when what killed runs left is gone; it leaves nothing, however it ends."""
     with alone_on_machine(progress):
-        _sweep(experiment, progress)
+        _remove_leftovers(experiment, progress)
         try:
             yield
         finally:
             with contextlib.suppress(EnvmatrixError), interrupts.held():  # the next run removes what is left now
-                _sweep(experiment, progress)
+                _remove_leftovers(experiment, progress)
 
 
-def _sweep(experiment: Experiment, progress: ProgressCallback) -> None:
+def _remove_leftovers(experiment: Experiment, progress: ProgressCallback) -> None:
     """Remove what killed runs left; only when nothing else measures here, as another run may have the same name."""
     killed = {*orphans.killed_runs(), experiment.run.name}
-    left = orphans.end_processes()
+    leftover_count = orphans.end_processes()
     for name in dict.fromkeys(arm.engine for arm in experiment.plan.arms):
-        left += sum(experiment.engines[name].sweep(run) for run in sorted(killed))
+        leftover_count += sum(experiment.engines[name].sweep(run) for run in sorted(killed))
     orphans.remove_files()
-    if left:
-        progress(f"removed {left} leftover(s) of an earlier, killed run")
+    if leftover_count:
+        progress(f"removed {leftover_count} leftover(s) of an earlier, killed run")
 
 
 class _Loop:
@@ -172,30 +177,32 @@ class _Loop:
         self.estimate = RunningEstimate(experiment.plan, experiment.run.workloads)
         self.race = Race(active=())
         self.done: set[str] = set()
-        self._taken = Taken()
+        self._elapsed = ElapsedTime()
         self.finished: Counter[int] = Counter()
         self.given = 0
         self.begun = 0
         #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
         self.unwritten = 0
-        self.ended = Ended()
-        self.groups_of = Groups(experiment, progress, usual)
-        self.long = Looks(experiment, experiment.folder.looks(experiment.plan), progress, here=launcher.measures_here)
-        self.first = FirstBlock(experiment, width, len(self.long.left))
+        self.ended = RunEnding()
+        self.groups_of = TrialGrouper(experiment, progress, usual)
+        self.long = SteadyStateRuns(
+            experiment, experiment.folder.looks(experiment.plan), progress, is_local=launcher.measures_here
+        )
+        self.first = FirstBlockCheck(experiment, width, len(self.long.left))
 
     def announce(self) -> None:
         """Say before the first block what is kept for the end, and that a block takes too long for the budget."""
         self.long.announce()
         cpus = os.cpu_count() or 1
-        together = cpus if self.experiment.run.design.schedule == "turns" else 1
+        process_count = cpus if self.experiment.run.design.schedule == "turns" else 1
         busy = os.getloadavg()[0] / cpus if self.here else 0.0
-        if not self.done and (line := self.first.announce(max(together, self.width), busy)):
+        if not self.done and (line := self.first.announce(max(process_count, self.width), busy)):
             self.progress(line)
 
     def count(self, trial: Trial) -> None:
         """Take a finished trial into account."""
         self.done.add(trial.trial)
-        self._taken.add(trial)
+        self._elapsed.add(trial)
         self.groups_of.note(trial)
         self.finished[trial.block] += 1
         self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
@@ -208,13 +215,13 @@ class _Loop:
             self.progress(line)
         if self._is_complete(trial.block):
             left_s, spent_s = self.left_s(), self.spent_s / self.width
-            left = left_s / spent_s * self.complete if spent_s else 0.0
-            self.observer.block_ended(self.complete - 1, self.estimate, left_s, left)
+            blocks_left = left_s / spent_s * self.complete if spent_s else 0.0
+            self.observer.block_ended(self.complete - 1, self.estimate, left_s, blocks_left)
 
     @property
     def spent_s(self) -> float:
         """The seconds that trials took, all blocks that run side by side together."""
-        return self._taken.seconds
+        return self._elapsed.seconds
 
     @property
     def complete(self) -> int:
@@ -222,31 +229,33 @@ class _Loop:
         return sum(map(self._is_complete, self.finished))
 
     def _is_complete(self, block: int) -> bool:
-        return self.finished[block] >= len(self._runs_in(block))
+        return self.finished[block] >= len(self._running_arms(block))
 
-    def _runs_in(self, block: int) -> set[str]:
+    def _running_arms(self, block: int) -> set[str]:
         """Return the arms that run in ``block``: all, but for those that left the race before it."""
-        gone = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
+        dropped_arms = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
         plan = self.experiment.plan
-        return {arm.name for arm in plan.arms_of(block)} - gone - left_behind(plan.arms, gone)
+        return (
+            {arm.name for arm in plan.arms_of(block)} - dropped_arms - unused_reference_copies(plan.arms, dropped_arms)
+        )
 
-    def look_back(self) -> int:
+    def restore_position(self) -> int:
         """Remember which block was the last one begun; return how many trials lack in those before it.
 
         Where blocks run side by side that is nothing unusual: they are given out again like any other.
         """
         self.begun = max(self.finished, default=0) if self.width == 1 else 0
-        return sum(len(self._left(self.experiment.plan.block(block))) for block in range(self.begun))
+        return sum(len(self._remaining_slots(self.experiment.plan.block(block))) for block in range(self.begun))
 
-    def _left(self, block: list[Slot]) -> list[Slot]:
+    def _remaining_slots(self, block: list[Slot]) -> list[Slot]:
         """Return what is still to run of a block."""
-        wanted = self._runs_in(block[0].block)
-        return [slot for slot in block if slot.arm.name in wanted and slot.trial not in self.done]
+        running_arms = self._running_arms(block[0].block)
+        return [slot for slot in block if slot.arm.name in running_arms and slot.trial not in self.done]
 
     def cut_short(self) -> set[str]:
         """Return the trials on disk of groups that took turns and are not there as a whole."""
         blocks = (
-            [slot for slot in self.experiment.plan.block(index) if slot.arm.name in self._runs_in(index)]
+            [slot for slot in self.experiment.plan.block(index) if slot.arm.name in self._running_arms(index)]
             for index in sorted(self.finished)
         )
         return {trial for block in blocks for trial in self.groups_of.cut_short(block, self.done)}
@@ -260,16 +269,16 @@ class _Loop:
         """Yield what is left of each block until precision is reached or the budget is spent."""
         for block in self.experiment.plan.blocks():
             self.decide_race()
-            left = self._left(block)
-            if left and block[0].block >= self.begun and (why := self._stop(self.given)):
-                self.ended.why = why
+            remaining = self._remaining_slots(block)
+            if remaining and block[0].block >= self.begun and (reason := self._stop_reason(self.given)):
+                self.ended.why = reason
                 return
             self.given += 1
-            if left:
-                yield left
+            if remaining:
+                yield remaining
         self.ended.why = f"all {self.given} blocks were run (`resume --max-blocks` allows more)"
 
-    def _stop(self, given: int) -> str:
+    def _stop_reason(self, given: int) -> str:
         """Say why no block more than those ``given`` out is needed, or '' when one is."""
         plan = self.experiment.plan
         complete = self.complete
@@ -287,8 +296,8 @@ class _Loop:
         promised = self.spent_s + typical * max(0, given - complete)
         if promised + typical / 2 > self._budget_s * self.width:
             if given <= plan.first:
-                return f"the {count(given, 'block')} that a verdict needs were run"
-            return f"the budget of {plan.budget_s:.0f} s is spent after {count(given, 'block')}"
+                return f"the {format_count(given, 'block')} that a verdict needs were run"
+            return f"the budget of {plan.budget_s:.0f} s is spent after {format_count(given, 'block')}"
         return ""
 
     def left_s(self) -> float:
@@ -301,20 +310,20 @@ class _Loop:
     def _budget_s(self) -> float:
         """The seconds that blocks may take: those that a claim needs come before the long looks."""
         plan = self.experiment.plan
-        return plan.budget_s - (self.long.claimed_s if self.complete >= plan.min_blocks else self.long.spent_s)
+        return plan.budget_s - (self.long.reserved_s if self.complete >= plan.min_blocks else self.long.spent_s)
 
     def looks(self) -> Iterator[Trial]:
         """Make the long looks that there is time for; not at arms that never ran well."""
         facts = self.estimate.outcomes()
         broken = [arm for arm, outcomes in facts.items() if outcomes and not outcomes["ok"]]
-        return self.long.run(self._for_looks_s, broken)
+        return self.long.run(self._steady_runs_left_s, broken)
 
-    def has_looks(self) -> bool:
+    def has_steady_runs(self) -> bool:
         """Say whether a long look is left, and time for one."""
-        return self.long.are_due(self._for_looks_s)
+        return self.long.are_due(self._steady_runs_left_s)
 
     @property
-    def _for_looks_s(self) -> float:
+    def _steady_runs_left_s(self) -> float:
         return self.experiment.plan.budget_s - self.spent_s / self.width - self.long.spent_s
 
     def begins(self, slot: Slot, together: int = 1) -> None:
@@ -323,7 +332,7 @@ class _Loop:
 
     def run(self, slot: Slot) -> Trial:
         """Run one slot on this machine."""
-        return run_surely(self.experiment, slot, self.progress)
+        return run_with_rebuild(self.experiment, slot, self.progress)
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
         """Part a block into what lives together."""
@@ -331,10 +340,10 @@ class _Loop:
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine."""
-        if self.groups_of.live_together(group[0]):
-            for company in self.groups_of.companies(group):
-                done = run_together(self.experiment, company, self.progress)
-                for self.unwritten, trial in zip(reversed(range(len(done))), done, strict=True):
+        if self.groups_of.runs_side_by_side(group[0]):
+            for company in self.groups_of.split_by_memory(group):
+                ended_trials = run_interleaved(self.experiment, company, self.progress)
+                for self.unwritten, trial in zip(reversed(range(len(ended_trials))), ended_trials, strict=True):
                     yield trial
         else:
             yield from (self.run(slot) for slot in group)

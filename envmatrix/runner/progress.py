@@ -15,8 +15,8 @@ from rich.text import Text
 from envmatrix.plan import Slot, shown_name
 from envmatrix.results import Trial
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.system.printable import clean
-from envmatrix.system.progress import EVERY_S, Heartbeat, ProgressCallback, left_text
+from envmatrix.system.printable import printable_text
+from envmatrix.system.progress import HEARTBEAT_INTERVAL_S, Heartbeat, ProgressCallback, duration_text
 from envmatrix.trials.experiment import Experiment
 
 
@@ -31,7 +31,7 @@ class LineProgress:
     """
 
     def __init__(
-        self, experiment: Experiment, *, quiet: bool, tell: ProgressCallback | None = None, every_s: float = EVERY_S,
+        self, experiment: Experiment, *, quiet: bool, tell: ProgressCallback | None = None, every_s: float = HEARTBEAT_INTERVAL_S,
         show_output: bool = False,
     ) -> None:  # fmt: skip
         self.plan = experiment.plan
@@ -44,15 +44,15 @@ class LineProgress:
 
     def progress(self, text: str) -> None:
         """Tell one line; what a trial said of itself may hold anything."""
-        self.tell(clean(text))
+        self.tell(printable_text(text))
 
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
         """Tell now and then that this trial runs, or that so many take turns."""
         self.close()
         if not self.quiet:
             turns = f"block {slot.block + 1}: {together} processes take turns"
-            what = turns if together > 1 else f"{self.where(slot)} runs"
-            self.ticker = Heartbeat(self.progress, what, self.every_s)
+            activity = turns if together > 1 else f"{self.where(slot)} runs"
+            self.ticker = Heartbeat(self.progress, activity, self.every_s)
 
     def where(self, slot: Slot) -> str:
         """Say which trial of which block this is."""
@@ -81,18 +81,18 @@ class LineProgress:
         if not self.quiet:
             if block == 0 and (standing := estimate.standing()):
                 self.progress(f"after the first block: {standing}")
-            time_left = f"at most {left_text(self.until_end_s(block, left_s, left))} left"
+            time_left = f"at most {duration_text(self.until_end_s(block, left_s, left))} left"
             best = self.best(block, estimate, left)
             self.progress(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
 
-    def until_end_s(self, block: int, left_s: float, left: float) -> float:
+    def until_end_s(self, block: int, left_s: float, blocks_left: float) -> float:
         """Return the seconds until the budget ends, or the last block that there may be, where that comes first."""
         further = max(0, self.plan.max_blocks - (block + 1))
-        return left_s * further / left if left > further else left_s
+        return left_s * further / blocks_left if blocks_left > further else left_s
 
-    def best(self, block: int, estimate: RunningEstimate, left: float) -> str:
+    def best(self, block: int, estimate: RunningEstimate, blocks_left: float) -> str:
         """Say what is known, and when more will be."""
-        outlook = estimate.outlook(block + 1 + left) if block + 1 >= self.plan.min_blocks else ""
+        outlook = estimate.outlook(block + 1 + blocks_left) if block + 1 >= self.plan.min_blocks else ""
         return "; ".join(text for text in (estimate.headline(), outlook) if text)
 
 
@@ -113,15 +113,15 @@ class BarProgress(LineProgress):
 
     def progress(self, text: str) -> None:
         """Print one line above the bar."""
-        self.bar.console.print(Text(clean(text)))
+        self.bar.console.print(Text(printable_text(text)))
 
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
         """Show what runs now."""
-        one = f"{slot.position + 1}/{len(self.plan.arms_of(slot.block))} {slot.arm.environment}"
-        now = f"{together} in turns" if together > 1 else one
+        trial_text = f"{slot.position + 1}/{len(self.plan.arms_of(slot.block))} {slot.arm.environment}"
+        activity = f"{together} in turns" if together > 1 else trial_text
         until_end_s = max(0.0, min(left_s, self.ends - time.monotonic()))
         self.bar.update(
-            self.task, block=str(slot.block + 1), left=left_text(until_end_s), now=now,
+            self.task, block=str(slot.block + 1), left=duration_text(until_end_s), now=activity,
             completed=max(0.0, self.plan.budget_s - left_s),
         )  # fmt: skip
 
@@ -134,7 +134,7 @@ class BarProgress(LineProgress):
 
 
 @contextmanager
-def watch(experiment: Experiment, *, quiet: bool, show_output: bool = False) -> Iterator[LineProgress]:
+def show_progress(experiment: Experiment, *, quiet: bool, show_output: bool = False) -> Iterator[LineProgress]:
     """Show progress in the way that fits where the output goes."""
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:

@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.results import Trial
-from envmatrix.runner.time_to_decision import called, outlook
+from envmatrix.runner.time_to_decision import effect_label, decision_forecast
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.effects import Effect, Flag, may_lead
+from envmatrix.stats.effects import Effect, Flag, may_be_best
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.measurements import MeasurementBuilder
-from envmatrix.stats.precision import precise_enough
+from envmatrix.stats.precision import is_precise_enough
 from envmatrix.stats.racing import Race, next_arms
 
-_DOUBTS = {
+_CAVEATS = {
     Flag.UNEQUAL_WORK: "other work",
     Flag.FAILS_MORE: "fails more",
     Flag.UNPROVEN: "unproven",
@@ -23,10 +23,10 @@ _DOUBTS = {
 }
 
 
-def _doubts(effect: Effect) -> str:
+def _caveat_text(effect: Effect) -> str:
     """Return what a ratio may not be told without."""
-    said = ", ".join(text for flag, text in _DOUBTS.items() if flag in effect.flags)
-    return f" ({said})" if said else ""
+    caveats = ", ".join(text for flag, text in _CAVEATS.items() if flag in effect.flags)
+    return f" ({caveats})" if caveats else ""
 
 
 class RunningEstimate:
@@ -35,52 +35,54 @@ class RunningEstimate:
     def __init__(self, plan: Plan, workloads: Mapping[str, Workload]) -> None:
         self._plan = plan
         self._workloads = workloads
-        self._measured = MeasurementBuilder(plan)
+        self._builder = MeasurementBuilder(plan)
         self._analysis: Analysis | None = None
 
     def add(self, trial: Trial) -> None:
         """Take one more trial into account."""
-        self._measured.add(trial)
+        self._builder.add(trial)
         self._analysis = None
 
     def outcomes(self) -> Mapping[str, Mapping[str, int]]:
         """Return how the trials of each arm ended."""
-        return {arm: fact.outcomes for arm, fact in self._measured.measured().facts.items()}
+        return {arm: fact.outcomes for arm, fact in self._builder.measured().facts.items()}
 
     def race(self) -> Race:
         """Say which arms run in the next block; the same trials on disk always give the same answer."""
-        return next_arms(self._plan, self._measured.measured(), self._workloads)
+        return next_arms(self._plan, self._builder.measured(), self._workloads)
 
     @property
     def analysis(self) -> Analysis:
         """The estimate of everything added so far."""
         if self._analysis is None:
-            measured = self._measured.measured()
-            self._analysis = estimate(self._plan, measured, workloads=self._workloads, metrics=())
+            measurements = self._builder.measured()
+            self._analysis = estimate(self._plan, measurements, workloads=self._workloads, metrics=())
         return self._analysis
 
-    def _unchecked(self, workload: str) -> bool:
-        unstable = unstable_checks(self._measured.measured(), self._plan, workload)
+    def _is_work_unchecked(self, workload: str) -> bool:
+        unstable = unstable_checks(self._builder.measured(), self._plan, workload)
         return unchecked(self._workloads.get(workload), unstable)
 
     def precise_enough(self, target: float, active: Collection[str]) -> bool:
         """Whether the intervals of the ``active`` arms are narrow enough, and stayed so for some blocks."""
-        measured = self._measured.measured()
-        return precise_enough(self._plan, measured, target, self._workloads, active or None)
+        measurements = self._builder.measured()
+        return is_precise_enough(self._plan, measurements, target, self._workloads, active or None)
 
     def standing(self) -> str:
         """Say how all environments stand; no more than a first look, without interval and verdict."""
-        found = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
-        ordered = sorted(found, key=lambda effect: -(effect.ratio or 0.0))
-        said = ", ".join(f"{called(effect, found)} {effect.ratio:.2f}x{_doubts(effect)}" for effect in ordered)
-        unknown = any(self._unchecked(effect.workload) for effect in ordered)
-        return f"{said}; equal work not checked" if unknown else said
+        effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
+        ordered = sorted(effects, key=lambda effect: -(effect.ratio or 0.0))
+        ratios = ", ".join(
+            f"{effect_label(effect, effects)} {effect.ratio:.2f}x{_caveat_text(effect)}" for effect in ordered
+        )
+        unknown = any(self._is_work_unchecked(effect.workload) for effect in ordered)
+        return f"{ratios}; equal work not checked" if unknown else ratios
 
     def outlook(self, budget_ends: float) -> str:
         """Say when each open question of the arms that still run will be answered; '' before any is known."""
         active = self.race().active if self._plan.race else ()
-        effects = [one for one in self.analysis.primary_effects() if not active or one.arm in active]
-        return outlook(effects, self._plan.target, budget_ends)
+        effects = [effect for effect in self.analysis.primary_effects() if not active or effect.arm in active]
+        return decision_forecast(effects, self._plan.target, budget_ends)
 
     def headline(self) -> str:
         """Say in a few words which environment is ahead.
@@ -90,11 +92,9 @@ class RunningEstimate:
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         if not effects:
             return "no estimate yet"
-        ahead = [effect for effect in effects if (effect.ratio or 0.0) > 1.0 and may_lead(effect)]
+        ahead = [effect for effect in effects if (effect.ratio or 0.0) > 1.0 and may_be_best(effect)]
         if not ahead:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
-        said = ", equal work not checked" if self._unchecked(best.workload) else ""
-        return (
-            f"ahead so far: {called(best, effects)} {best.ratio:.2f}x{_doubts(best)}{said} (no verdict before the end)"
-        )
+        work_note = ", equal work not checked" if self._is_work_unchecked(best.workload) else ""
+        return f"ahead so far: {effect_label(best, effects)} {best.ratio:.2f}x{_caveat_text(best)}{work_note} (no verdict before the end)"

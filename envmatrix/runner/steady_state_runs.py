@@ -4,64 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from envmatrix.plan.steady_state_runs import START_S, look_slot, reserve_s, seconds_of
-from envmatrix.report.formatting import count
+from envmatrix.plan.steady_state_runs import START_S, steady_state_slot, reserve_s, next_run_s
+from envmatrix.report.formatting import format_count
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleaving_eligibility import has_one_process
-from envmatrix.trials.retry import run_surely
+from envmatrix.trials.retry import run_with_rebuild
 
 
-class Looks:
+class SteadyStateRuns:
     """Which environments have no long look yet; ``spent_s`` is what those that were made took."""
 
     def __init__(
-        self, experiment: Experiment, done: Iterable[Trial], progress: ProgressCallback, *, here: bool = True
+        self,
+        experiment: Experiment,
+        recorded_runs: Iterable[Trial],
+        progress: ProgressCallback,
+        *,
+        is_local: bool = True,
     ) -> None:
         self._experiment, self._say = experiment, progress
-        made = {look.arm: look for look in done}
-        self.spent_s = sum(look.wall_s or 0.0 for look in made.values())
-        wanted = [one for one in enumerate(experiment.plan.arms) if not (one[1].is_control or one[1].is_alone)]
+        run_by_arm = {look.arm: look for look in recorded_runs}
+        self.spent_s = sum(look.wall_s or 0.0 for look in run_by_arm.values())
+        candidates = [
+            numbered_arm
+            for numbered_arm in enumerate(experiment.plan.arms)
+            if not (numbered_arm[1].is_control or numbered_arm[1].is_alone)
+        ]
         run = experiment.run
         self.left = [
-            (number, arm) for number, arm in wanted
-            if arm.name not in made and arm.name not in run.skipped and has_one_process(run.workloads[arm.workload])
-        ] if run.design.steady and here else []  # fmt: skip
-        if run.design.steady and not here:
+            (number, arm) for number, arm in candidates
+            if arm.name not in run_by_arm and arm.name not in run.skipped and has_one_process(run.workloads[arm.workload])
+        ] if run.design.steady and is_local else []  # fmt: skip
+        if run.design.steady and not is_local:
             progress(f"no long looks: launcher {run.launcher} runs trials elsewhere")
 
     @property
-    def claimed_s(self) -> float:
+    def reserved_s(self) -> float:
         """The seconds of the budget that blocks may not take."""
         return self.spent_s + reserve_s(self._experiment.plan.budget_s, len(self.left))
 
     def announce(self) -> None:
         """Say before the first block what is kept for the end."""
         if self.left:
-            kept = reserve_s(self._experiment.plan.budget_s, len(self.left))
+            reserve = reserve_s(self._experiment.plan.budget_s, len(self.left))
             self._say(
-                f"the last {kept:.0f} s of the budget, or what a claim leaves of them, are for "
-                f"{count(len(self.left), 'long look')}, one at each environment: is it steady, and from which step on "
+                f"the last {reserve:.0f} s of the budget, or what a claim leaves of them, are for "
+                f"{format_count(len(self.left), 'long look')}, one at each environment: is it steady, and from which step on "
                 "(`steady: false` leaves them out)"
             )
 
     def are_due(self, left_s: float) -> bool:
         """Say whether one is left that ``left_s`` seconds are enough for."""
-        return bool(self.left) and seconds_of(left_s, len(self.left), START_S) is not None
+        return bool(self.left) and next_run_s(left_s, len(self.left), START_S) is not None
 
     def run(self, left_s: float, broken: Iterable[str]) -> Iterator[Trial]:
         """Look at what is left, for ``left_s`` seconds at most; arms that broke in the blocks are left out."""
         start_s, broken = START_S, set(broken)
         self.left = [(number, arm) for number, arm in self.left if arm.name not in broken]
         while self.left:
-            seconds = seconds_of(left_s, len(self.left), start_s)
+            seconds = next_run_s(left_s, len(self.left), start_s)
             if seconds is None:
                 self._say(f"no long look at {', '.join(arm.shown for _, arm in self.left)}: the budget is spent")
                 return
             number, arm = self.left.pop(0)
             self._say(f"long look at {arm.shown}: {seconds:.0f} s of steps or more")
-            look = run_surely(self._experiment, look_slot(number, arm, seconds), self._say)
+            look = run_with_rebuild(self._experiment, steady_state_slot(number, arm, seconds), self._say)
             took_s = look.wall_s or 0.0
             left_s, start_s = left_s - took_s, max(START_S, took_s - _stepped_s(look))
             self.spent_s += took_s

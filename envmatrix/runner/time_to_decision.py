@@ -11,7 +11,7 @@ from envmatrix.stats.effects import CONFIDENCE, Effect
 from envmatrix.units import MOST_BLOCKS
 
 #: So many environments are named, those that are answered first.
-_NAMED = 6
+_MAX_NAMED = 6
 
 
 def blocks_until(effect: Effect, target: float) -> int | None:
@@ -19,44 +19,46 @@ def blocks_until(effect: Effect, target: float) -> int | None:
 
     The spread is taken to stay as it is: the width goes with Student's t and the root of the blocks.
     """
-    now, width = effect.blocks, effect.half_width
-    if width is None or now < 2:
+    blocks_so_far, width = effect.blocks, effect.half_width
+    if width is None or blocks_so_far < 2:
         return None
     if width <= target:
-        return now
-    wanted = now * (math.log1p(width) / math.log1p(target)) ** 2
-    needed = wanted
+        return blocks_so_far
+    first_estimate = blocks_so_far * (math.log1p(width) / math.log1p(target)) ** 2
+    refined = first_estimate
     for _ in range(5):  # t needs the answer that it is a part of; each pass comes several times nearer
-        needed = max(wanted * (_t(needed) / _t(now)) ** 2, now + 1)
-    return math.ceil(needed)
+        refined = max(first_estimate * (_critical_t(refined) / _critical_t(blocks_so_far)) ** 2, blocks_so_far + 1)
+    return math.ceil(refined)
 
 
-def _t(blocks: float) -> float:
+def _critical_t(blocks: float) -> float:
     return float(stdtrit(max(blocks - 1, 1), (1 + CONFIDENCE) / 2))
 
 
-def called(effect: Effect, among: Collection[Effect]) -> str:
+def effect_label(effect: Effect, among: Collection[Effect]) -> str:
     """Name an effect as arms are named, with no more than what tells it from the others."""
-    workload = f":{effect.workload}" if len({one.workload for one in among}) > 1 else ""
-    engine = f"@{effect.engine}" if len({one.engine for one in among}) > 1 else ""
+    workload = f":{effect.workload}" if len({other.workload for other in among}) > 1 else ""
+    engine = f"@{effect.engine}" if len({other.engine for other in among}) > 1 else ""
     return f"{effect.environment}{workload}{engine}"
 
 
-def _shown(blocks: int) -> str:
+def _blocks_text(blocks: int) -> str:
     return f"beyond {MOST_BLOCKS}" if blocks > MOST_BLOCKS else str(blocks)
 
 
-def outlook(effects: Collection[Effect], target: float, budget_ends: float) -> str:
+def decision_forecast(effects: Collection[Effect], target: float, budget_ends: float) -> str:
     """Say at about which block each open interval is as narrow as ``target``; '' where none is open, or none known.
 
     ``budget_ends`` is the block at which the budget is spent.
     """
-    known = [(blocks, called(effect, effects)) for effect in effects
+    forecasts = [(blocks, effect_label(effect, effects)) for effect in effects
              if (blocks := blocks_until(effect, target)) is not None and blocks > effect.blocks]  # fmt: skip
-    if not known:
+    if not forecasts:
         return ""
-    ordered = sorted(known)
-    named = [f"{name} {_shown(blocks)}" for blocks, name in ordered[:_NAMED]]
-    more = len(ordered) - len(named)
-    rest = f", {more} more by {_shown(ordered[-1][0])}" if more else ""
-    return f"±{target:.1%} by about block: {', '.join(named)}{rest} (the budget ends at about {budget_ends:.0f})"
+    ordered = sorted(forecasts)
+    entries = [f"{name} {_blocks_text(blocks)}" for blocks, name in ordered[:_MAX_NAMED]]
+    omitted = len(ordered) - len(entries)
+    omitted_text = f", {omitted} more by {_blocks_text(ordered[-1][0])}" if omitted else ""
+    return (
+        f"±{target:.1%} by about block: {', '.join(entries)}{omitted_text} (the budget ends at about {budget_ends:.0f})"
+    )

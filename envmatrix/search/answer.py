@@ -12,21 +12,21 @@ import numpy as np
 from envmatrix.search.search import REFERENCES, Batch, Search
 from envmatrix.search.space import Space
 from envmatrix.search.steps import Step, dropped_levels, spent_s
-from envmatrix.stats.comparison import figure
+from envmatrix.stats.comparison import format_exact_ratio
 from envmatrix.stats.contention import EXPLAINED, told_busy
-from envmatrix.stats.effects import BARS, Effect, Flag, may_lead
+from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, may_be_best
 from envmatrix.stats.metrics import THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain
-from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.selection import told_gain
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 
-_WITHHELD: Mapping[str, str] = {
+_WITHHELD_NOTES: Mapping[str, str] = {
     Flag.SLOW_TRIALS: f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks",
     Flag.CONTENDED: f"; {EXPLAINED}",
 }
 #: How far the model's guess reaches to either side, in its own standard deviations.
-_REACH = 1.96
+_REACH_SDS = 1.96
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedGain:
     """What the model expects of a cell before it is confirmed; as it picked that cell, it mostly expects too much."""
 
     row: int
@@ -84,8 +84,8 @@ class TuneAnswer:
         """What the recipe is on each node, the worst last; '' where one node ran it."""
         if not self.nodes:
             return ""
-        each = ", ".join(f"{figure(one.ratio)} on {one.node}" for one in self.nodes)
-        return f"By node ({sum(one.blocks for one in self.nodes)} blocks): {each}; {self.nodes[-1].node} is the worst."
+        ratios = ", ".join(f"{format_exact_ratio(node_gain.ratio)} on {node_gain.node}" for node_gain in self.nodes)
+        return f"By node ({sum(node_gain.blocks for node_gain in self.nodes)} blocks): {ratios}; {self.nodes[-1].node} is the worst."
 
     @property
     def gain(self) -> float | None:
@@ -93,19 +93,19 @@ class TuneAnswer:
         effect = self.effect
         if not self.settings or effect is None or not effect.ratio or not effect.low or not effect.error:
             return effect.ratio if effect else None
-        return ratio_of(told_gain(math.log(effect.ratio), math.log(effect.low), effect.error))
+        return ratio_from_log(told_gain(math.log(effect.ratio), math.log(effect.low), effect.error))
 
     @property
     def headline(self) -> str:
         """The answer in a sentence."""
         is_told = self.effect is not None and self.effect.low is not None
         busy = told_busy(self.effect.contended, "the baseline", "it") if self.effect and is_told else ""
-        answer = f"{busy[:1].upper()}{busy[1:]}{self._answer}"
+        answer = f"{busy[:1].upper()}{busy[1:]}{self._answer_sentence}"
         return f"{answer} Equal work not checked." if self.unchecked and is_told else answer
 
     @property
-    def _answer(self) -> str:
-        effect, name = self.effect, text_of(self.tried)
+    def _answer_sentence(self) -> str:
+        effect, name = self.effect, settings_text(self.tried)
         if self.interrupted:
             return f"Not over yet: {f'{name} is being confirmed' if self.tried else 'nothing is confirmed so far'}."
         if not self.ran_well:
@@ -115,37 +115,37 @@ class TuneAnswer:
         if effect.low is None or effect.high is None:
             are = "block is" if effect.blocks == 1 else "blocks are"
             return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a claim."
-        said = f"(95 % interval {figure(effect.low)} to {figure(effect.high)}, {effect.blocks} fresh blocks)"
-        ratio, metric = f"{figure(self.gain or effect.ratio)} times", self.metric
+        interval_text = f"(95 % interval {format_exact_ratio(effect.low)} to {format_exact_ratio(effect.high)}, {effect.blocks} fresh blocks)"
+        ratio, metric = f"{format_exact_ratio(self.gain or effect.ratio)} times", self.metric
         if self.settings:
-            return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {said}."
-        if not may_lead(effect):
-            reasons = ", ".join(sorted(BARS.intersection(effect.flags)))
+            return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {interval_text}."
+        if not may_be_best(effect):
+            reasons = ", ".join(sorted(DISQUALIFYING_FLAGS.intersection(effect.flags)))
             return f"{name} is not recommended ({reasons}), whatever its speed."
-        waits = _WITHHELD.get(effect.withheld, "")
+        withheld_note = _WITHHELD_NOTES.get(effect.withheld, "")
         return (
             f"Nothing is shown to be {metric.said('faster')} than the baseline: {name} is {ratio} as "
-            f"{metric.said('fast')} {said}{waits}."
+            f"{metric.said('fast')} {interval_text}{withheld_note}."
         )
 
 
-def text_of(settings: Mapping[str, str]) -> str:
+def settings_text(settings: Mapping[str, str]) -> str:
     """Write settings for people."""
     return ", ".join(f"{factor}={level}" for factor, level in settings.items()) or "the baseline"
 
 
-def expected(search: Search, steps: Sequence[Step]) -> Expected | None:
+def find_expected_best(search: Search, steps: Sequence[Step]) -> ExpectedGain | None:
     """Return the best so far and what the model expects of it, allowing for all it has seen; None: nothing gains."""
     batches = [step.batch for step in steps]
     posterior = search.posterior(batches)
     row = search.winner(batches, dropped_levels(search.space, steps), posterior)
     if not row:
         return None
-    mean, _ = posterior.of_rows([row], search.columns[[row]])
-    return Expected(row, ratio_of(mean[0]))
+    mean, _ = posterior.gain_distribution([row], search.columns[[row]])
+    return ExpectedGain(row, ratio_from_log(mean[0]))
 
 
-def answer(
+def make_answer(
     search: Search, steps: Sequence[Step], sessions: Sequence[float] = (), *, interrupted: bool = False
 ) -> TuneAnswer:  # fmt: skip
     """Return what the steps on disk amount to; of those of a search that was ``interrupted`` there is no effect yet.
@@ -155,20 +155,20 @@ def answer(
     space = search.space
     confirmed = [step for step in steps if step.batch.phase == "confirm"]
     row = confirmed[-1].batch.rows[0] if confirmed else 0
-    effect = None if interrupted else next((one for step in confirmed[-1:] for one in step.effects), None)
+    effect = None if interrupted else next((item for step in confirmed[-1:] for item in step.effects), None)
     last = confirmed[-1] if confirmed else None
     # Where there are slow trials an interval above 1 is no verdict yet.
-    waits = effect is not None and effect.verdict == "undecided"
-    gains = bool(effect and effect.low is not None and effect.low > 1.0 and may_lead(effect) and not waits)
+    is_undecided = effect is not None and effect.verdict == "undecided"
+    is_gain = bool(effect and effect.low is not None and effect.low > 1.0 and may_be_best(effect) and not is_undecided)
     phases: Counter[str] = Counter()
     for step in steps:
         phases[step.batch.phase] += step.batch.trials
     return TuneAnswer(
-        settings=space.settings(row) if gains else {},
+        settings=space.settings(row) if is_gain else {},
         tried=space.settings(row),
         effect=effect,
         contributions=contributions(search, [step.batch for step in steps], row) if row else (),
-        dropped=_dropped(search, steps),
+        dropped=_drop_reasons(search, steps),
         phases=dict(phases),
         cells=len(space.codes),
         seen=len({cell for step in steps for cell in step.batch.rows}),
@@ -184,51 +184,57 @@ def answer(
 
 def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[Contribution, ...]:
     """Compare the recipe with itself without each of its settings, after the model of all readings but the last."""
-    space, found = search.space, []
+    space, results = search.space, []
     posterior = search.posterior(batches)
     for factor in np.flatnonzero(space.codes[row]).tolist():
-        fewer = space.codes[[row, row]].copy()
-        fewer[1, factor] = 0
-        other = next(map(int, np.flatnonzero((space.codes == fewer[1]).all(axis=1))), -1)
-        mean, covariance = posterior.of_rows([row, other], posterior.terms.columns(fewer))
-        own = posterior.own**2 * sum(one not in posterior.watched and one != 0 for one in (row, other))
-        reach = _REACH * float(np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] + own))
+        reduced_codes = space.codes[[row, row]].copy()
+        reduced_codes[1, factor] = 0
+        reduced_row = next(map(int, np.flatnonzero((space.codes == reduced_codes[1]).all(axis=1))), -1)
+        mean, covariance = posterior.gain_distribution([row, reduced_row], posterior.terms.columns(reduced_codes))
+        own_variance = posterior.own**2 * sum(
+            item not in posterior.watched and item != 0 for item in (row, reduced_row)
+        )
+        reach = _REACH_SDS * float(np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] + own_variance))
         name, level = space.factors[factor], space.levels[factor][space.codes[row, factor]]
         change = float(mean[0] - mean[1])
-        found.append(Contribution(name, level, ratio_of(change), ratio_of(change - reach), ratio_of(change + reach)))
-    return tuple(sorted(found, key=lambda one: -one.ratio))
+        results.append(
+            Contribution(
+                name, level, ratio_from_log(change), ratio_from_log(change - reach), ratio_from_log(change + reach)
+            )
+        )
+    return tuple(sorted(results, key=lambda item: -item.ratio))
 
 
-def _dropped(search: Search, steps: Sequence[Step]) -> dict[str, str]:
+def _drop_reasons(search: Search, steps: Sequence[Step]) -> dict[str, str]:
     space = search.space
-    known = search.known([step.batch for step in steps])
+    status = search.known([step.batch for step in steps])
     reasons = {row: why for step in steps for row, why in step.reasons.items()}
-    found = {_level(space, *level): why for level, why in dropped_levels(space, steps).items()}
-    for factor, level in known.failing:
-        alone = [row for row in reasons if space.codes[row, factor] == level]
-        simplest = min(alone, key=lambda row: int((space.codes[row] > 0).sum()))
-        found[_level(space, factor, level)] = reasons[simplest]
-    out = set(known.failing)
+    reasons_by_name = {_level_text(space, *level): why for level, why in dropped_levels(space, steps).items()}
+    for factor, level in status.failing:
+        failing_rows = [row for row in reasons if space.codes[row, factor] == level]
+        simplest = min(failing_rows, key=lambda row: int((space.codes[row] > 0).sum()))
+        reasons_by_name[_level_text(space, factor, level)] = reasons[simplest]
+    failing_levels = set(status.failing)
     cells: dict[str, list[int]] = {}
     for row, why in reasons.items():
-        if out.isdisjoint((factor, int(code)) for factor, code in enumerate(space.codes[row]) if code):
+        if failing_levels.isdisjoint((factor, int(code)) for factor, code in enumerate(space.codes[row]) if code):
             cells.setdefault(why, []).append(row)
     for why, rows in cells.items():
-        name = _cells(space, rows)
-        found[name] = f"{found[name]}; others: {why}" if name in found else why
-    return found
+        name = _cells_text(space, rows)
+        reasons_by_name[name] = f"{reasons_by_name[name]}; others: {why}" if name in reasons_by_name else why
+    return reasons_by_name
 
 
-def _cells(space: Space, rows: Sequence[int]) -> str:
+def _cells_text(space: Space, rows: Sequence[int]) -> str:
     """Name one cell by its settings, several by those that they share."""
     if len(rows) == 1:
-        return text_of(space.settings(rows[0]))
-    first = space.settings(rows[0])
+        return settings_text(space.settings(rows[0]))
+    first_settings = space.settings(rows[0])
     every = [space.settings(row).items() for row in rows]
-    shared = dict(item for item in first.items() if all(item in settings for settings in every))
-    which = f"with {text_of(shared)}" if shared else f"such as {text_of(first)}"
-    return f"{len(rows)} configurations {which}"
+    shared = dict(item for item in first_settings.items() if all(item in settings for settings in every))
+    description = f"with {settings_text(shared)}" if shared else f"such as {settings_text(first_settings)}"
+    return f"{len(rows)} configurations {description}"
 
 
-def _level(space: Space, factor: int, level: int) -> str:
+def _level_text(space: Space, factor: int, level: int) -> str:
     return f"{space.factors[factor]}={space.levels[factor][level]}"

@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 #: Cells whose expected log gains differ by less are equal: the one with the fewest settings is taken.
-EQUAL = 0.01
+EQUAL_GAIN = 0.01
 #: So often something has failed, and never worked, before it is out.
-_OUT = 2
+_MIN_FAILURES = 2
 _DRAWS = 1000
 #: A cell leaves the race when it is the best in fewer draws than this share.
-_HOPELESS = 0.03
+_MIN_BEST_SHARE = 0.03
 
 
 @dataclass(frozen=True, eq=False)
-class Broken:
+class TrialCounts:
     """Per cell: how many of its trials were good, and how much counts against it."""
 
     good: NDArray[np.int64]
@@ -33,12 +33,12 @@ class Broken:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class CellStatus:
     """What failed in a search. ``dropped`` are (factor, level) that change nothing."""
 
     codes: Codes
     sizes: Sequence[int]
-    broken: Broken
+    broken: TrialCounts
     dropped: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -49,35 +49,39 @@ class Known:
     @cached_property
     def failing(self) -> tuple[tuple[int, int], ...]:
         """Levels that failed wherever they were tried, at least once without another suspect."""
-        tried = np.flatnonzero(self.broken.good + self.broken.bad)
-        codes, good, bad = self.codes[tried], self.broken.good[tried], self.broken.bad[tried]
+        tried_rows = np.flatnonzero(self.broken.good + self.broken.bad)
+        codes, good, bad = self.codes[tried_rows], self.broken.good[tried_rows], self.broken.bad[tried_rows]
         worked = {
             (factor, level): bool(good[codes[:, factor] == level].sum())
             for factor, size in enumerate(self.sizes)
             for level in range(1, size)
         }
-        found = []
-        for (factor, level), fine in worked.items():
-            there = codes[:, factor] == level
-            if fine or bad[there].sum() < _OUT:
+        failing_levels = []
+        for (factor, level), has_worked in worked.items():
+            has_level = codes[:, factor] == level
+            if has_worked or bad[has_level].sum() < _MIN_FAILURES:
                 continue
-            alone = any(
-                all(worked[other, at] for other, at in enumerate(cell) if at and other != factor)
-                for cell in codes[there & (bad > 0)].tolist()
+            is_sole_suspect = any(
+                all(
+                    worked[other_factor, other_level]
+                    for other_factor, other_level in enumerate(cell)
+                    if other_level and other_factor != factor
+                )
+                for cell in codes[has_level & (bad > 0)].tolist()
             )
-            found += [(factor, level)] if alone else []
-        return tuple(found)
+            failing_levels += [(factor, level)] if is_sole_suspect else []
+        return tuple(failing_levels)
 
     @cached_property
     def allowed(self) -> Bools:
         """Which cells may be proposed."""
-        fine: Bools = np.asarray(self.broken.bad == 0)
-        fine[0] = True
+        is_allowed: Bools = np.asarray(self.broken.bad == 0)
+        is_allowed[0] = True
         for factor, level in (*self.failing, *self.dropped):
-            fine &= self.codes[:, factor] != level
-        for a, one, b, other in self._failing_pairs():
-            fine &= (self.codes[:, a] != one) | (self.codes[:, b] != other)
-        return fine
+            is_allowed &= self.codes[:, factor] != level
+        for a, level_a, b, level_b in self._failing_pairs():
+            is_allowed &= (self.codes[:, a] != level_a) | (self.codes[:, b] != level_b)
+        return is_allowed
 
     def _failing_pairs(self) -> list[tuple[int, int, int, int]]:
         """Return the fewest pairs of levels, which never worked, that explain what failed more than once.
@@ -94,16 +98,16 @@ class Known:
                 suspects.setdefault((a, one, b, other), set()).add(row)
         suspects = {
             pair: rows for pair, rows in suspects.items()
-            if len(rows) >= _OUT and not ((worked[:, pair[0]] == pair[1]) & (worked[:, pair[2]] == pair[3])).any()
+            if len(rows) >= _MIN_FAILURES and not ((worked[:, pair[0]] == pair[1]) & (worked[:, pair[2]] == pair[3])).any()
         }  # fmt: skip
-        found = []
+        pairs = []
         while suspects:
             pair = max(suspects, key=lambda one: len(suspects[one]))
             explained = suspects[pair]
-            found.append(pair)
-            left = {one: rows - explained for one, rows in suspects.items()}
-            suspects = {one: rows for one, rows in left.items() if len(rows) >= _OUT}
-        return found
+            pairs.append(pair)
+            remaining = {one: rows - explained for one, rows in suspects.items()}
+            suspects = {one: rows for one, rows in remaining.items() if len(rows) >= _MIN_FAILURES}
+        return pairs
 
 
 class Neighbours:
@@ -124,29 +128,31 @@ class Neighbours:
         return np.asarray(self._rows[self._numbers[row] - cell[has] * self._weights[has]])
 
 
-def pruned(row: int, neighbours: Neighbours, gains: Floats) -> int:
+def simplify_row(row: int, neighbours: Neighbours, gains: Floats) -> int:
     """Return the cell that is left when settings go one by one, while in all no more than EQUAL of the gain does.
 
     ``gains`` of all cells; -inf: not allowed. Row 0, the baseline, is never returned unless it was given.
     """
-    floor, at = gains[row] - EQUAL, row
+    floor, current = gains[row] - EQUAL_GAIN, row
     while True:
-        fewer = neighbours.fewer(at)
-        found = fewer[(fewer > 0) & (gains[fewer] >= floor)]
-        if not found.size:
-            return at
-        at = int(found[np.argmax(gains[found])])
+        fewer = neighbours.fewer(current)
+        simpler = fewer[(fewer > 0) & (gains[fewer] >= floor)]
+        if not simpler.size:
+            return current
+        current = int(simpler[np.argmax(gains[simpler])])
 
 
-def still_in(rows: Sequence[int], mean: Floats, covariance: Floats, chance: np.random.Generator) -> tuple[int, ...]:
+def surviving_rows(
+    rows: Sequence[int], mean: Floats, covariance: Floats, chance: np.random.Generator
+) -> tuple[int, ...]:
     """Return the rows that may be the best: those that are in enough draws of their gains."""
     draws = chance.multivariate_normal(mean, covariance, _DRAWS, method="cholesky", check_valid="ignore")
     share = np.bincount(draws.argmax(axis=1), minlength=len(rows)) / _DRAWS
-    return tuple(row for row, often in zip(rows, share, strict=True) if often >= _HOPELESS)
+    return tuple(row for row, often in zip(rows, share, strict=True) if often >= _MIN_BEST_SHARE)
 
 
-def best_of(rows: Sequence[int], mean: Floats, codes: Codes) -> int:
+def simplest_best_row(rows: Sequence[int], mean: Floats, codes: Codes) -> int:
     """Return the row with the fewest settings of those that lie within EQUAL of the best; of equal ones the fastest."""
-    top = float(mean.max())
-    equal = [at for at in range(len(rows)) if mean[at] >= top - EQUAL]
-    return rows[min(equal, key=lambda at: (int((codes[rows[at]] > 0).sum()), -float(mean[at])))]
+    best_mean = float(mean.max())
+    ties = [index for index in range(len(rows)) if mean[index] >= best_mean - EQUAL_GAIN]
+    return rows[min(ties, key=lambda index: (int((codes[rows[index]] > 0).sum()), -float(mean[index])))]

@@ -15,37 +15,37 @@ from envmatrix.errors import EnvmatrixError, InputError, NothingRanError
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_design
-from envmatrix.report.formatting import count
+from envmatrix.report.formatting import format_count
 from envmatrix.results.folder import RunFolder
-from envmatrix.runner.loop import Ended
+from envmatrix.runner.loop import RunEnding
 from envmatrix.runner.loop import run as run_trials
 from envmatrix.runner.progress import LineProgress
-from envmatrix.search.answer import expected, text_of
+from envmatrix.search.answer import find_expected_best, settings_text
 from envmatrix.search.search import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, dropped_levels, read_step, running_share, spent_s, trials_of
+from envmatrix.search.steps import Step, dropped_levels, read_step, running_share, spent_s, count_trials
 from envmatrix.search.study import Place, Study, StudyFolder
-from envmatrix.system.progress import ProgressCallback, left_text, once
-from envmatrix.trials.experiment import Experiment, begin, reopen
-from envmatrix.trials.resume import note_reading, resumed
+from envmatrix.system.progress import ProgressCallback, duration_text, report_once
+from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
+from envmatrix.trials.resume import record_interim_reading, apply_resume_changes
 from envmatrix.units import as_duration, as_hours, is_too_long
 
 #: A step of one block is never ended by its budget (seconds).
-_NO_END_S = 7 * 24 * 3600.0
+_UNLIMITED_S = 7 * 24 * 3600.0
 #: A candidate that takes so many times as long as the baseline is hopeless: its trial ends.
-_HOPELESS, _LEAST_LIMIT_S = 4.0, 10.0
+_LIMIT_FACTOR, _MIN_LIMIT_S = 4.0, 10.0
 #: Time that confirming takes beside its trials.
-_SPARE = 1.2
+_OVERHEAD_FACTOR = 1.2
 #: A search that was given no budget has so many times the time that the fewest trials take.
-_LEAST = 1.15
+_BUDGET_MARGIN = 1.15
 #: A confirmation goes on where a longer budget of the search leaves so many times as much for it.
-_MORE = 1.01
+_MIN_EXTENSION = 1.01
 
 Watch = Callable[[Experiment, str], AbstractContextManager[LineProgress]]
 
 
 @dataclass
-class Tuning:
+class RunningSearch:
     """A search that goes on: its study, its space, the steps that were read, and when it began and went on."""
 
     folder: StudyFolder
@@ -59,7 +59,7 @@ class Tuning:
     @cached_property
     def say_once(self) -> ProgressCallback:
         """Who is told what getting a step ready has to say, which is mostly the same for all of them."""
-        return once(self.progress)
+        return report_once(self.progress)
 
     @property
     def space(self) -> Space:
@@ -71,8 +71,11 @@ class Tuning:
         """Seconds of the whole search: those that were asked for, else as many as it takes to confirm anything."""
         if self.study.asked or not self.steps:
             return self.study.budget
-        first = self.steps[:1]  # it has run to its end before anything else is asked
-        return max(self.study.budget, least_s(self.search, spent_s(first, self.sessions) / max(1, trials_of(first))))
+        first_step = self.steps[:1]  # it has run to its end before anything else is asked
+        return max(
+            self.study.budget,
+            minimum_time_s(self.search, spent_s(first_step, self.sessions) / max(1, count_trials(first_step))),
+        )
 
     @property
     def left_s(self) -> float:
@@ -82,7 +85,7 @@ class Tuning:
     @property
     def trial_s(self) -> float:
         """Seconds that a trial takes with all that belongs to it."""
-        trials = trials_of(self.steps)
+        trials = count_trials(self.steps)
         return spent_s(self.steps, self.sessions) / trials if trials else self.study.trial_s or 1.0
 
     @property
@@ -93,10 +96,10 @@ class Tuning:
     @property
     def peaks(self) -> dict[str, int]:
         """The most bytes that a process of each workload had so far."""
-        found: dict[str, int] = {}
-        for workload, most in (item for step in self.steps for item in step.peaks.items()):
-            found[workload] = max(found.get(workload, 0), most)
-        return found
+        peak_bytes: dict[str, int] = {}
+        for workload, peak in (item for step in self.steps for item in step.peaks.items()):
+            peak_bytes[workload] = max(peak_bytes.get(workload, 0), peak)
+        return peak_bytes
 
     def begin_session(self, at: float) -> None:
         """Note that the search goes on from now, ``at`` (seconds since the epoch)."""
@@ -113,9 +116,9 @@ class Tuning:
         return self.search.next_step(batches, self.budget(), dropped_levels(self.space, self.steps))
 
 
-def least_s(search: Search, trial_s: float) -> float:
+def minimum_time_s(search: Search, trial_s: float) -> float:
     """Return the seconds that a search takes at least where a trial takes ``trial_s``, with some to spare."""
-    return search.fewest_trials() * trial_s * _LEAST
+    return search.fewest_trials() * trial_s * _BUDGET_MARGIN
 
 
 def check_budget(search: Search, budget_s: float, trial_s: float, name: str = "") -> None:
@@ -125,24 +128,24 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
     """
     needed_s = search.fewest_trials() * trial_s
     if needed_s > budget_s:
-        first = len(search.first) + REFERENCES
-        enough = f"--budget {as_duration(max(60.0, needed_s * 1.1))}"
-        longer = f"`envmatrix resume {name} {enough}` goes on" if name else f"give it {enough}"
-        longer = f"that is about {as_hours(needed_s)}: try a shorter program" if is_too_long(needed_s) else longer
+        first_trials = len(search.first) + REFERENCES
+        budget_option = f"--budget {as_duration(max(60.0, needed_s * 1.1))}"
+        advice = f"`envmatrix resume {name} {budget_option}` goes on" if name else f"give it {budget_option}"
+        advice = f"that is about {as_hours(needed_s)}: try a shorter program" if is_too_long(needed_s) else advice
         raise InputError(
             f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
-            f"{search.fewest_trials()} trials ({first} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
-            remedy=f"{longer}, or begin another one with fewer factors: --factors A,B",
+            f"{search.fewest_trials()} trials ({first_trials} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
+            remedy=f"{advice}, or begin another one with fewer factors: --factors A,B",
         )
 
 
 def announce(search: Search, study: Study, progress: ProgressCallback) -> None:
     """Say what is searched, and, where nobody knows yet how long a trial takes, how long it may take."""
     space, fewest = search.space, search.fewest_trials()
-    out = {"equal": space.equal, "impossible": space.impossible}
-    left = [f"{number} {which}" for which, number in out.items() if number]
-    left_out = f" ({' and '.join(left)} left out)" if left else ""
-    progress(f"searching {count(len(space.codes) - 1, 'configuration')} of {', '.join(space.factors)}{left_out}")
+    left_out_counts = {"equal": space.equal, "impossible": space.impossible}
+    left_out_texts = [f"{number} {reason}" for reason, number in left_out_counts.items() if number]
+    left_out = f" ({' and '.join(left_out_texts)} left out)" if left_out_texts else ""
+    progress(f"searching {format_count(len(space.codes) - 1, 'configuration')} of {', '.join(space.factors)}{left_out}")
     if study.trial_s is None and study.asked:
         longest_s = study.budget * search.width / fewest
         longest = as_duration(longest_s) if longest_s >= 10 else f"{longest_s:.2g} s"
@@ -153,27 +156,29 @@ def announce(search: Search, study: Study, progress: ProgressCallback) -> None:
         )
 
 
-def search_on(tuning: Tuning, watch: Watch, *, engine: str) -> Ended | None:
+def run_search(tuning: RunningSearch, watch: Watch, *, engine: str) -> RunEnding | None:
     """Go on until the search is over or interrupted; return how the step ended that ended it, None: it is over.
 
     Raises NothingRanError where the baseline fails, InputError where the budget turns out to be too small.
     """
-    with _told_of(tuning.study.name):
+    with _name_search_in_errors(tuning.study.name):
         for number, folder in enumerate(folders := tuning.folder.steps(), 1):
             if number == len(folders):  # it may have been killed in its middle
-                note_reading(folder)  # and somebody may have read it: its interval is that of a later look
-                experiment = _with_more(tuning, reopen(folder, Path(tuning.matrix.path), tuning.say_once))
-                ended = _run(tuning, experiment, number, watch)
-                if ended.interrupted:
-                    return ended
+                record_interim_reading(folder)  # and somebody may have read it: its interval is that of a later look
+                experiment = _extend_confirmation(
+                    tuning, reopen_experiment(folder, Path(tuning.matrix.path), tuning.say_once)
+                )
+                ending = _run_step(tuning, experiment, number, watch)
+                if ending.interrupted:
+                    return ending
                 if number == 1:  # whatever ended a later one may be mended by now: the next step tells
-                    _check_baseline(tuning, ended)
+                    _check_baseline(tuning, ending)
             else:
-                _read(tuning, folder)
-        return _further(tuning, watch, engine)
+                _read_finished_step(tuning, folder)
+        return _run_further_steps(tuning, watch, engine)
 
 
-def _further(tuning: Tuning, watch: Watch, engine: str) -> Ended | None:
+def _run_further_steps(tuning: RunningSearch, watch: Watch, engine: str) -> RunEnding | None:
     """Run further steps until the search is over or interrupted."""
     while step := tuning.next_step():
         number = len(tuning.steps) + 1
@@ -182,16 +187,16 @@ def _further(tuning: Tuning, watch: Watch, engine: str) -> Ended | None:
             if tuning.budget_s > tuning.study.budget:
                 fewest = f"{tuning.search.fewest_trials()} trials of {tuning.trial_s:.1f} s"
                 tuning.progress(f"no --budget was given: it takes {as_duration(tuning.budget_s)} ({fewest} at least)")
-        _tell(tuning, step, number)
-        ended = _run(tuning, _begun(tuning, step, number, engine), number, watch)
-        if ended.interrupted:
-            return ended
-        _check_baseline(tuning, ended)
+        _announce_step(tuning, step, number)
+        ending = _run_step(tuning, _begin_step(tuning, step, number, engine), number, watch)
+        if ending.interrupted:
+            return ending
+        _check_baseline(tuning, ending)
     return None
 
 
 @contextmanager
-def _told_of(name: str) -> Iterator[None]:
+def _name_search_in_errors(name: str) -> Iterator[None]:
     """Let what stops a step say how the search goes on, which is no run called as the step is."""
     try:
         yield
@@ -201,75 +206,77 @@ def _told_of(name: str) -> Iterator[None]:
         raise
 
 
-def _with_more(tuning: Tuning, experiment: Experiment) -> Experiment:
+def _extend_confirmation(tuning: RunningSearch, experiment: Experiment) -> Experiment:
     """Give a confirmation the time that a longer budget of its search leaves for it."""
     plan, left_s = experiment.plan, tuning.running_s
-    if experiment.run.design.name != "confirm" or left_s <= _MORE * plan.budget_s:
+    if experiment.run.design.name != "confirm" or left_s <= _MIN_EXTENSION * plan.budget_s:
         return experiment
     blocks = max(plan.max_blocks, int(tuning.budget().left / (1 + REFERENCES)))
-    return resumed(experiment, budget=left_s, max_blocks=blocks, command=("tune", tuning.study.name))
+    return apply_resume_changes(experiment, budget=left_s, max_blocks=blocks, command=("tune", tuning.study.name))
 
 
-def _begun(tuning: Tuning, step: Proposal, number: int, engine: str) -> Experiment:
+def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str) -> Experiment:
     study, space = tuning.study, tuning.space
-    home = tuning.matrix.environments[study.design.baseline].levels
-    names = {space.name(row): {**home, **space.chosen(row)} for row in step.rows}
-    design = _design(tuning, step, number, names)
+    baseline_levels = tuning.matrix.environments[study.design.baseline].levels
+    names = {space.name(row): {**baseline_levels, **space.chosen(row)} for row in step.rows}
+    design = _step_design(tuning, step, number, names)
     added = {name: levels for name, levels in names.items() if name not in space.named}
     matrix = with_design(tuning.matrix, step.phase, design, added)
     matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
-    where = study.place or Place(launcher=DEFAULT)
+    location = study.place or Place(launcher=DEFAULT)
     looked_at = () if study.trial_s is None else ("--",)  # it is a program's, and no matrix is there to be edited
     label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
-    return begin(
-        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say_once, command, where.launcher,
-        where.host, where.options, name=label, parts=step.parts,
+    return create_experiment(
+        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say_once, command, location.launcher,
+        location.host, location.options, name=label, parts=step.parts,
     )  # fmt: skip
 
 
-def _design(tuning: Tuning, step: Proposal, number: int, names: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
+def _step_design(
+    tuning: RunningSearch, step: Proposal, number: int, names: Mapping[str, Mapping[str, str]]
+) -> dict[str, object]:
     study = tuning.study
-    kept = study.design.model_dump(mode="json", exclude_defaults=True)
+    fields = study.design.model_dump(mode="json", exclude_defaults=True)
     for key in ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady",
                 "claims_first"):  # fmt: skip
-        kept.pop(key, None)
+        fields.pop(key, None)
     confirms = step.phase == "confirm"
-    needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _SPARE
-    walls = [one.baseline_s for one in tuning.steps if one.baseline_s]
-    limit_s = min(study.design.trial_limit, max(_LEAST_LIMIT_S, _HOPELESS * max(walls))) if walls else None
-    kept |= {
+    needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _OVERHEAD_FACTOR
+    walls = [past_step.baseline_s for past_step in tuning.steps if past_step.baseline_s]
+    limit_s = min(study.design.trial_limit, max(_MIN_LIMIT_S, _LIMIT_FACTOR * max(walls))) if walls else None
+    fields |= {
         "environments": list(names), "seed": study.design.seed + number,
-        "max_blocks": step.blocks, "budget": max(tuning.running_s, needed_s) if confirms else _NO_END_S,
+        "max_blocks": step.blocks, "budget": max(tuning.running_s, needed_s) if confirms else _UNLIMITED_S,
         **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
         **({"trial_limit": limit_s} if limit_s else {}),
     }  # fmt: skip
-    if confirms and not _takes_turns(tuning.matrix, names.values()):
-        kept["schedule"] = "sequential"  # its trials would be held against one copy of the baseline, not against two
+    if confirms and not _can_interleave_cells(tuning.matrix, names.values()):
+        fields["schedule"] = "sequential"  # its trials would be held against one copy of the baseline, not against two
     if not confirms:
-        kept.pop("min_blocks", None)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
+        fields.pop("min_blocks", None)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
 
 
-def _takes_turns(matrix: Matrix, cells: Iterable[Mapping[str, str]]) -> bool:
+def _can_interleave_cells(matrix: Matrix, cells: Iterable[Mapping[str, str]]) -> bool:
     levels = [matrix.factors[factor].levels[level] for cell in cells for factor, level in cell.items()]
     return all(level.turns for level in levels)
 
 
-def _run(tuning: Tuning, experiment: Experiment, number: int, watch: Watch) -> Ended:
+def _run_step(tuning: RunningSearch, experiment: Experiment, number: int, watch: Watch) -> RunEnding:
     """Run what is left of a step and read it."""
     label = f"{experiment.run.design.name} ({number})"
     with watch(experiment, label) as observer:
         launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.progress, None)
         try:
-            ended = run_trials(experiment, launcher, observer, observer.progress, tuning.peaks)
+            ending = run_trials(experiment, launcher, observer, observer.progress, tuning.peaks)
         finally:
             experiment.folder.unlock()
-    _read(tuning, experiment.folder)
-    return ended
+    _read_finished_step(tuning, experiment.folder)
+    return ending
 
 
-def _check_baseline(tuning: Tuning, ended: Ended) -> None:
+def _check_baseline(tuning: RunningSearch, ending: RunEnding) -> None:
     """Raise NothingRanError where the baseline failed in the first step, or in two that follow one another.
 
     Of a step in which it failed once nothing is learned, and the search goes on.
@@ -279,11 +286,11 @@ def _check_baseline(tuning: Tuning, ended: Ended) -> None:
         return
     folder = tuning.folder.steps()[-1]
     if all(failed):
-        anew = f"begin another one (another --name, or remove {tuning.folder.path})"
-        again = f"`envmatrix resume {tuning.study.name}`" if len(failed) > 1 else anew
+        new_search_text = f"begin another one (another --name, or remove {tuning.folder.path})"
+        remedy_text = f"`envmatrix resume {tuning.study.name}`" if len(failed) > 1 else new_search_text
         raise NothingRanError(
-            f"the baseline fails, with which all is compared: {ended.why or 'it never ran well'}",
-            remedy=f"its logs are in {folder.logs}; when that is mended: {again}",
+            f"the baseline fails, with which all is compared: {ending.why or 'it never ran well'}",
+            remedy=f"its logs are in {folder.logs}; when that is mended: {remedy_text}",
         )
     tuning.progress(f"the baseline failed in this step, which says nothing then; its logs are in {folder.logs}")
 
@@ -292,21 +299,23 @@ def _has_baseline(step: Step) -> bool:
     return bool(np.isfinite(step.batch.scores[:REFERENCES]).any())
 
 
-def _read(tuning: Tuning, folder: RunFolder) -> None:
+def _read_finished_step(tuning: RunningSearch, folder: RunFolder) -> None:
     tuning.steps.append(read_step(folder, tuning.space))
 
 
-def _tell(tuning: Tuning, step: Proposal, number: int) -> None:
+def _announce_step(tuning: RunningSearch, step: Proposal, number: int) -> None:
     """Say where the search stands and what comes now."""
-    seen = len({row for one in tuning.steps for row in one.batch.rows})
-    best = expected(tuning.search, tuning.steps) if tuning.steps else None
+    seen_count = len({row for past_step in tuning.steps for row in past_step.batch.rows})
+    best = find_expected_best(tuning.search, tuning.steps) if tuning.steps else None
     ahead = "none ahead so far"
     if best:
-        name = text_of(tuning.space.settings(best.row))
+        name = settings_text(tuning.space.settings(best.row))
         ahead = f"best so far {name}: the model expects {best.ratio:.2f}x, not confirmed"
-    what = f"{step.blocks} blocks of it" if step.phase == "confirm" else count(len(step.rows), "configuration")
-    what += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
+    work_text = (
+        f"{step.blocks} blocks of it" if step.phase == "confirm" else format_count(len(step.rows), "configuration")
+    )
+    work_text += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.progress(
-        f"{step.phase} ({number}): {what}; {seen:,} of {len(tuning.space.codes) - 1:,} seen; "
-        f"{ahead}; {left_text(tuning.left_s)} left"
+        f"{step.phase} ({number}): {work_text}; {seen_count:,} of {len(tuning.space.codes) - 1:,} seen; "
+        f"{ahead}; {duration_text(tuning.left_s)} left"
     )

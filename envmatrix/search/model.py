@@ -21,10 +21,10 @@ from envmatrix.search.space import Codes
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Where learning starts: noise variance over the variance of a level's effect, and that over the variance of a pair's.
-_OF_LEVELS = (0.2, 1.0, 5.0)
-_OF_PAIRS = (3.0, 20.0)
+_LEVEL_RATIOS = (0.2, 1.0, 5.0)
+_PAIR_RATIOS = (3.0, 20.0)
 #: The same of a watched cell's own deviation.
-_OF_CELLS = 4.0
+_CELL_RATIO = 4.0
 _ROUNDS = 6
 #: Of how many coefficients the start is worth when a group of them (the pairs of two factors) is learned from.
 _PRIOR = 2.0
@@ -52,12 +52,12 @@ class Terms:
         """Return the coefficients (cells, mains and pairs) that cells have; ``count`` stands for none."""
         wide = codes.astype(np.int64)
         mains = np.where(wide > 0, self.mains[:-1] + wide - 1, self.count)
-        found = [mains]
+        column_blocks = [mains]
         for start, (a, b) in zip(self.starts, self.pairs, strict=True):
-            both = (wide[:, a] > 0) & (wide[:, b] > 0)
-            at = start + (wide[:, a] - 1) * self.widths[b] + wide[:, b] - 1
-            found.append(np.where(both, at, self.count)[:, None])
-        return np.asfortranarray(np.hstack(found))  # they are read term by term
+            has_both = (wide[:, a] > 0) & (wide[:, b] > 0)
+            index = start + (wide[:, a] - 1) * self.widths[b] + wide[:, b] - 1
+            column_blocks.append(np.where(has_both, index, self.count)[:, None])
+        return np.asfortranarray(np.hstack(column_blocks))  # they are read term by term
 
     def design(self, columns: Ints) -> Floats:
         """Return the design matrix (cells, count) of cells with these columns."""
@@ -89,24 +89,24 @@ class Posterior:
 
     def gains(self, columns: Ints) -> Floats:
         """Return the expected log gains over the baseline of cells with these columns, apart from their own."""
-        return _sums(self.mean, columns, self.terms.count)
+        return _sum_coefficients(self.mean, columns, self.terms.count)
 
     def draws(self, columns: Ints, count: int, chance: np.random.Generator) -> Floats:
         """Return (count, cells) log gains as they may be: so many draws of all coefficients."""
         z = chance.normal(0.0, self.noise, (len(self.mean), count))
         drawn = self.mean[:, None] + np.linalg.solve(self.factor.T, z)
-        return np.array([_sums(one, columns, self.terms.count) for one in drawn.T])
+        return np.array([_sum_coefficients(coefficients, columns, self.terms.count) for coefficients in drawn.T])
 
-    def of_rows(self, rows: Sequence[int], columns: Ints) -> tuple[Floats, Floats]:
+    def gain_distribution(self, rows: Sequence[int], columns: Ints) -> tuple[Floats, Floats]:
         """Return mean and covariance of the log gains of some rows (with their own part where they are watched)."""
         design = np.hstack([self.terms.design(columns), np.zeros((len(rows), len(self.watched)))])
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if row in self.watched:
-                design[at, self.terms.count + self.watched.index(row)] = 1.0
+                design[index, self.terms.count + self.watched.index(row)] = 1.0
         return design @ self.mean, np.asarray(design @ self.covariance @ design.T)
 
 
-def _sums(values: Floats, columns: Ints, count: int) -> Floats:
+def _sum_coefficients(values: Floats, columns: Ints, count: int) -> Floats:
     padded = np.append(values[:count], 0.0)
     total = np.zeros(len(columns))
     for column in columns.T:  # a table look-up a term: cells x terms numbers are never held at once
@@ -124,22 +124,22 @@ def fit(
     design = np.hstack([
         terms.design(columns[rows]), (rows[:, None] == np.asarray(watched, dtype=np.int64)[None, :]).astype(np.float64)
     ])  # fmt: skip
-    design, centred = _centred(design, blocks), _centred(values[:, None], blocks)[:, 0]
+    design, centred = _centre_by_block(design, blocks), _centre_by_block(values[:, None], blocks)[:, 0]
     freedom = max(1, len(values) - len(np.unique(blocks)))
     gram, moment, total = design.T @ design, design.T @ centred, float(centred @ centred)
-    known = _Moments(gram, moment, total, freedom)
+    moments = _Moments(gram, moment, total, freedom)
     groups = np.append(terms.groups, np.full(len(watched), terms.groups.max(initial=0) + 1))
-    starts = [_start(groups, *ratios) for ratios in itertools.product(_OF_LEVELS, _OF_PAIRS)]
-    weights = start = max(starts, key=known.evidence)
+    starts = [_initial_weights(groups, *ratios) for ratios in itertools.product(_LEVEL_RATIOS, _PAIR_RATIOS)]
+    weights = start = max(starts, key=moments.evidence)
     for _ in range(_ROUNDS):
-        weights = known.reweighted(weights, start, groups)
-    mean, factor, left = known.solved(weights)
-    noise = float(np.sqrt(left / freedom))
-    own = noise / float(np.sqrt(weights[-1])) if len(watched) else 0.0
-    return Posterior(terms, mean, factor, noise, tuple(watched), own)
+        weights = moments.reweighted(weights, start, groups)
+    mean, factor, residual = moments.solved(weights)
+    noise = float(np.sqrt(residual / freedom))
+    own_sd = noise / float(np.sqrt(weights[-1])) if len(watched) else 0.0
+    return Posterior(terms, mean, factor, noise, tuple(watched), own_sd)
 
 
-def _start(groups: Ints, of_levels: float, of_pairs: float) -> Floats:
+def _initial_weights(groups: Ints, of_levels: float, of_pairs: float) -> Floats:
     """Return the weight of each coefficient: the noise's variance over its own."""
     weights = np.full(len(groups), of_levels * of_pairs)
     weights[groups == 0] = of_levels
@@ -159,19 +159,19 @@ class _Moments:
         """Return mean, Cholesky factor of the precision, and the sum of squares that is left."""
         factor = np.asarray(np.linalg.cholesky(self.gram + np.diag(weights)), dtype=np.float64)
         half = np.linalg.solve(factor, self.moment)
-        left = max(self.total - float(half @ half), _SMALLEST**2 * self.freedom)
-        return np.asarray(np.linalg.solve(factor.T, half)), factor, left
+        residual = max(self.total - float(half @ half), _SMALLEST**2 * self.freedom)
+        return np.asarray(np.linalg.solve(factor.T, half)), factor, residual
 
     def evidence(self, weights: Floats) -> float:
         """Return the log marginal likelihood, the noise at its most likely, but for a constant."""
-        _, factor, left = self.solved(weights)
-        prior, after = 0.5 * np.log(weights).sum(), np.log(np.diag(factor)).sum()
-        return float(prior - after - 0.5 * self.freedom * np.log(left))
+        _, factor, residual = self.solved(weights)
+        prior, log_determinant = 0.5 * np.log(weights).sum(), np.log(np.diag(factor)).sum()
+        return float(prior - log_determinant - 0.5 * self.freedom * np.log(residual))
 
     def reweighted(self, weights: Floats, start: Floats, groups: Ints) -> Floats:
         """Return weights after a round of expectation maximisation: a group whose effects are small shrinks as one."""
-        mean, factor, left = self.solved(weights)
-        noise = left / self.freedom
+        mean, factor, residual = self.solved(weights)
+        noise = residual / self.freedom
         inverse = np.linalg.inv(factor)
         squares = mean**2 / noise + (inverse**2).sum(axis=0)
         counts = np.bincount(groups)
@@ -179,10 +179,10 @@ class _Moments:
         return np.clip(1.0 / learned, *_WEIGHTS)
 
 
-def _centred(values: Floats, blocks: Ints) -> Floats:
+def _centre_by_block(values: Floats, blocks: Ints) -> Floats:
     """Return (readings, m) values as differences to the mean of their block."""
-    _, which = np.unique(blocks, return_inverse=True)
-    count = np.bincount(which, minlength=1)
+    _, block_index = np.unique(blocks, return_inverse=True)
+    count = np.bincount(block_index, minlength=1)
     sums = np.zeros((len(count), values.shape[1]))
-    np.add.at(sums, which, values)
-    return np.asarray(values - (sums / np.maximum(count, 1)[:, None])[which])
+    np.add.at(sums, block_index, values)
+    return np.asarray(values - (sums / np.maximum(count, 1)[:, None])[block_index])

@@ -29,40 +29,40 @@ def check_sampler(name: str) -> None:
     """Raise InputError for a sampler that there is not, or where Optuna is not installed."""
     if name not in SAMPLERS:
         raise InputError(f"--sampler: no sampler {name!r}", remedy=suggestion(name, SAMPLERS))
-    _optuna()
+    _import_optuna()
 
 
-def proposed(
+def propose_rows(
     space: Space, batches: Sequence[Batch], allowed: Bools, count: int, name: str, seed: Sequence[int]
 ) -> tuple[int, ...]:
     """Return up to ``count`` rows that a sampler proposes after what was read; it depends on its arguments alone."""
-    optuna = _optuna()
+    optuna = _import_optuna()
     number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
     study = optuna.create_study(direction="maximize", sampler=getattr(optuna.samplers, SAMPLERS[name])(seed=number))
     levels = {
         factor: optuna.distributions.CategoricalDistribution(tuple(range(size)))
         for factor, size in zip(space.factors, space.sizes, strict=True)
     }
-    read = list(_readings(batches))
-    worst = min((gain for _, gain in read if np.isfinite(gain)), default=0.0)
-    for row, gain in read:
+    readings = list(_readings(batches))
+    worst = min((gain for _, gain in readings if np.isfinite(gain)), default=0.0)
+    for row, gain in readings:
         params = dict(zip(space.factors, space.codes[row].tolist(), strict=True))
         value = gain if np.isfinite(gain) else worst
         study.add_trial(optuna.trial.create_trial(params=params, distributions=levels, value=value))
-    at = {cell.tobytes(): row for row, cell in enumerate(space.codes)}
-    found: dict[int, None] = {}
+    row_by_cell = {cell.tobytes(): row for row, cell in enumerate(space.codes)}
+    rows: dict[int, None] = {}
     for _ in range(_TRIES * count):
-        if len(found) == count:
+        if len(rows) == count:
             break
-        asked = study.ask(levels)
-        cell = np.array([asked.params[factor] for factor in space.factors], space.codes.dtype)
-        row = at.get(cell.tobytes(), 0)
+        trial = study.ask(levels)
+        cell = np.array([trial.params[factor] for factor in space.factors], space.codes.dtype)
+        row = row_by_cell.get(cell.tobytes(), 0)
         if row and allowed[row]:
-            found[row] = None
-        study.tell(asked, worst)  # so it proposes something else next, of what cannot be too
-    left = [int(row) for row in np.random.default_rng(number).permutation(np.flatnonzero(allowed)) if row]
-    found |= dict.fromkeys(left)  # where it insists on few cells, chance adds others
-    return tuple(found)[:count]
+            rows[row] = None
+        study.tell(trial, worst)  # so it proposes something else next, of what cannot be too
+    remaining = [int(row) for row in np.random.default_rng(number).permutation(np.flatnonzero(allowed)) if row]
+    rows |= dict.fromkeys(remaining)  # where it insists on few cells, chance adds others
+    return tuple(rows)[:count]
 
 
 def _readings(batches: Sequence[Batch]) -> Iterator[tuple[int, float]]:
@@ -77,7 +77,7 @@ def _readings(batches: Sequence[Batch]) -> Iterator[tuple[int, float]]:
                     yield row, float(column[place] - references.mean())
 
 
-def _optuna() -> Any:
+def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from envmatrix.plan import Slot
 from envmatrix.runner.progress import LineProgress
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.system.progress import ProgressCallback, left_text
+from envmatrix.system.progress import ProgressCallback, duration_text
 from envmatrix.trials.experiment import Experiment
 
 
@@ -29,7 +29,7 @@ class StepProgress(LineProgress):
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Say how far the confirmation is; what it comes to is said at its end alone."""
         if not self.quiet and self.plan.max_blocks > 1 and block % 5 == 4:
-            time_left = left_text(self.until_end_s(block, left_s, left))
+            time_left = duration_text(self.until_end_s(block, left_s, left))
             self.progress(f"{self.label}: {block + 1} of up to {self.plan.max_blocks} blocks, {time_left} left")
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from envmatrix.report.formatting import bounds, count, ratio
+from envmatrix.report.formatting import format_bounds, format_count, format_ratio
 from envmatrix.report.html_file import page_environment, page_values
-from envmatrix.report.svg import drawing, line, mark, text, ticks
+from envmatrix.report.svg import svg_drawing, line_element, marker_element, text_element, ticks
 from envmatrix.results import Run
 from envmatrix.search.answer import TuneAnswer
 from envmatrix.search.search import REFERENCES, Search
 from envmatrix.search.study import Study
-from envmatrix.system.printable import one_line
+from envmatrix.system.printable import printable_line
 
 if TYPE_CHECKING:
     from envmatrix.search.steps import Step
@@ -25,30 +25,30 @@ _PHASES = ("evidence", "screen", "race", "confirm")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 50.0, 34.0, 24.0
 
 
-def lines_of(answer: TuneAnswer) -> list[str]:
+def answer_lines(answer: TuneAnswer) -> list[str]:
     """Return the answer as lines of text."""
-    found = [answer.headline, *filter(None, [answer.of_nodes]), *answer.cautions]
+    lines = [answer.headline, *filter(None, [answer.of_nodes]), *answer.cautions]
     if answer.contributions:
-        after = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
-        found += ["", f"what each setting brings in it ({after}):"]
-        found += [
-            f"  {one.factor + '=' + one.level:34} {ratio(one.ratio)} ({bounds(one.low, one.high)})"
-            for one in answer.contributions
+        note = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
+        lines += ["", f"what each setting brings in it ({note}):"]
+        lines += [
+            f"  {contribution.factor + '=' + contribution.level:34} {format_ratio(contribution.ratio)} ({format_bounds(contribution.low, contribution.high)})"
+            for contribution in answer.contributions
         ]
     if answer.dropped:
-        found += ["", "dropped:"]
-        found += [f"  {name:34} {one_line(why)}" for name, why in answer.dropped.items()]
+        lines += ["", "dropped:"]
+        lines += [f"  {name:34} {printable_line(why)}" for name, why in answer.dropped.items()]
     phases = ", ".join(f"{name} {trials}" for name, trials in answer.phases.items())
-    found += [
+    lines += [
         "",
-        f"{_tried(answer)} (trials: {phases})",
+        f"{_tried_text(answer)} (trials: {phases})",
     ]
-    return found
+    return lines
 
 
-def _tried(answer: TuneAnswer) -> str:
+def _tried_text(answer: TuneAnswer) -> str:
     """Say how much of the space was tried, and in which time."""
-    return f"{answer.seen:,} of {count(answer.cells - 1, 'configuration')} tried in {answer.spent_s:.0f} s"
+    return f"{answer.seen:,} of {format_count(answer.cells - 1, 'configuration')} tried in {answer.spent_s:.0f} s"
 
 
 def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
@@ -69,8 +69,8 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
         "flags": list(effect.flags) if effect else [],
         "equal_work_checked": not answer.unchecked,
         "cautions": list(answer.cautions),
-        "nodes": [asdict(one) for one in answer.nodes],
-        "contributions": [asdict(one) for one in answer.contributions],
+        "nodes": [asdict(entry) for entry in answer.nodes],
+        "contributions": [asdict(entry) for entry in answer.contributions],
         "dropped": dict(answer.dropped),
         "trials": dict(answer.phases),
         "configurations": answer.cells - 1,
@@ -80,14 +80,16 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
     }
 
 
-def subject_of(study: Study, run: Run) -> str:
+def subject_text(study: Study, run: Run) -> str:
     """Say what a search is of, where it ran, and since when; ``run`` is its first step."""
     workload = run.workloads[study.design.workloads[0]]
-    what = shlex.join(workload.command) if workload.command else f"workload {workload.name}"
+    program_text = shlex.join(workload.command) if workload.command else f"workload {workload.name}"
     place = study.place.launcher if study.place and study.place.host else ""  # no host: it ran here
-    cpus = f"{count(len(run.host.cpus), 'CPU')} ({run.host.cpu_model})" if run.host.cpu_model else ""
-    where = ", ".join(filter(None, [f"engine {study.design.engines[0]}", f"launcher {place}" if place else "", cpus]))
-    return f"Of {what} ({where}), begun {study.created[:16].replace('T', ' ')} UTC."
+    cpus = f"{format_count(len(run.host.cpus), 'CPU')} ({run.host.cpu_model})" if run.host.cpu_model else ""
+    location = ", ".join(
+        filter(None, [f"engine {study.design.engines[0]}", f"launcher {place}" if place else "", cpus])
+    )
+    return f"Of {program_text} ({location}), begun {study.created[:16].replace('T', ' ')} UTC."
 
 
 def to_html(
@@ -97,33 +99,35 @@ def to_html(
     from markupsafe import Markup  # every text inside is escaped where the figure is made
 
     return page_environment().get_template("tune.html.j2").render(
-        **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history(steps)),  # noqa: S704
-        legend=[(kind, phase, Markup(mark(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
-        levels=_levels(search, steps), subject=subject, tried=_tried(answer),
+        **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history_figure(steps)),  # noqa: S704
+        legend=[(kind, phase, Markup(marker_element(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
+        levels=_level_estimates(search, steps), subject=subject, tried=_tried_text(answer),
     )  # fmt: skip
 
 
-def _levels(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:
+def _level_estimates(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:
     """Return the model's guess of each level that was read: name, ratio, how far it may be off, and its trials."""
     posterior, space = search.posterior([step.batch for step in steps]), search.space
     spread = np.sqrt(np.diag(posterior.covariance))
-    found = []
+    estimates = []
     for factor, (name, levels) in enumerate(zip(space.factors, space.levels, strict=True)):
         for level in range(1, len(levels)):
-            at = int(search.terms.mains[factor]) + level - 1
-            mean, reach = float(posterior.mean[at]), 1.96 * float(spread[at])
-            met = sum(
+            column = int(search.terms.mains[factor]) + level - 1
+            mean, reach = float(posterior.mean[column]), 1.96 * float(spread[column])
+            reading_count = sum(
                 int(np.isfinite(step.batch.scores[place]).sum())
                 for step in steps
                 for place, row in enumerate(step.batch.rows, REFERENCES)
                 if space.codes[row, factor] == level
             )
-            if met:  # without a reading the model has only what it began with
-                found.append((f"{name}={levels[level]}", *np.exp([mean, mean - reach, mean + reach]).tolist(), met))
-    return found
+            if reading_count:  # without a reading the model has only what it began with
+                estimates.append(
+                    (f"{name}={levels[level]}", *np.exp([mean, mean - reach, mean + reach]).tolist(), reading_count)
+                )
+    return estimates
 
 
-def _history(steps: Sequence[Step]) -> str:
+def _history_figure(steps: Sequence[Step]) -> str:
     """Draw every reading over the mean of its block's references, in the order of the steps."""
     points: list[tuple[int, str, float]] = []
     number = 0
@@ -131,8 +135,8 @@ def _history(steps: Sequence[Step]) -> str:
         references = step.batch.scores[:REFERENCES]
         ran = np.isfinite(references).sum(axis=0)
         base = np.nansum(references, axis=0) / np.where(ran, ran, np.nan)
-        for at in range(REFERENCES, len(step.batch.scores)):
-            for gain in step.batch.scores[at] - base:
+        for position in range(REFERENCES, len(step.batch.scores)):
+            for gain in step.batch.scores[position] - base:
                 number += 1
                 if np.isfinite(gain):
                     points.append((number, step.batch.phase, float(np.exp(gain))))
@@ -148,15 +152,15 @@ def _history(steps: Sequence[Step]) -> str:
         return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (high - value) / (high - low)
 
     body = "".join(
-        line(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
-        + text(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
-        + text(_WIDTH - _RIGHT + 10, y(tick) + 4, f"{tick:g}")  # the end that a narrow screen shows
+        line_element(_LEFT, y(tick), _WIDTH - _RIGHT, y(tick), "grid")
+        + text_element(_LEFT - 8, y(tick) + 4, f"{tick:g}", "end")
+        + text_element(_WIDTH - _RIGHT + 10, y(tick) + 4, f"{tick:g}")  # the end that a narrow screen shows
         for tick in ticks(low, high)
     )
-    for at, phase, value in points:
+    for position, phase, value in points:
         kind = _PHASES.index(phase)
-        body += f'<g class="k{kind}">{mark(x(at), y(value), kind, 3.0)}</g>'
-    body += text(4, 12, "speed over the baseline", "soft")
-    body += text(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
-    told = "Each trial's speed over the baseline of its block, in the order they ran"
-    return drawing(_WIDTH, _HEIGHT, "Search history", told, body, "search")
+        body += f'<g class="k{kind}">{marker_element(x(position), y(value), kind, 3.0)}</g>'
+    body += text_element(4, 12, "speed over the baseline", "soft")
+    body += text_element(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
+    description = "Each trial's speed over the baseline of its block, in the order they ran"
+    return svg_drawing(_WIDTH, _HEIGHT, "Search history", description, body, "search")

@@ -16,7 +16,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.search.candidates import Broken, Known, Neighbours, best_of, pruned, still_in
+from envmatrix.search.candidates import (
+    TrialCounts,
+    CellStatus,
+    Neighbours,
+    simplest_best_row,
+    simplify_row,
+    surviving_rows,
+)
 from envmatrix.search.model import Ints, Posterior, Terms, fit
 from envmatrix.search.space import Space
 
@@ -28,12 +35,12 @@ REFERENCES = 2
 MIN_BLOCKS = 6
 #: Of all trials: when the balanced design, the screen and the race end. Chosen on simulated worlds (docs/tune.md).
 BALANCED, SCREENED, RACED = 0.30, 0.55, 0.70
-_A_BLOCK, _FEWEST_OF_A_BLOCK = 12, 4
+_BLOCK_SIZE, _MIN_BLOCK_SIZE = 12, 4
 #: A search learns between so many steps of its screen at least, where blocks run side by side.
-_STEPS = 6
-_SHORTLIST = 8
-_FEWEST_OF_A_RACE = 2
-_POOL = 400
+_MIN_SCREEN_STEPS = 6
+_SHORTLIST_SIZE = 8
+_MIN_RACE_SIZE = 2
+_POOL_SIZE = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,45 +113,49 @@ class Search:
         return Neighbours(self.space.codes)
 
     @cached_property
-    def _couples(self) -> tuple[Ints, Ints, Ints]:
+    def _factor_pairs(self) -> tuple[Ints, Ints, Ints]:
         """Each pair of factors, and the number of its first pair of levels; the last is how many there are in all."""
-        one, other = np.triu_indices(len(self.space.sizes), 1)
+        first_factor, second_factor = np.triu_indices(len(self.space.sizes), 1)
         sizes = np.array(self.space.sizes, np.int64)
-        return one, other, np.append(0, np.cumsum(sizes[one] * sizes[other]))
+        return first_factor, second_factor, np.append(0, np.cumsum(sizes[first_factor] * sizes[second_factor]))
 
-    def meetings(self, rows: Sequence[int] | Ints) -> Ints:
+    def level_pairs(self, rows: Sequence[int] | Ints) -> Ints:
         """Return the pairs of levels, (rows, pairs of factors) numbers, that cells have; a reference is a level too."""
-        one, other, starts = self._couples
+        first_factor, second_factor, starts = self._factor_pairs
         codes = self.space.codes[np.asarray(rows, np.int64)].astype(np.int64)
-        return np.asarray(starts[:-1] + codes[:, one] * np.array(self.space.sizes)[other] + codes[:, other])
+        return np.asarray(
+            starts[:-1] + codes[:, first_factor] * np.array(self.space.sizes)[second_factor] + codes[:, second_factor]
+        )
 
     @cached_property
     def first(self) -> tuple[int, ...]:
         """Cells that show each level once, with as few others as it takes, and the named recipes."""
         codes = self.space.codes
         settings = (codes > 0).sum(axis=1)
-        found: dict[int, None] = {}
+        selected: dict[int, None] = {}
         for factor, size in enumerate(self.space.sizes):
             for level in range(1, size):
                 rows = np.flatnonzero(codes[:, factor] == level)
                 if rows.size:
-                    found[int(rows[np.argmin(settings[rows])])] = None
-        found |= dict.fromkeys(sorted(self.space.named.values()))
-        return tuple(found)
+                    selected[int(rows[np.argmin(settings[rows])])] = None
+        selected |= dict.fromkeys(sorted(self.space.named.values()))
+        return tuple(selected)
 
     def fewest_trials(self) -> int:
         """Return with how many trials a search can confirm anything: the first cells, a screen as large, a claim."""
-        first = len(self.first) + REFERENCES * self._parts(len(self.first))
-        return max(2 * first, _A_BLOCK) + math.ceil((MIN_BLOCKS * (1 + REFERENCES)) / (1 - RACED) * (1 - SCREENED))
+        first_trials = len(self.first) + REFERENCES * self._parts(len(self.first))
+        return max(2 * first_trials, _BLOCK_SIZE) + math.ceil(
+            (MIN_BLOCKS * (1 + REFERENCES)) / (1 - RACED) * (1 - SCREENED)
+        )
 
-    def known(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = ()) -> Known:
+    def known(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = ()) -> CellStatus:
         """Return which cells may still be proposed; ``dropped`` are levels (factor, level) that change nothing."""
         good, bad = np.zeros(len(self.space.codes), np.int64), np.zeros(len(self.space.codes), np.int64)
         for batch in batches:
             rows = np.array(batch.rows, np.int64)
             np.add.at(good, rows, np.isfinite(batch.scores[REFERENCES:]).sum(axis=1))
             np.add.at(bad, rows, batch.broken[REFERENCES:].sum(axis=1))
-        return Known(self.space.codes, self.space.sizes, Broken(good, bad), tuple(dropped))
+        return CellStatus(self.space.codes, self.space.sizes, TrialCounts(good, bad), tuple(dropped))
 
     def posterior(self, batches: Sequence[Batch]) -> Posterior:
         """Learn from all readings but those that confirm."""
@@ -157,10 +168,10 @@ class Search:
                 continue
             cells = np.array([0, 0, *batch.rows])
             for column in batch.scores.T:
-                there = np.flatnonzero(np.isfinite(column))
-                rows += cells[there].tolist()
-                values += column[there].tolist()
-                blocks += [number] * there.size
+                readable = np.flatnonzero(np.isfinite(column))
+                rows += cells[readable].tolist()
+                values += column[readable].tolist()
+                blocks += [number] * readable.size
                 number += 1
         watched = sorted({row for batch in batches if batch.phase == "race" for row in batch.rows})
         return fit(self.terms, self.columns, np.array(rows, np.int64), np.array(blocks, np.int64),
@@ -171,48 +182,48 @@ class Search:
     ) -> Proposal | None:
         """Return what runs next; None: the search is over. It depends on nothing but its arguments."""
         if not batches:
-            return self._dealt("evidence", self.first)
+            return self._deal_rows("evidence", self.first)
         if batches[-1].phase == "confirm":
             if np.isfinite(batches[-1].scores[:REFERENCES]).any():
                 return None
             return self.next_step(batches[:-1], budget, dropped)  # its baseline never ran: it is confirmed again
-        known = self.known(batches, dropped)
+        status = self.known(batches, dropped)
         chance = np.random.default_rng((self.seed, len(batches)))
-        left = SCREENED * budget.total - (budget.total - budget.left)
-        size = self._block_of(budget.total)
-        affordable = int(min(size * self.width, left - REFERENCES * self.width))
+        trials_left = SCREENED * budget.total - (budget.total - budget.left)
+        size = self._block_size(budget.total)
+        affordable = int(min(size * self.width, trials_left - REFERENCES * self.width))
         if affordable >= self.width * (size // 2) and batches[-1].phase != "race":
             rows = (
-                self._balanced(batches, known, affordable, chance)
+                self._balanced(batches, status, affordable, chance)
                 if budget.spent < BALANCED
-                else self._promising(batches, known, affordable, chance)
+                else self._promising(batches, status, affordable, chance)
             )
             if rows:
-                return self._dealt("screen", rows)
+                return self._deal_rows("screen", rows)
         posterior = self.posterior(batches)
-        rows = self._raced(batches, known, posterior, chance)
-        left = RACED * budget.total - (budget.total - budget.left)
-        fits = int(min(left, budget.left - MIN_BLOCKS * (1 + REFERENCES))) - REFERENCES
-        if batches[-1].phase != "race" and fits >= _FEWEST_OF_A_RACE:
+        rows = self._race_rows(batches, status, posterior, chance)
+        trials_left = RACED * budget.total - (budget.total - budget.left)
+        fits = int(min(trials_left, budget.left - MIN_BLOCKS * (1 + REFERENCES))) - REFERENCES
+        if batches[-1].phase != "race" and fits >= _MIN_RACE_SIZE:
             rows = rows[:fits]  # without a race only what was screened can be confirmed
-        if (len(rows) > 1 or not known.worked[list(rows)].all()) and left >= len(rows) + REFERENCES:
-            return Proposal("race", rows, max(1, min(self.width, int(left / (len(rows) + REFERENCES)))))
+        if (len(rows) > 1 or not status.worked[list(rows)].all()) and trials_left >= len(rows) + REFERENCES:
+            return Proposal("race", rows, max(1, min(self.width, int(trials_left / (len(rows) + REFERENCES)))))
         winner = self.winner(batches, dropped, posterior)
         blocks = max(MIN_BLOCKS, int(budget.left / (1 + REFERENCES)))
         return Proposal("confirm", (winner,), blocks) if winner else None
 
-    def _block_of(self, trials: float) -> int:
+    def _block_size(self, trials: float) -> int:
         """Return how many candidates a block has: fewer where many at once would leave few steps to learn between."""
         if self.width == 1:
-            return _A_BLOCK
-        a_block = SCREENED * trials / (_STEPS * self.width)
-        return int(min(_A_BLOCK, max(_FEWEST_OF_A_BLOCK, a_block - REFERENCES)))
+            return _BLOCK_SIZE
+        block_trials = SCREENED * trials / (_MIN_SCREEN_STEPS * self.width)
+        return int(min(_BLOCK_SIZE, max(_MIN_BLOCK_SIZE, block_trials - REFERENCES)))
 
     def _parts(self, rows: int) -> int:
         """Return to how many blocks so many rows are dealt."""
         return max(1, min(self.width, rows))
 
-    def _dealt(self, phase: Phase, rows: tuple[int, ...]) -> Proposal:
+    def _deal_rows(self, phase: Phase, rows: tuple[int, ...]) -> Proposal:
         parts = self._parts(len(rows))
         return Proposal(phase, rows, parts, parts)
 
@@ -227,72 +238,72 @@ class Search:
         confirmed = [batch.rows[0] for batch in batches if batch.phase == "confirm"]
         if confirmed:
             return confirmed[-1]
-        known, posterior = self.known(batches, dropped), posterior or self.posterior(batches)
-        rows = [row for row in posterior.watched if known.allowed[row]] or list(self._shortlist(known, posterior))
-        able = known.allowed & known.worked
-        rows = [row for row in rows if able[row]] or (np.flatnonzero(able[1:]) + 1).tolist()
+        status, posterior = self.known(batches, dropped), posterior or self.posterior(batches)
+        rows = [row for row in posterior.watched if status.allowed[row]] or list(self._shortlist(status, posterior))
+        usable = status.allowed & status.worked
+        rows = [row for row in rows if usable[row]] or (np.flatnonzero(usable[1:]) + 1).tolist()
         if not rows:
             return 0
-        mean, _ = posterior.of_rows(rows, self.columns[rows])
-        chosen = best_of(rows, mean, self.space.codes)
-        return chosen if float(mean[rows.index(chosen)]) > 0 else 0
+        mean, _ = posterior.gain_distribution(rows, self.columns[rows])
+        winner_row = simplest_best_row(rows, mean, self.space.codes)
+        return winner_row if float(mean[rows.index(winner_row)]) > 0 else 0
 
     def _balanced(
-        self, batches: Sequence[Batch], known: Known, count: int, chance: np.random.Generator
+        self, batches: Sequence[Batch], status: CellStatus, count: int, chance: np.random.Generator
     ) -> tuple[int, ...]:
         """Return cells whose pairs of levels were met least, a reference being a level too; new cells first."""
-        seen = [row for batch in batches for row in batch.rows]
-        able = np.flatnonzero(known.allowed)[1:]
-        new = np.setdiff1d(able, seen)
-        able = new if len(new) >= count else able
-        met = np.bincount(self.meetings(seen).ravel(), minlength=self._couples[2][-1])
-        found: list[int] = []
-        for _ in range(min(count, len(able))):
-            pool = np.setdiff1d(chance.choice(able, min(_POOL, len(able)), replace=False), found)
+        seen_rows = [row for batch in batches for row in batch.rows]
+        usable = np.flatnonzero(status.allowed)[1:]
+        unseen_rows = np.setdiff1d(usable, seen_rows)
+        usable = unseen_rows if len(unseen_rows) >= count else usable
+        pair_counts = np.bincount(self.level_pairs(seen_rows).ravel(), minlength=self._factor_pairs[2][-1])
+        selected: list[int] = []
+        for _ in range(min(count, len(usable))):
+            pool = np.setdiff1d(chance.choice(usable, min(_POOL_SIZE, len(usable)), replace=False), selected)
             if not pool.size:
                 break
-            row = int(pool[np.argmax((1.0 / (1.0 + met))[self.meetings(pool)].sum(axis=1))])
-            met[self.meetings([row])] += 1
-            found.append(row)
-        return tuple(found)
+            row = int(pool[np.argmax((1.0 / (1.0 + pair_counts))[self.level_pairs(pool)].sum(axis=1))])
+            pair_counts[self.level_pairs([row])] += 1
+            selected.append(row)
+        return tuple(selected)
 
     def _promising(
-        self, batches: Sequence[Batch], known: Known, count: int, chance: np.random.Generator
+        self, batches: Sequence[Batch], status: CellStatus, count: int, chance: np.random.Generator
     ) -> tuple[int, ...]:
         """Return cells that may be the best: each the best one in a draw of the model, or proposed by the sampler."""
         if self.sampler:
-            from envmatrix.search.optuna_sampler import proposed
+            from envmatrix.search.optuna_sampler import propose_rows
 
             seed = (self.seed, len(batches))
-            return proposed(self.space, batches, known.allowed, count, self.sampler, seed)
+            return propose_rows(self.space, batches, status.allowed, count, self.sampler, seed)
         posterior = self.posterior(batches)
-        out = ~known.allowed
-        out[0] = True
-        found: dict[int, None] = {}
-        for drawn in posterior.draws(self.columns, min(count, int((~out).sum())), chance):
-            drawn[out] = -np.inf
+        excluded = ~status.allowed
+        excluded[0] = True
+        selected: dict[int, None] = {}
+        for drawn in posterior.draws(self.columns, min(count, int((~excluded).sum())), chance):
+            drawn[excluded] = -np.inf
             row = int(np.argmax(drawn))
-            found[row] = None
-            out[row] = True
-        return tuple(found)
+            selected[row] = None
+            excluded[row] = True
+        return tuple(selected)
 
-    def _shortlist(self, known: Known, posterior: Posterior) -> tuple[int, ...]:
+    def _shortlist(self, status: CellStatus, posterior: Posterior) -> tuple[int, ...]:
         """Return the most promising cells, each with fewer settings where the model expects no loss of that."""
         gains = posterior.gains(self.columns)
-        gains[~known.allowed] = -np.inf
+        gains[~status.allowed] = -np.inf
         gains[0] = -np.inf
-        found: dict[int, None] = {}
-        for row in np.argsort(-gains)[: 4 * _SHORTLIST]:
+        selected: dict[int, None] = {}
+        for row in np.argsort(-gains)[: 4 * _SHORTLIST_SIZE]:
             if np.isfinite(gains[row]):
-                found[pruned(int(row), self.neighbours, gains)] = None
-            if len(found) == _SHORTLIST:
+                selected[simplify_row(int(row), self.neighbours, gains)] = None
+            if len(selected) == _SHORTLIST_SIZE:
                 break
-        return tuple(row for row in found if row)
+        return tuple(row for row in selected if row)
 
-    def _raced(
-        self, batches: Sequence[Batch], known: Known, posterior: Posterior, chance: np.random.Generator
+    def _race_rows(
+        self, batches: Sequence[Batch], status: CellStatus, posterior: Posterior, chance: np.random.Generator
     ) -> tuple[int, ...]:
         if batches[-1].phase != "race":
-            return self._shortlist(known, posterior)
-        rows = [row for row in batches[-1].rows if known.allowed[row]]
-        return still_in(rows, *posterior.of_rows(rows, self.columns[rows]), chance) if rows else ()
+            return self._shortlist(status, posterior)
+        rows = [row for row in batches[-1].rows if status.allowed[row]]
+        return surviving_rows(rows, *posterior.gain_distribution(rows, self.columns[rows]), chance) if rows else ()

@@ -13,13 +13,20 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.matrix.model import Design
 from envmatrix.results.document_checks import check_schema, first_mistake
 from envmatrix.results.folder import RunFolder
-from envmatrix.results.json_text import json_of, json_of_line
-from envmatrix.results.run import Asked
-from envmatrix.system.atomic_files import append_line, mend_lines, os_error, read_text, read_whole_lines, write_whole
+from envmatrix.results.json_text import parse_json, parse_json_line
+from envmatrix.results.run import LauncherOptions
+from envmatrix.system.atomic_files import (
+    append_line,
+    remove_partial_line,
+    store_error,
+    read_text,
+    read_whole_lines,
+    write_whole,
+)
 from envmatrix.system.host import Host
 
 SCHEMA = 1
-_RESTORE = "restore the file from a copy"
+_RESTORE_REMEDY = "restore the file from a copy"
 
 
 class Place(BaseModel):
@@ -31,7 +38,7 @@ class Place(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     launcher: str
-    options: Asked = Field(default_factory=dict)
+    options: LauncherOptions = Field(default_factory=dict)
     width: int = Field(default=1, ge=1)
     host: Host | None = None
 
@@ -87,34 +94,34 @@ class StudyFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise os_error(error, self.path) from error
+            raise store_error(error, self.path) from error
         write_whole(self.file, json.dumps(study.model_dump(mode="json", by_alias=True), indent=1) + "\n")
 
     def load(self) -> Study:
         """Read study.json. Raises StoreError."""
-        body = check_schema(json_of(read_text(self.file), self.file), self.file, SCHEMA)
+        body = check_schema(parse_json(read_text(self.file), self.file), self.file, SCHEMA)
         try:
             return Study.model_validate(body)
         except ValidationError as error:
-            said = f"this is no study.json that envmatrix wrote ({first_mistake(error)[1]})"
-            raise StoreError(said, where=Where(self.file), remedy=_RESTORE) from error
+            message = f"this is no study.json that envmatrix wrote ({first_mistake(error)[1]})"
+            raise StoreError(message, where=Where(self.file), remedy=_RESTORE_REMEDY) from error
 
     def note_session(self, at: float) -> None:
         """Note that the search begins, or goes on, at ``at`` (seconds since the epoch): before it, it was stopped."""
-        mend_lines(self.sessions_file, self.path / "sessions.half-written")
+        remove_partial_line(self.sessions_file, self.path / "sessions.half-written")
         append_line(self.sessions_file, json.dumps({"schema": SCHEMA, "began": round(at, 3)}))
 
     def sessions(self) -> tuple[float, ...]:
         """Return when the search began and went on (seconds since the epoch); () of one that noted nothing of it."""
-        found = []
+        starts = []
         for number, line in read_whole_lines(self.sessions_file):
-            body = json_of_line(line.decode(errors="replace"), self.sessions_file, number, _RESTORE)
+            body = parse_json_line(line.decode(errors="replace"), self.sessions_file, number, _RESTORE_REMEDY)
             began = check_schema(body, self.sessions_file, SCHEMA, number).get("began")
             if not isinstance(began, (int, float)):
-                said = "this line does not say when the search went on"
-                raise StoreError(said, where=Where(self.sessions_file, number), remedy=_RESTORE)
-            found.append(float(began))
-        return tuple(found)
+                message = "this line does not say when the search went on"
+                raise StoreError(message, where=Where(self.sessions_file, number), remedy=_RESTORE_REMEDY)
+            starts.append(float(began))
+        return tuple(starts)
 
     def steps(self) -> list[RunFolder]:
         """Return the runs of its steps, in order."""

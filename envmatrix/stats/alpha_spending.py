@@ -16,49 +16,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
-from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
-from envmatrix.stats.maxt import FEWEST, MOST_NUMBERS, adjusted_p
+from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
+from envmatrix.stats.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p
 from envmatrix.stats.moderated_variance import is_moderated, moderated
 from envmatrix.stats.pairing import families
 
 Floats = NDArray[np.float64]
 _DRAWS, _SEED = 100_000, 20_260_104
 #: How fast the rest is spent: the next look is usually after some half more, or twice, the blocks.
-_POWER = 2
+_SPENDING_POWER = 2
 #: So many of the last looks tell the draws of one look from those of another.
-_TOLD_APART = 50
+_ANALYSES_IN_SEED = 50
 
 
-def looks_of(plan: Plan, blocks: int) -> tuple[int, ...]:
+def interim_analysis_blocks(plan: Plan, blocks: int) -> tuple[int, ...]:
     """Return after how many blocks the run was or is read, ``blocks`` the last; before ``min_blocks`` none counts.
 
     A look at more blocks than are left, as where lines were set aside, counts as one at so many fewer that it is as
     much like this one: the correlation of two looks is the root of the ratio of their blocks.
     """
-    least = max(2, plan.min_blocks)
-    more = {max(least, blocks * blocks // count) for count in plan.looked if count > blocks}
-    return (*sorted({count for count in {*plan.looked, *more} if least <= count < blocks}), blocks)
+    fewest_blocks = max(2, plan.min_blocks)
+    later_counts = {max(fewest_blocks, blocks * blocks // count) for count in plan.looked if count > blocks}
+    return (*sorted({count for count in {*plan.looked, *later_counts} if fewest_blocks <= count < blocks}), blocks)
 
 
-def level_at(plan: Plan, blocks: int) -> float:
+def confidence_level(plan: Plan, blocks: int) -> float:
     """Return the confidence that intervals after ``blocks`` blocks are computed with, given who looked before."""
-    at = looks_of(plan, blocks)
-    if len(at) == 1:
+    analyses = interim_analysis_blocks(plan, blocks)
+    if len(analyses) == 1:
         return LEVEL
     sizes = [(family.together, len(family.copies)) for family in families(plan) if not family.arms[0].is_control]
     comparisons, copies = max(sizes, default=(1, 1))
-    return _level(at, comparisons, copies)
+    return _boundary_confidence(analyses, comparisons, copies)
 
 
 @lru_cache(maxsize=256)
-def _level(looks: tuple[int, ...], comparisons: int, copies: int) -> float:
+def _boundary_confidence(looks: tuple[int, ...], comparisons: int, copies: int) -> float:
     """Return 1 less the chance that the boundary of the last look is passed by chance at that look alone."""
-    boundary = _walk(looks, comparisons, copies).boundary
+    boundary = _simulate_analyses(looks, comparisons, copies).boundary
     return min(1.0 - adjusted_p(boundary, looks[-1], comparisons, copies), 1.0 - 1e-12)
 
 
 @dataclass(frozen=True)
-class _Walked:
+class _SimulatedRuns:
     """Draws of runs in which nothing differs, up to a look: means and sums of squares (comparisons, draws).
 
     ``quiet``: the draws that no look so far has called different. ``boundary``: what this look calls different.
@@ -71,58 +71,60 @@ class _Walked:
 
 
 #: The last two that were walked: of a run that goes on, its looks so far and the one of now.
-_walked: dict[tuple[tuple[int, ...], int, int], _Walked] = {}
+_simulation_cache: dict[tuple[tuple[int, ...], int, int], _SimulatedRuns] = {}
 
 
-def _walk(looks: tuple[int, ...], comparisons: int, copies: int) -> _Walked:
+def _simulate_analyses(looks: tuple[int, ...], comparisons: int, copies: int) -> _SimulatedRuns:
     """Go on from the look that was walked last, one by one: a run may have thousands."""
-    sizes, kept = (comparisons, copies), dict(_walked)
-    at = max((len(key[0]) for key in kept if key == (looks[: len(key[0])], *sizes)), default=0)
-    past, walked = None, kept.get((looks[:at], *sizes))
-    while at < len(looks):
-        at += 1
-        past, walked = walked, _look(walked, looks[:at], *sizes)
-    assert walked
-    if past:
-        _walked.clear()
-        _walked.update({(looks[:-1], *sizes): past, (looks, *sizes): walked})
-    return walked
+    sizes, cached = (comparisons, copies), dict(_simulation_cache)
+    simulated_count = max((len(key[0]) for key in cached if key == (looks[: len(key[0])], *sizes)), default=0)
+    previous, simulated = None, cached.get((looks[:simulated_count], *sizes))
+    while simulated_count < len(looks):
+        simulated_count += 1
+        previous, simulated = simulated, _simulate_next_analysis(simulated, looks[:simulated_count], *sizes)
+    assert simulated
+    if previous:
+        _simulation_cache.clear()
+        _simulation_cache.update({(looks[:-1], *sizes): previous, (looks, *sizes): simulated})
+    return simulated
 
 
-def _look(past: _Walked | None, looks: tuple[int, ...], comparisons: int, copies: int) -> _Walked:
+def _simulate_next_analysis(
+    previous: _SimulatedRuns | None, looks: tuple[int, ...], comparisons: int, copies: int
+) -> _SimulatedRuns:
     """Go on from the look before the last one. Each look draws its own numbers, the same for the same looks."""
-    draws = max(10 * FEWEST, min(_DRAWS, MOST_NUMBERS // comparisons))
-    count, before = looks[-1], looks[-2] if len(looks) > 1 else 0
-    means, squares = _added(
-        count - before, comparisons, copies, np.random.default_rng((_SEED, *looks[-_TOLD_APART:])), draws
+    draws = max(10 * MIN_DRAWS_BEYOND, min(_DRAWS, MOST_NUMBERS // comparisons))
+    count, previous_count = looks[-1], looks[-2] if len(looks) > 1 else 0
+    means, squares = _draw_further_blocks(
+        count - previous_count, comparisons, copies, np.random.default_rng((_SEED, *looks[-_ANALYSES_IN_SEED:])), draws
     )
     quiet = np.ones(draws, dtype=np.bool_)
-    if past:
-        quiet = past.quiet
-        step = means - past.means
-        squares += past.squares + step**2 * (before * (count - before) / count)
-        means = past.means + step * ((count - before) / count)
+    if previous:
+        quiet = previous.quiet
+        step = means - previous.means
+        squares += previous.squares + step**2 * (previous_count * (count - previous_count) / count)
+        means = previous.means + step * ((count - previous_count) / count)
     variances = squares / (count - 1)
     if is_moderated(count, comparisons):
         variances = moderated(variances, count)
     largest = (np.abs(means) / np.sqrt(variances / count)).max(axis=0)
-    spent = (1.0 - ALL_LOOKS) * (1.0 - (1.0 - FIRST_SHARE) * (looks[0] / count) ** _POWER)
-    more = round(spent * draws) - int((~quiet).sum())
-    boundary = float(np.sort(largest[quiet])[-max(1, more)])
+    spent = (1.0 - ALL_ANALYSES_LEVEL) * (1.0 - (1.0 - FIRST_ANALYSIS_SHARE) * (looks[0] / count) ** _SPENDING_POWER)
+    draws_to_spend = round(spent * draws) - int((~quiet).sum())
+    boundary = float(np.sort(largest[quiet])[-max(1, draws_to_spend)])
     # Where less than one draw is left to spend, no draw is: else thousands of looks would spend too much.
-    return _Walked(means, squares, quiet & (largest < boundary) if more > 0 else quiet, boundary)
+    return _SimulatedRuns(means, squares, quiet & (largest < boundary) if draws_to_spend > 0 else quiet, boundary)
 
 
-def _added(
-    blocks: int, comparisons: int, copies: int, chance: np.random.Generator, draws: int
+def _draw_further_blocks(
+    blocks: int, comparisons: int, copies: int, rng: np.random.Generator, draws: int
 ) -> tuple[Floats, Floats]:
     """Return means and sums of squares of further ``blocks``, their projections drawn as in ``maxt.null_maxima``."""
     shape = (comparisons, draws)
-    means = (chance.standard_normal(shape) - chance.standard_normal(draws) / np.sqrt(copies)) / np.sqrt(blocks)
+    means = (rng.standard_normal(shape) - rng.standard_normal(draws) / np.sqrt(copies)) / np.sqrt(blocks)
     squares = np.zeros(shape)
     if blocks > 1:
-        length = np.sqrt(chance.chisquare(blocks - 1, draws) / copies)
-        squares += (chance.standard_normal(shape) - length) ** 2
+        length = np.sqrt(rng.chisquare(blocks - 1, draws) / copies)
+        squares += (rng.standard_normal(shape) - length) ** 2
     if blocks > 2:
-        squares += 2.0 * chance.standard_gamma((blocks - 2) / 2, shape)
+        squares += 2.0 * rng.standard_gamma((blocks - 2) / 2, shape)
     return means, squares

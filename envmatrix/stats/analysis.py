@@ -12,7 +12,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.readers import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
-from envmatrix.stats.alpha_spending import level_at, looks_of
+from envmatrix.stats.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.effects import (
@@ -20,33 +20,33 @@ from envmatrix.stats.effects import (
     Effect,
     Flag,
     Verdict,
-    claim,
+    draw_conclusion,
     unless_contended,
     verdict_of,
     withheld,
 )
 from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.failures import fails_more, fastest_filled, reference_fails_more, slowest_filled, surely_slower
+from envmatrix.stats.failures import fails_more, fastest_filled, reference_fails_more, fill_with_slowest, surely_slower
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
-from envmatrix.stats.moderated_variance import borrowed
+from envmatrix.stats.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import (
     Bools,
     Family,
     Floats,
-    Paired,
+    PairedStatistics,
     Views,
     families,
     logs_of,
-    original,
-    over_copies,
-    ratio_of,
+    interleaved_original,
+    log_ratios_over_copies,
+    ratio_from_log,
 )
 from envmatrix.stats.primary_metric import own_metrics, primary_metrics
 from envmatrix.stats.racing import Race, next_arms
-from envmatrix.stats.separate_references import in_one_way
-from envmatrix.stats.slow_trials import both, slow_trials, waits
+from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.stats.slow_trials import with_and_without_slow, slow_trial_mask, needs_more_blocks
 
 _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
@@ -82,7 +82,7 @@ class Analysis:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _EstimationContext:
     """What effects are estimated from. ``levels``: the confidence of arms that are given at more than ``level``."""
 
     plan: Plan
@@ -111,124 +111,154 @@ def estimate(
     (see ``spending``). Where it raced, an arm that left early has the interval that its early verdict allows.
     """
     primary = primary_metrics(plan, measured, workloads or {})
-    wanted = [METRICS[name] for name in (METRICS if metrics is None else metrics)]
+    requested_metrics = [METRICS[name] for name in (METRICS if metrics is None else metrics)]
     race = next_arms(plan, measured, workloads) if plan.race else None
-    looks = looks_of(plan, len(measured.blocks))
-    slow = slow_trials(plan, measured, primary)
-    levels, level = race.levels if race else {}, level_at(plan, looks[-1])
+    looks = interim_analysis_blocks(plan, len(measured.blocks))
+    slow = slow_trial_mask(plan, measured, primary)
+    levels, level = race.levels if race else {}, confidence_level(plan, looks[-1])
     for_cpus = cpu_waits(plan, measured)
-    run = _Run(plan, measured, environments or {}, levels, level, primary, slow, for_cpus)
+    run = _EstimationContext(plan, measured, environments or {}, levels, level, primary, slow, for_cpus)
     effects: list[Effect] = []
     for family in families(plan):
-        work = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
-        first = primary[family.arms[0].workload]
+        work_differences = {arm.name: unequal_work(measured, arm, plan) for arm in family.arms}
+        family_primary = primary[family.arms[0].workload]
         further = own_metrics((workloads or {}).get(family.arms[0].workload)) if metrics is None else ()
-        others = (metric for metric in (*further, *wanted) if metric.name != first.name)
-        for metric in (first, *(metric for metric in others if metric.name in measured.table)):
+        others = (metric for metric in (*further, *requested_metrics) if metric.name != family_primary.name)
+        for metric in (family_primary, *(metric for metric in others if metric.name in measured.table)):
             effects += [
                 replace(
-                    _annotated(effect, arm, work[arm.name], run, family.copies, metric),
-                    primary=metric is first,
-                    worst=effect.worst if metric is first else None,
-                    best=effect.best if metric is first else None,
+                    _with_flags(effect, arm, work_differences[arm.name], run, family.copies, metric),
+                    primary=metric is family_primary,
+                    worst=effect.worst if metric is family_primary else None,
+                    best=effect.best if metric is family_primary else None,
                 )
                 for arm, effect in zip(family.arms, _family_effects(family, metric, run), strict=True)
-                if effect.ratio is not None or metric is first
+                if effect.ratio is not None or metric is family_primary
             ]
     order = {arm.name: index for index, arm in enumerate(plan.arms)}
     ordered = tuple(sorted(effects, key=lambda effect: order[effect.arm]))
     return Analysis(plan, ordered, primary, race, level, looks, slow, for_cpus)
 
 
-def _family_effects(family: Family, metric: Metric, run: _Run) -> list[Effect]:
+def _family_effects(family: Family, metric: Metric, run: _EstimationContext) -> list[Effect]:
     measured = run.measured
     index = {name: position for position, name in enumerate(measured.arms)}
-    at, copies = [index[arm.name] for arm in family.arms], [index[name] for name in family.copies]
-    logs = metric.sign * logs_of(measured.table[metric.name][[*copies, *at]])
-    judged = metric == run.primary[family.arms[0].workload]
-    every = both(logs, run.slow[[*copies, *at]]) if judged else (logs,)
-    views = Views(tuple(over_copies(view, len(copies)) for view in every), measured.apart)
+    arm_rows, copies = [index[arm.name] for arm in family.arms], [index[name] for name in family.copies]
+    logs = metric.sign * logs_of(measured.table[metric.name][[*copies, *arm_rows]])
+    is_primary = metric == run.primary[family.arms[0].workload]
+    log_views = with_and_without_slow(logs, run.slow[[*copies, *arm_rows]]) if is_primary else (logs,)
+    views = Views(tuple(log_ratios_over_copies(view, len(copies)) for view in log_views), measured.apart)
     differences = views.measured
-    tried = measured.attempted[at] & measured.attempted[copies[0]]
-    beside = logs_of(measured.table[metric.name][[index[arm.name] for arm in family.beside]])
-    among = (max(1, sum(int(np.isfinite(rows).any(axis=1).sum()) for rows in (differences, beside))), len(copies))
-    incomplete = (tried & ~np.isfinite(differences)).sum(axis=1)
-    found = worst = best = _effects_of(family.arms, views, among, run)
+    attempted_pairs = measured.attempted[arm_rows] & measured.attempted[copies[0]]
+    separate_logs = logs_of(measured.table[metric.name][[index[arm.name] for arm in family.beside]])
+    comparison_counts = (
+        max(1, sum(int(np.isfinite(rows).any(axis=1).sum()) for rows in (differences, separate_logs))),
+        len(copies),
+    )
+    incomplete = (attempted_pairs & ~np.isfinite(differences)).sum(axis=1)
+    effects = worst_effects = best = _effects_in_all_views(family.arms, views, comparison_counts, run)
     if incomplete.any():
-        filled = Views((slowest_filled(differences, tried, measured, copies), *views.every[1:]), views.far)
-        worst = _effects_of(family.arms, filled, among, run)
-    broke = judged and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
+        filled = Views((fill_with_slowest(differences, attempted_pairs, measured, copies), *views.every[1:]), views.far)
+        worst_effects = _effects_in_all_views(family.arms, filled, comparison_counts, run)
+    broke = is_primary and bool((measured.attempted[copies] & ~np.isfinite(logs[: len(copies)])).any())
     if broke:
-        filled = Views((fastest_filled(logs, measured, copies, at), *views.every[1:]), views.far)
-        best = _effects_of(family.arms, filled, among, run)
-    ends = zip((one.low for one in worst), (one.high for one in best), strict=True)
+        filled = Views((fastest_filled(logs, measured, copies, arm_rows), *views.every[1:]), views.far)
+        best = _effects_in_all_views(family.arms, filled, comparison_counts, run)
+    ends = zip((one.low for one in worst_effects), (one.high for one in best), strict=True)
     return [
         replace(
             effect, metric=metric.name, incomplete=int(lacking), worst=low if lacking else None,
             best=high if broke else None,
         )
-        for effect, (low, high), lacking in zip(found, ends, incomplete, strict=True)
+        for effect, (low, high), lacking in zip(effects, ends, incomplete, strict=True)
     ]  # fmt: skip
 
 
-def _effects_of(arms: Sequence[Arm], views: Views, among: tuple[int, int], run: _Run) -> list[Effect]:
-    first, *others = (_Judged(numbers, *borrowed(numbers.error, numbers.units, among[0])) for numbers in views.paired())
-    found = []
+def _effects_in_all_views(
+    arms: Sequence[Arm], views: Views, comparison_counts: tuple[int, int], run: _EstimationContext
+) -> list[Effect]:
+    as_measured, *without_slow = (
+        _PairedWithErrors(numbers, *moderated_errors(numbers.error, numbers.units, comparison_counts[0]))
+        for numbers in views.paired()
+    )
+    effects = []
     for row, arm in enumerate(arms):
-        effect = _effect(arm, row, first, among, run)
-        for view, other in zip(views.every[1:], others, strict=True):
+        effect = _effect(arm, row, as_measured, comparison_counts, run)
+        for view, other in zip(views.every[1:], without_slow, strict=True):
             if not np.array_equal(view[row], views.measured[row], equal_nan=True):
-                effect = _holding(effect, _effect(arm, row, other, among, run, least=2), run.plan.margin)
-        found.append(effect)
-    return found
+                effect = _cover_both_views(
+                    effect, _effect(arm, row, other, comparison_counts, run, min_blocks=2), run.plan.margin
+                )
+        effects.append(effect)
+    return effects
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _PairedWithErrors:
     """Paired numbers, and the errors (m,) they are judged by: where not their ``own`` (m,), those of ``moderated``."""
 
-    numbers: Paired
+    numbers: PairedStatistics
     error: Floats
     own: Bools
 
 
-def _effect(arm: Arm, row: int, judged: _Judged, among: tuple[int, int], run: _Run, least: int | None = None) -> Effect:
+def _effect(
+    arm: Arm,
+    row: int,
+    paired_with_errors: _PairedWithErrors,
+    among: tuple[int, int],
+    run: _EstimationContext,
+    min_blocks: int | None = None,
+) -> Effect:
     """Return the effect of a row's mean; ``among``: how many comparisons share the reference, and its copies."""
-    numbers = judged.numbers
+    numbers = paired_with_errors.numbers
     blocks, mean, spread = int(numbers.blocks[row]), float(numbers.mean[row]), float(numbers.spread[row])
     error, units = float(numbers.error[row]), int(numbers.units[row])
-    found = Effect(
+    effect = Effect(
         workload=arm.workload, environment=arm.environment, engine=arm.engine, reference=arm.reference or "",
-        metric="", ratio=ratio_of(mean) if blocks else None, low=None, high=None, p=None, verdict="undecided",
+        metric="", ratio=ratio_from_log(mean) if blocks else None, low=None, high=None, p=None, verdict="undecided",
         blocks=blocks, arm=arm.name, spread=spread if math.isfinite(spread) else None,
         error=error if math.isfinite(error) else None, units=units,
     )  # fmt: skip
-    needed = max(2, run.plan.min_blocks) if least is None else least
+    needed = max(2, run.plan.min_blocks) if min_blocks is None else min_blocks
     if blocks < needed:
-        return replace(found, missing=needed - blocks)
+        return replace(effect, missing=needed - blocks)
     level = run.levels.get(arm.name, run.level)
-    said = claim(mean, float(judged.error[row]), units, *among, level, run.plan.margin, own=bool(judged.own[row]))
-    return replace(found, low=said.low, high=said.high, p=said.p, verdict=said.verdict)
+    conclusion = draw_conclusion(
+        mean,
+        float(paired_with_errors.error[row]),
+        units,
+        *among,
+        level,
+        run.plan.margin,
+        own=bool(paired_with_errors.own[row]),
+    )
+    return replace(effect, low=conclusion.low, high=conclusion.high, p=conclusion.p, verdict=conclusion.verdict)
 
 
-def _holding(effect: Effect, usual: Effect, margin: float) -> Effect:
+def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
     """Return the effect with what may be claimed of it and of ``usual``, the one without slow trials, alike."""
-    found = replace(effect, usual=usual.ratio)
+    combined = replace(effect, usual=usual.ratio)
     if effect.low is None or effect.high is None or effect.p is None:
-        return found
+        return combined
     if usual.low is None or usual.high is None or usual.p is None:
-        return replace(found, low=None, high=None, p=None, verdict="undecided")
+        return replace(combined, low=None, high=None, p=None, verdict="undecided")
     low, high = min(effect.low, usual.low), max(effect.high, usual.high)
-    return replace(found, low=low, high=high, p=max(effect.p, usual.p), verdict=verdict_of(low, high, margin))
+    return replace(combined, low=low, high=high, p=max(effect.p, usual.p), verdict=verdict_of(low, high, margin))
 
 
-def _annotated(
-    effect: Effect, arm: Arm, work: tuple[str, ...], run: _Run, copies: Sequence[str], metric: Metric
+def _with_flags(
+    effect: Effect,
+    arm: Arm,
+    work_notes: tuple[str, ...],
+    run: _EstimationContext,
+    copies: Sequence[str],
+    metric: Metric,
 ) -> Effect:
     facts = run.measured.facts[arm.name]
     outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
-    found = {
-        Flag.UNEQUAL_WORK: bool(work),
+    flag_states = {
+        Flag.UNEQUAL_WORK: bool(work_notes),
         Flag.CHANGES_NUMERICS: environment is not None and environment.changes_numerics,
         Flag.STAND_IN: facts.stand_in > 0,
         Flag.TOO_FEW_BLOCKS: effect.missing > 0,
@@ -242,14 +272,14 @@ def _annotated(
         Flag.SLOW_TRIALS: bool(run.slow[run.measured.arms.index(arm.name)].any()),
         Flag.NO_OP: not arm.is_control and _is_no_op(arm, run),
     }
-    if waits(run.plan, run.slow, (arm.name, *copies), effect.blocks):
+    if needs_more_blocks(run.plan, run.slow, (arm.name, *copies), effect.blocks):
         effect = withheld(effect, Flag.SLOW_TRIALS)
-    if found[Flag.REFERENCE_FAILS_MORE]:
+    if flag_states[Flag.REFERENCE_FAILS_MORE]:
         effect = _unless_slower_at_best(effect, [run.measured.facts[name] for name in copies])
     if metric.is_speed:
         effect = unless_contended(effect, contended(run.for_cpus, copies, arm.name), run.plan.margin)
-        found[Flag.CONTENDED] = effect.contended.shares is not None or effect.withheld == Flag.CONTENDED
-    return replace(effect, flags=tuple(flag for flag, there in found.items() if there), notes=work)
+        flag_states[Flag.CONTENDED] = effect.contended.shares is not None or effect.withheld == Flag.CONTENDED
+    return replace(effect, flags=tuple(flag for flag, is_set in flag_states.items() if is_set), notes=work_notes)
 
 
 def _unless_slower_at_best(effect: Effect, reference: Sequence[ArmFacts]) -> Effect:
@@ -258,7 +288,7 @@ def _unless_slower_at_best(effect: Effect, reference: Sequence[ArmFacts]) -> Eff
     return effect if stays else withheld(effect, Flag.REFERENCE_FAILS_MORE)
 
 
-def _is_no_op(arm: Arm, run: _Run) -> bool:
+def _is_no_op(arm: Arm, run: _EstimationContext) -> bool:
     """Whether all that an arm claims beyond its reference was so in the reference as well: its levels do nothing here.
 
     What a level sets and does not claim may act where nobody looks, so that nothing is said of it, and neither is it
@@ -267,14 +297,18 @@ def _is_no_op(arm: Arm, run: _Run) -> bool:
     if run.measured.facts[arm.name].unproven:
         return False
     reference = next((other for other in run.plan.arms if other.name == arm.reference), None)
-    own, other = (run.environments.get(one.runs) if one else None for one in (arm, reference))
-    if reference is None or own is None or other is None or arm.workload != reference.workload:
+    environment, other = (
+        run.environments.get(compared_arm.runs) if compared_arm else None for compared_arm in (arm, reference)
+    )
+    if reference is None or environment is None or other is None or arm.workload != reference.workload:
         return False
-    more = set(own.claims) - set(other.claims)
-    if not more or any(claim.path.startswith("variables.") for claim in more):  # of it nothing is settled
+    extra_claims = set(environment.claims) - set(other.claims)
+    if not extra_claims or any(
+        claim.path.startswith("variables.") for claim in extra_claims
+    ):  # of it nothing is settled
         return False
-    seen, known = (run.measured.facts[name].settled for name in (arm.name, reference.name))
-    return bool(seen) and set(seen) <= set(known)
+    arm_settings, reference_settings = (run.measured.facts[name].settled for name in (arm.name, reference.name))
+    return bool(arm_settings) and set(arm_settings) <= set(reference_settings)
 
 
 def between(
@@ -291,35 +325,44 @@ def between(
     copy of a reference that takes no turns stands for the reference, unless the two are held against one another.
     """
     plan = analysis.plan
-    if original(old.name, plan) != original(new.name, plan):
-        old, new = (next(arm for arm in plan.arms if arm.name == original(one.name, plan)) for one in (old, new))
-    known = analysis.find(new.name) if original(new.reference, plan) == old.name else None
-    turned = analysis.find(old.name) if original(old.reference, plan) == new.name else None
-    if known:
-        return known
-    if turned is None:
+    if interleaved_original(old.name, plan) != interleaved_original(new.name, plan):
+        old, new = (
+            next(arm for arm in plan.arms if arm.name == interleaved_original(side.name, plan)) for side in (old, new)
+        )
+    listed_effect = analysis.find(new.name) if interleaved_original(new.reference, plan) == old.name else None
+    reverse_effect = analysis.find(old.name) if interleaved_original(old.reference, plan) == new.name else None
+    if listed_effect:
+        return listed_effect
+    if reverse_effect is None:
         return _contrast(analysis, measured, old, new, environments or {})
-    found = inverted(turned, old, new)
-    return _unless_slower_at_best(found, [measured.facts[old.name]]) if Flag.FAILS_MORE in turned.flags else found
+    found = invert_effect(reverse_effect, old, new)
+    return (
+        _unless_slower_at_best(found, [measured.facts[old.name]]) if Flag.FAILS_MORE in reverse_effect.flags else found
+    )
 
 
-def waiting(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
+def is_verdict_pending(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
     """Whether nothing is said of two arms yet, as one of them, or a control of it, has slow trials."""
     controls = {arm.name for arm in analysis.plan.arms if arm.is_control and arm.reference in sides}
-    return waits(analysis.plan, analysis.slow, {*sides, *controls}, blocks)
+    return needs_more_blocks(analysis.plan, analysis.slow, {*sides, *controls}, blocks)
 
 
-def held_with(effect: Effect, several: int, level: float, margin: float) -> Effect:
+def bonferroni_adjusted(effect: Effect, several: int, level: float, margin: float) -> Effect:
     """Return the effect of a family of one with the interval that holds together with ``several`` such (Bonferroni)."""
     if several < 2 or effect.ratio is None or effect.low is None or effect.high is None or effect.p is None:
         return effect
-    each, alone = (student_quantile(effect.units, 1.0 - (1.0 - level) / 2 / count) for count in (several, 1))
-    low, high = (effect.ratio * (bound / effect.ratio) ** (each / alone) for bound in (effect.low, effect.high))
+    joint_quantile, single_quantile = (
+        student_quantile(effect.units, 1.0 - (1.0 - level) / 2 / count) for count in (several, 1)
+    )
+    low, high = (
+        effect.ratio * (bound / effect.ratio) ** (joint_quantile / single_quantile)
+        for bound in (effect.low, effect.high)
+    )
     verdict = effect.verdict if effect.verdict == "undecided" else verdict_of(low, high, margin)
     return replace(effect, low=low, high=high, p=min(1.0, several * effect.p), verdict=verdict)
 
 
-def inverted(effect: Effect, old: Arm, new: Arm) -> Effect:
+def invert_effect(effect: Effect, old: Arm, new: Arm) -> Effect:
     """Return the effect of ``old`` over its reference ``new`` turned round: of ``new`` over ``old``."""
     figures = (effect.ratio, effect.high, effect.low, effect.usual, effect.best, effect.worst)
     ratio, low, high, usual, worst, best = (None if value is None else 1.0 / value for value in figures)
@@ -335,38 +378,38 @@ def _contrast(
 ) -> Effect:
     plan = analysis.plan
     levels = analysis.race.levels if analysis.race else {}
-    surest = max(levels.get(arm.name, analysis.level) for arm in (old, new))
+    highest_level = max(levels.get(arm.name, analysis.level) for arm in (old, new))
     # Bonferroni: the largest |t| of all pairs, drawn, would make intervals 1 % narrower.
-    each = {new.name: 1.0 - (1.0 - surest) / _pairs(plan, measured, old, new)}
-    work, slow = _work_of(measured, old, new, plan), analysis.slow
-    if original(old.name, plan) != original(new.name, plan):
-        measured, slow = in_one_way(plan, measured, analysis.primary, slow)
+    each = {new.name: 1.0 - (1.0 - highest_level) / _pairs(plan, measured, old, new)}
+    work_notes, slow = _work_differences(measured, old, new, plan), analysis.slow
+    if interleaved_original(old.name, plan) != interleaved_original(new.name, plan):
+        measured, slow = rescale_to_interleaved(plan, measured, analysis.primary, slow)
     # A family of one borrows no variance: the family's mean is another one for each reference.
     judged = (analysis.level, analysis.primary, slow, analysis.for_cpus)
-    run = _Run(plan, measured, environments, each, *judged)
+    run = _EstimationContext(plan, measured, environments, each, *judged)
     family = Family(old.name, (old.name,), (replace(new, reference=old.name),))
     metric = analysis.primary[old.workload]
     (effect,) = _family_effects(family, metric, run)
-    return replace(_annotated(effect, family.arms[0], work, run, family.copies, metric), primary=True)
+    return replace(_with_flags(effect, family.arms[0], work_notes, run, family.copies, metric), primary=True)
 
 
-def _work_of(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
+def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
     """Say in what the work of two arms differs: of one in turns and one that takes none, each from its reference's."""
-    ways = [arm.is_alone or original(arm.reference, plan) != arm.reference for arm in (old, new)]
-    if ways[0] is ways[1]:
+    is_separate = [arm.is_alone or interleaved_original(arm.reference, plan) != arm.reference for arm in (old, new)]
+    if is_separate[0] is is_separate[1]:
         return unequal_work(measured, replace(new, reference=old.name), plan)
     return tuple(text for arm in (old, new) if arm.reference for text in unequal_work(measured, arm, plan))
 
 
 def _pairs(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
     """Return how many pairs the two could be picked from: of all arms with numbers in their table, or in both's."""
-    both, tables = {old.name, new.name}, [members(family) for family in families(plan)]
+    both, tables = {old.name, new.name}, [family_members(family) for family in families(plan)]
     known = set().union(*([own for own in tables if both <= own] or [own for own in tables if both & own]))
     ran = {name for name in known if measured.facts[name].outcomes["ok"]}
     names = {arm.name for arm in plan.arms if arm.name in ran and not (arm.is_control or arm.is_alone)}
     return math.comb(len(names | both), 2)
 
 
-def members(family: Family) -> set[str]:
+def family_members(family: Family) -> set[str]:
     """Return the names of all arms of a family's table, its reference and the copies of that among them."""
     return {family.reference, *family.copies, *(arm.name for arm in (*family.arms, *family.beside))}

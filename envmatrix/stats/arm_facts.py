@@ -10,9 +10,9 @@ from envmatrix.evidence import notices
 from envmatrix.evidence.evidence import Evidence
 from envmatrix.evidence.record import Profile, Record
 from envmatrix.evidence.settings_in_effect import settled
-from envmatrix.evidence.work_digest import work_of
+from envmatrix.evidence.work_digest import work_identity
 from envmatrix.results import Reading, Trial
-from envmatrix.stats.metrics import number
+from envmatrix.stats.metrics import finite_or_nan
 
 #: Evidence shown in reports, as dotted paths into the record's ``evidence``.
 EVIDENCE = (
@@ -74,16 +74,16 @@ def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
     if record.data:
         count_text(facts.data, _as_text(record.data.name))
         facts.stand_in += record.data.stand_in is True
-    count_text(facts.work, _as_text(work_of(record)))
+    count_text(facts.work, _as_text(work_identity(record)))
     _note_operators(facts, record.profile)
     if record.evidence:
         count_text(facts.settled, settled(record.evidence))
     evidence = record.evidence or Evidence()
     for counts, texts in (
         (facts.unproven, trial.unproven),
-        (facts.elsewhere, notices.elsewhere(evidence)),
-        (facts.without_gpu, notices.without_gpu(evidence)),
-        (facts.oddities, notices.oddities(evidence)),
+        (facts.elsewhere, notices.work_elsewhere(evidence)),
+        (facts.without_gpu, notices.missing_gpu(evidence)),
+        (facts.oddities, notices.process_oddities(evidence)),
     ):
         for text in texts:
             count_text(counts, text)
@@ -94,10 +94,10 @@ def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
 
 
 def _note_operators(facts: ArmFacts, profile: Profile | None) -> None:
-    steps = number(profile.steps) if profile else 0.0
+    steps = finite_or_nan(profile.steps) if profile else 0.0
     if profile is None or not steps > 0:
         return
     for operator in profile.operators or ():
-        seconds = number(operator.self_ns) / 1e9 / steps
+        seconds = finite_or_nan(operator.self_ns) / 1e9 / steps
         if seconds > 0:
             facts.operators.setdefault(_as_text(operator.name), []).append(seconds)

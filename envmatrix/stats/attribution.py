@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
-from envmatrix.stats.contrasts import MOST_DRAWN, ContrastFamily, Estimate, estimates, family_of
-from envmatrix.stats.effects import LEVEL, Effect, may_lead
+from envmatrix.stats.contrasts import MOST_DRAWN, ContrastFamily, Estimate, estimate_contrasts, contrast_family
+from envmatrix.stats.effects import LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Views, logs_of, over_copies, paired
-from envmatrix.stats.slow_trials import both, find_slow
+from envmatrix.stats.pairing import Views, logs_of, log_ratios_over_copies, summarise_pairs
+from envmatrix.stats.slow_trials import with_and_without_slow, find_slow_trials
 
 Floats = NDArray[np.float64]
 Levels = Mapping[str, str]
@@ -89,13 +89,15 @@ class Cells:
     @cached_property
     def gains(self) -> Views:
         """Log ratios over the mean of the reference's copies, as in the table of effects (cells x blocks)."""
-        return gains_of(self.logs, self.copies, self.far)
+        return gains_over_reference(self.logs, self.copies, self.far)
 
 
-def gains_of(logs: Floats, copies: Floats, far: Floats | None = None) -> Views:
+def gains_over_reference(logs: Floats, copies: Floats, far: Floats | None = None) -> Views:
     """Return the log ratios of ``logs`` (rows, blocks) over the first row and its copies; that row's own are 0."""
     rows = np.vstack([logs[:1], copies, logs[1:]]) if copies.size else logs
-    views = [over_copies(view, 1 + len(copies)) for view in both(rows, find_slow(rows))]
+    views = [
+        log_ratios_over_copies(view, 1 + len(copies)) for view in with_and_without_slow(rows, find_slow_trials(rows))
+    ]
     return Views(tuple(np.vstack([np.zeros_like(logs[:1]), view]) for view in views), far)
 
 
@@ -112,18 +114,23 @@ def find_cells(
     arms = [arm for arm in arms if not (arm.is_control or arm.is_alone) and arm.runs in environments]
     if not arms:
         return None
-    chosen = [environments[arm.runs] for arm in arms]
-    varied = [f for f in chosen[0] if len({levels.get(f) for levels in chosen}) > 1]
-    options = [tuple(dict.fromkeys(levels[f] for levels in chosen if f in levels)) for f in varied]
-    cells = [tuple(levels.get(f, "") for f in varied) for levels in chosen]
-    full = math.prod(len(names) for names in options)
-    if not varied or len(varied) > _MOST_FACTORS or len(set(cells)) != len(cells) or full != len(cells):
+    arm_levels = [environments[arm.runs] for arm in arms]
+    varied_factors = [f for f in arm_levels[0] if len({levels.get(f) for levels in arm_levels}) > 1]
+    options = [tuple(dict.fromkeys(levels[f] for levels in arm_levels if f in levels)) for f in varied_factors]
+    cells = [tuple(levels.get(f, "") for f in varied_factors) for levels in arm_levels]
+    cell_count = math.prod(len(names) for names in options)
+    if (
+        not varied_factors
+        or len(varied_factors) > _MOST_FACTORS
+        or len(set(cells)) != len(cells)
+        or cell_count != len(cells)
+    ):
         return None
     if set(cells) != set(itertools.product(*options)):  # as many, but one has no level of a factor: of two matrices
         return None
     logs, copies, far = signed_logs([arm.name for arm in arms], controls, measured, metric)
     names = tuple(arm.environment for arm in arms)
-    return Cells(tuple(varied), tuple(options), tuple(cells), names, logs, copies, far)
+    return Cells(tuple(varied_factors), tuple(options), tuple(cells), names, logs, copies, far)
 
 
 def signed_logs(
@@ -132,18 +139,19 @@ def signed_logs(
     """Return the logs of arms and of controls, better upwards, of blocks with the first arm, and their ``apart``."""
     index = [measured.arms.index(name) for name in (*arms, *controls)]
     logs = metric.sign * logs_of(measured.table[metric.name][index])
-    there = np.isfinite(logs[0])
-    return logs[: len(arms), there], logs[len(arms) :, there], measured.apart[there]
+    has_reference = np.isfinite(logs[0])
+    return logs[: len(arms), has_reference], logs[len(arms) :, has_reference], measured.apart[has_reference]
 
 
-def _weights(cells: Cells, wanted: Mapping[int, str]) -> Floats:
+def _contrast_weights(cells: Cells, tested_levels: Mapping[int, str]) -> Floats:
     """Return the weights of the cells that make a main effect or an interaction (products of differences)."""
     weights = np.ones(len(cells.cells))
     for position, options in enumerate(cells.levels):
-        if position in wanted:
+        if position in tested_levels:
             reference = options[0]
             weights *= [
-                float(cell[position] == wanted[position]) - float(cell[position] == reference) for cell in cells.cells
+                float(cell[position] == tested_levels[position]) - float(cell[position] == reference)
+                for cell in cells.cells
             ]
         else:
             weights /= len(options)
@@ -158,17 +166,22 @@ def contrasts(cells: Cells, needed: int = 2, level: float = LEVEL) -> tuple[Cont
     there is no interval.
     """
     positions = range(len(cells.factors))
-    wanted: list[dict[int, str]] = [{i: level} for i in positions for level in cells.levels[i][1:]]
-    wanted += [
-        {i: one, j: other}
+    level_choices: list[dict[int, str]] = [{i: level} for i in positions for level in cells.levels[i][1:]]
+    level_choices += [
+        {i: first_level, j: second_level}
         for i, j in itertools.combinations(positions, 2)
-        for one in cells.levels[i][1:]
-        for other in cells.levels[j][1:]
+        for first_level in cells.levels[i][1:]
+        for second_level in cells.levels[j][1:]
     ]
-    weights = np.array([_weights(cells, item) for item in wanted])
-    found = estimates(cells.gains, weights, family_of(weights, 1 + len(cells.copies), level=level), needed)
-    named = [tuple((cells.factors[i], level) for i, level in item.items()) for item in wanted]
-    return tuple(Contrast(levels, estimate, estimate.p) for levels, estimate in zip(named, found, strict=True))
+    weights = np.array([_contrast_weights(cells, item) for item in level_choices])
+    contrast_estimates = estimate_contrasts(
+        cells.gains, weights, contrast_family(weights, 1 + len(cells.copies), level=level), needed
+    )
+    contrast_levels = [tuple((cells.factors[i], level) for i, level in item.items()) for item in level_choices]
+    return tuple(
+        Contrast(levels, estimate, estimate.p)
+        for levels, estimate in zip(contrast_levels, contrast_estimates, strict=True)
+    )
 
 
 def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
@@ -178,19 +191,19 @@ def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
     others at their reference (Shapley 1953): shares add up to the gain of ``best`` exactly, whatever the
     interactions.
     """
-    place = {cell: index for index, cell in enumerate(cells.cells)}
+    cell_index = {cell: index for index, cell in enumerate(cells.cells)}
     reference = tuple(options[0] for options in cells.levels)
     changed = [i for i in range(len(cells.factors)) if cells.cells[best][i] != reference[i]]
     weights = {i: np.zeros(len(cells.cells)) for i in changed}
     for factor in changed:
         others = [i for i in changed if i != factor]
         for size in range(len(others) + 1):
-            chance = 1.0 / (len(changed) * math.comb(len(changed) - 1, size))
+            coalition_weight = 1.0 / (len(changed) * math.comb(len(changed) - 1, size))
             for coalition in itertools.combinations(others, size):
                 without = tuple(cells.cells[best][i] if i in coalition else reference[i] for i in range(len(reference)))
                 joined = tuple(cells.cells[best][i] if i == factor else level for i, level in enumerate(without))
-                weights[factor][place[joined]] += chance
-                weights[factor][place[without]] -= chance
+                weights[factor][cell_index[joined]] += coalition_weight
+                weights[factor][cell_index[without]] -= coalition_weight
     return weights
 
 
@@ -201,18 +214,22 @@ def _shares(cells: Cells, best: int, needed: int, level: float) -> dict[int, Est
     have been picked.
     """
     reference = cells.cells[0]
-    members = sum(one != other for cell in cells.cells for one, other in zip(cell, reference, strict=True))
-    mine = shapley_weights(cells, best)
-    if not mine:
+    members = sum(
+        cell_level != reference_level
+        for cell in cells.cells
+        for cell_level, reference_level in zip(cell, reference, strict=True)
+    )
+    best_weights = shapley_weights(cells, best)
+    if not best_weights:
         return {}
     rivals = range(1, len(cells.cells)) if members <= MOST_DRAWN else ()
     rows = [row for rival in rivals for row in shapley_weights(cells, rival).values()]
-    weights = np.array(list(mine.values()))
-    family = family_of(np.array(rows) if rows else weights, 1 + len(cells.copies), members, level)
-    return dict(zip(mine, estimates(cells.gains, weights, family, needed), strict=True))
+    weights = np.array(list(best_weights.values()))
+    family = contrast_family(np.array(rows) if rows else weights, 1 + len(cells.copies), members, level)
+    return dict(zip(best_weights, estimate_contrasts(cells.gains, weights, family, needed), strict=True))
 
 
-def _whole(
+def _total_gain(
     name: str, at: int, gains: Views, family: ContrastFamily, table: Mapping[str, Effect], needed: int
 ) -> Estimate:
     """Return the gain of row ``at``: that of the table of effects, whose interval holds whichever was picked."""
@@ -221,15 +238,15 @@ def _whole(
     effect = table.get(name)
     if effect and effect.ratio is not None:
         return Estimate(effect.ratio, effect.low, effect.high, effect.p)
-    return estimates(gains, np.eye(len(gains.measured))[[at]], family, needed)[0]
+    return estimate_contrasts(gains, np.eye(len(gains.measured))[[at]], family, needed)[0]
 
 
-def _wholes(rows: int, copies: int, level: float) -> ContrastFamily:
+def _total_gain_family(rows: int, copies: int, level: float) -> ContrastFamily:
     """Return the family of all rows' gains but the first one's."""
-    return family_of(np.eye(rows)[1:], copies, level=level)
+    return contrast_family(np.eye(rows)[1:], copies, level=level)
 
 
-def attribute(
+def attribute_gain(
     cells: Cells,
     workload: str,
     engine: str,
@@ -246,28 +263,30 @@ def attribute(
     """
     table = table or {}
     gains = cells.gains
-    summed = paired(gains.measured)
-    if not summed.blocks.all():
+    gain_summary = summarise_pairs(gains.measured)
+    if not gain_summary.blocks.all():
         return None
-    barred = [name in table and not may_lead(table[name]) for name in cells.names]
-    fastest = int(np.argmax(np.where(barred, -np.inf, summed.mean)))
+    is_barred = [name in table and not may_be_best(table[name]) for name in cells.names]
+    fastest = int(np.argmax(np.where(is_barred, -np.inf, gain_summary.mean)))
     best = cells.names.index(recommended) if recommended in cells.names else fastest
-    gain = float(summed.mean[best])
+    gain = float(gain_summary.mean[best])
     weights = shapley_weights(cells, best)
     shares = [
         Share(
             cells.factors[factor],
             cells.cells[best][factor],
             estimate,
-            float(weights[factor] @ summed.mean) / gain if gain > 0 else None,
+            float(weights[factor] @ gain_summary.mean) / gain if gain > 0 else None,
         )
         for factor, estimate in _shares(cells, best, needed, level).items()
     ]
     shares.sort(key=lambda share: -share.gain.ratio)
-    wholes = _wholes(len(gains.measured), 1 + len(cells.copies), level)
-    total = _whole(cells.names[best], best, gains, wholes, table, needed)
-    found = contrasts(cells, needed, level)
-    return Attribution(workload, engine, cells.names[best], total, tuple(shares), found, int(summed.blocks.max()))
+    total_family = _total_gain_family(len(gains.measured), 1 + len(cells.copies), level)
+    total = _total_gain(cells.names[best], best, gains, total_family, table, needed)
+    factor_contrasts = contrasts(cells, needed, level)
+    return Attribution(
+        workload, engine, cells.names[best], total, tuple(shares), factor_contrasts, int(gain_summary.blocks.max())
+    )
 
 
 @dataclass(frozen=True)
@@ -294,12 +313,14 @@ def cumulative_steps(
     ``copies`` of the baseline as in the table of effects, and a step is the difference of two, so that the steps
     multiply up to the whole. Intervals of all steps hold together.
     """
-    if not paired(gains.measured).blocks.all():
+    if not summarise_pairs(gains.measured).blocks.all():
         return ()
-    rows, wholes = np.eye(len(names)), _wholes(len(gains.measured), copies, level)
+    rows, total_family = np.eye(len(names)), _total_gain_family(len(gains.measured), copies, level)
     steps = np.array([rows[i] - rows[i - 1] * (i > 1) for i in range(1, len(names))])
-    added = estimates(gains, steps, family_of(steps, copies, level=level), needed)
+    added = estimate_contrasts(gains, steps, contrast_family(steps, copies, level=level), needed)
     return tuple(
-        CumulativeStep(names[i], names[i - 1], added[i - 1], _whole(names[i], i, gains, wholes, table or {}, needed))
+        CumulativeStep(
+            names[i], names[i - 1], added[i - 1], _total_gain(names[i], i, gains, total_family, table or {}, needed)
+        )
         for i in range(1, len(names))
     )

@@ -11,7 +11,7 @@ from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import TURN_START, Measurements
 
 #: Nothing is told below so many trials, nor of less (a share of a step) that is not excluded.
-_FEWEST, _LITTLE = 6, 0.02
+_MIN_TRIALS, _MIN_SLOWDOWN = 6, 0.02
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ def cold_turns(plan: Plan, measured: Measurements) -> dict[str, ColdTurns]:
 
     The mean is that of the logs of all trials, the interval Student's t.
     """
-    found = {}
+    cold_by_workload = {}
     for workload in dict.fromkeys(arm.workload for arm in plan.arms):
         values = np.concatenate([measured.of(arm.name, TURN_START) for arm in plan.arms if arm.workload == workload])
         logs = np.log(values[np.isfinite(values) & (values > 0)])
-        if logs.size < _FEWEST:
+        if logs.size < _MIN_TRIALS:
             continue
         reach = student_quantile(logs.size, 0.975) * logs.std(ddof=1) / np.sqrt(logs.size)
         cold = ColdTurns(*(float(np.exp(logs.mean() + side * reach)) for side in (0, -1, 1)))
-        if cold.low > 1.0 + _LITTLE:
-            found[workload] = cold
-    return found
+        if cold.low > 1.0 + _MIN_SLOWDOWN:
+            cold_by_workload[workload] = cold
+    return cold_by_workload

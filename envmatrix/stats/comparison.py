@@ -18,10 +18,10 @@ from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import EXPLAINED, told_busy
 from envmatrix.stats.effects import Contended, Flag, Verdict
 from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.failures import broken_of, surely_slower
+from envmatrix.stats.failures import count_broken_and_run, surely_slower
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.missing_trials import told_missing
+from envmatrix.stats.missing_trials import missing_trials_text
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.run_to_run import FEWEST_RUNS
 from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
@@ -33,7 +33,7 @@ _CODES: Mapping[Status, ExitCode] = {
 }  # fmt: skip
 #: Beyond so many times as slow nothing is told in percent.
 _FAR = 10.0
-_WEAKER: Mapping[str, str] = {
+_FLAG_TEXTS: Mapping[str, str] = {
     Flag.FAILS_MORE: "fails more often than its reference",
     Flag.REFERENCE_FAILS_MORE: "fails less often than its reference",
     Flag.UNPROVEN: "is unproven: not all that it promises was seen",
@@ -42,7 +42,7 @@ _WEAKER: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Compared:
+class ArmComparison:
     """``new`` over ``old`` in one metric: a ratio above 1 is faster. No interval where there are too few trials.
 
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
@@ -75,55 +75,55 @@ class Compared:
     machine: str = ""
 
     @property
-    def _slower(self) -> str:
+    def _question(self) -> str:
         """What is asked, such as 'slower by more than 3%'."""
         word, percent = "worse" if self.other else "slower", 100 * self.allowed
         exact = f"{percent:.1f}" if abs(percent - round(percent, 1)) < 1e-9 else f"{percent:.4g}"
         return f"{word} by more than {exact}%" if self.allowed else word
 
-    def _is(self, figures: str) -> str:
+    def _opening(self, figures: str) -> str:
         """Return the beginning of the sentence."""
-        how, where = ("good", f" in {self.other}") if self.other else ("fast", "")
-        more = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
-        return (
-            f"{shown_name(self.name)}: {self.machine}{self.new} is {figures} times as {how} as {self.old}{more}{where}"
-        )
+        adjective, metric_text = ("good", f" in {self.other}") if self.other else ("fast", "")
+        other_runs_text = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
+        return f"{shown_name(self.name)}: {self.machine}{self.new} is {figures} times as {adjective} as {self.old}{other_runs_text}{metric_text}"
 
     def line(self) -> str:
         """Return the sentence for people."""
-        slower, smallest = self._slower, self.smallest
+        slower, smallest = self._question, self.smallest
         if self.status == "other work":
-            measured = f"; measured: {figure(self.ratio)} times as fast" if self.ratio and not self.other else ""
+            measured = (
+                f"; measured: {format_exact_ratio(self.ratio)} times as fast" if self.ratio and not self.other else ""
+            )
             return f"{shown_name(self.name)}: {self.new} did other work than {self.old}: no comparison{measured}"
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
-            seen = f" (had all days been alike, {_seen(smallest)})" if smallest else ""
-            return f"{self._is(figure(self.ratio))}: cannot say whether it is {slower}{seen}"
+            detectable_text = f" (had all days been alike, {_detectable_text(smallest)})" if smallest else ""
+            return (
+                f"{self._opening(format_exact_ratio(self.ratio))}: cannot say whether it is {slower}{detectable_text}"
+            )
         if self.unsure and self.ratio is not None:
-            return f"{self._is(figure(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
+            return f"{self._opening(format_exact_ratio(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
             return f"{shown_name(self.name)}: too few trials to compare {self.new} with {self.old}: cannot say"
-        said = {"faster": "better", "slower": "worse"}.get(self.verdict, "") if self.other else ""
-        figures = (
-            f"{figure(self.ratio)} (95 % interval {figure(self.low)} to {figure(self.high)}, {said or self.verdict})"
-        )
-        alike = f"; were both alike, some {self.wanted:,} blocks would say so" if self.wanted else ""
+        quality_word = {"faster": "better", "slower": "worse"}.get(self.verdict, "") if self.other else ""
+        figures = f"{format_exact_ratio(self.ratio)} (95 % interval {format_exact_ratio(self.low)} to {format_exact_ratio(self.high)}, {quality_word or self.verdict})"
+        alike_text = f"; were both alike, some {self.wanted:,} blocks would say so" if self.wanted else ""
         if self.wanted and is_too_long(0.0, self.wanted):
-            alike = f"; were both alike, more than {MOST_BLOCKS:,} blocks would say so: {QUIET_FIRST}"
-        seen = f" ({_seen(smallest)}{alike})" if smallest else ""
+            alike_text = f"; were both alike, more than {MOST_BLOCKS:,} blocks would say so: {QUIET_FIRST}"
+        detectable_text = f" ({_detectable_text(smallest)}{alike_text})" if smallest else ""
         verdict = {
             "slower": slower,
             "not slower": f"not {slower}",
-            "cannot say": f"the data cannot say whether it is {slower}{seen}",
+            "cannot say": f"the data cannot say whether it is {slower}{detectable_text}",
         }[self.status]
-        small = ", by so little that the design's margin calls it the same"
-        return f"{self._is(figures)}: {verdict}{small if (self.status, self.verdict) == ('slower', 'same') else ''}"
+        margin_text = ", by so little that the design's margin calls it the same"
+        return f"{self._opening(figures)}: {verdict}{margin_text if (self.status, self.verdict) == ('slower', 'same') else ''}"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """All comparisons asked for; their intervals hold together. ``cautions`` say what makes them weaker."""
 
-    items: tuple[Compared, ...]
+    items: tuple[ArmComparison, ...]
     cautions: tuple[str, ...] = ()
 
     @property
@@ -147,22 +147,26 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """Return the sentences for people."""
-        few = dict.fromkeys((one.old, one.runs) for one in self.items if one.ratio and 0 < one.runs < FEWEST_RUNS)
-        why = (
+        short_comparisons = dict.fromkeys(
+            (comparison.old, comparison.runs)
+            for comparison in self.items
+            if comparison.ratio and 0 < comparison.runs < FEWEST_RUNS
+        )
+        reasons = (
             f"how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the folder of {old}, "
             f"which has {runs}; two environments of one run need none"
-            for old, runs in few
+            for old, runs in short_comparisons
         )
-        return [*(item.line() for item in self.items), *why, *(f"caution: {text}" for text in self.cautions)]
+        return [*(item.line() for item in self.items), *reasons, *(f"caution: {text}" for text in self.cautions)]
 
 
-def figure(value: float) -> str:
+def format_exact_ratio(value: float) -> str:
     """Write a ratio to three places, to more where those would hide on which side of 1 it lies."""
     digits = next((digits for digits in (3, 4, 5) if value == 1.0 or round(value, digits) != 1.0), 6)
     return f"{value:.{digits}f}" if value < 1000 else f"{value:.3g}"
 
 
-def _seen(smallest: float) -> str:
+def _detectable_text(smallest: float) -> str:
     """Say which slow-down would have been called one; of one beyond all sense that it is."""
     if smallest > _FAR - 1.0:
         return f"nothing below {_FAR:.0f} times as slow would have been seen"
@@ -177,44 +181,51 @@ def status_of(low: float | None, high: float | None, allowed: float) -> Status:
     return "not slower" if low is not None and low >= limit else "cannot say"
 
 
-def smallest_seen(ratio: float | None, high: float | None, allowed: float) -> float | None:
+def smallest_detectable_slowdown(ratio: float | None, high: float | None, allowed: float) -> float | None:
     """Return the smallest slow-down that an interval this wide would have called slower than ``allowed``."""
     return (1.0 + allowed) * high / ratio - 1.0 if high is not None and ratio else None
 
 
-def blocks_wanted(low: float | None, high: float | None, blocks: int, allowed: float) -> int | None:
+def blocks_needed(low: float | None, high: float | None, blocks: int, allowed: float) -> int | None:
     """Return after about how many blocks two that are alike would be told to be, in nine of ten runs; None: by now.
 
     Half of the interval of the log is then half of what is allowed. It shrinks with the square root of the blocks.
     """
     if low is None or high is None or allowed <= 0:
         return None
-    wanted = math.ceil(blocks * (math.log(high / low) / math.log1p(allowed)) ** 2)
-    return wanted if wanted > blocks else None
+    needed = math.ceil(blocks * (math.log(high / low) / math.log1p(allowed)) ** 2)
+    return needed if needed > blocks else None
 
 
-def unsure(found: Compared, why: str) -> Compared:
+def unsure(comparison: ArmComparison, why: str) -> ArmComparison:
     """Take any answer back, for the reason ``why`` ('': leave it)."""
-    return replace(found, status="cannot say", smallest=None, wanted=None, unsure=why) if why else found
+    return replace(comparison, status="cannot say", smallest=None, wanted=None, unsure=why) if why else comparison
 
 
-def unless_broken(found: Compared, old: ArmFacts, new: ArmFacts, at_best: float | None = None) -> Compared:
+def withdraw_if_fails_more(
+    comparison: ArmComparison, old: ArmFacts, new: ArmFacts, at_best: float | None = None
+) -> ArmComparison:
     """Take back an answer that trials which broke may have made: those might have been the slow ones.
 
     That is 'not slower' if a larger share of new's trials broke, and 'slower' if it was of old's, unless new is that
     slow even ``at_best``, had those of old that broke been as slow as can be.
     """
-    (before, of_old), (broken, of_new) = broken_of([old]), broken_of([new])
-    more = broken * max(1, of_old) - before * max(1, of_new)
-    if (found.status == "not slower" and more > 0) or (
-        found.status == "slower" and more < 0 and not surely_slower(at_best, [old], 1.0 / (1.0 + found.allowed))
+    (old_broken, old_total), (new_broken, new_total) = count_broken_and_run([old]), count_broken_and_run([new])
+    more = new_broken * max(1, old_total) - old_broken * max(1, new_total)
+    if (comparison.status == "not slower" and more > 0) or (
+        comparison.status == "slower"
+        and more < 0
+        and not surely_slower(at_best, [old], 1.0 / (1.0 + comparison.allowed))
     ):
-        found = replace(found, verdict="undecided" if found.verdict == "slower" else found.verdict)
-        return unsure(found, f"{broken} of {of_new} trials of {found.new} broke, {before} of {of_old} of {found.old}")
-    return found
+        comparison = replace(comparison, verdict="undecided" if comparison.verdict == "slower" else comparison.verdict)
+        return unsure(
+            comparison,
+            f"{new_broken} of {new_total} trials of {comparison.new} broke, {old_broken} of {old_total} of {comparison.old}",
+        )
+    return comparison
 
 
-def unless_contended(found: Compared, contended: Contended) -> Compared:
+def unless_contended(found: ArmComparison, contended: Contended) -> ArmComparison:
     """Say that the machine was busy, and take an answer back that does not hold for all that this can have done."""
     found = replace(found, machine=told_busy(contended, found.old, found.new))
     if found.low is None or found.high is None or found.status == "cannot say" or found.other:
@@ -223,43 +234,50 @@ def unless_contended(found: Compared, contended: Contended) -> Compared:
     return found if status == found.status else unsure(found, EXPLAINED)
 
 
-def unless_other_work(found: Compared, other: bool) -> Compared:
+def withdraw_if_other_work(comparison: ArmComparison, did_other_work: bool) -> ArmComparison:
     """Take back any answer if new did other work: it is fast, or slow, because of that."""
-    return replace(found, status="other work", smallest=None, wanted=None, unsure="") if other else found
+    return (
+        replace(comparison, status="other work", smallest=None, wanted=None, unsure="")
+        if did_other_work
+        else comparison
+    )
 
 
-def other_than_speed(metric: Metric) -> str:
+def non_speed_label(metric: Metric) -> str:
     """Return what is compared where that is no speed, '' of one."""
     return "" if metric.is_speed else metric.label
 
 
-def counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
+def trial_counts(measured: Iterable[Measurements], arms: Iterable[str], metric: Metric) -> tuple[int, int]:
     """Return how many trials of old and of new have a number."""
-    old, new = (int(np.isfinite(logs_in(one, arm, metric)).sum()) for one, arm in zip(measured, arms, strict=True))
+    old, new = (
+        int(np.isfinite(arm_logs(run_measurements, arm, metric)).sum())
+        for run_measurements, arm in zip(measured, arms, strict=True)
+    )
     return old, new
 
 
-def logs_in(measured: Measurements, arm: str, metric: Metric) -> Floats:
+def arm_logs(measured: Measurements, arm: str, metric: Metric) -> Floats:
     """Return the logs of an arm's trials, better upwards, NaN where one has no number."""
     return np.asarray(metric.sign * logs_of(measured.of(arm, metric.name)))
 
 
-def named(run: Run, name: str) -> list[Arm]:
+def find_arms(run: Run, name: str) -> list[Arm]:
     """Return the arms that ``name`` means: an environment's, or the one arm whose whole name it is."""
-    found = [arm for arm in run.plan.arms if name in (arm.environment, arm.name, arm.shown)]
-    if not found:
-        known = {arm.environment for arm in run.plan.arms}
-        raise InputError(f"run {run.name} has no environment {name!r}", remedy=suggestion(name, known))
-    return found
+    matching_arms = [arm for arm in run.plan.arms if name in (arm.environment, arm.name, arm.shown)]
+    if not matching_arms:
+        known_environments = {arm.environment for arm in run.plan.arms}
+        raise InputError(f"run {run.name} has no environment {name!r}", remedy=suggestion(name, known_environments))
+    return matching_arms
 
 
-def weaker(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
+def flag_cautions(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
     """Yield what the run's own tables say of these arms, each against its reference."""
     for effect in filter(None, map(analysis.find, arms)):
-        yield from (f"{shown_name(effect.arm)} {text}" for flag, text in _WEAKER.items() if flag in effect.flags)
+        yield from (f"{shown_name(effect.arm)} {text}" for flag, text in _FLAG_TEXTS.items() if flag in effect.flags)
 
 
-def unchecked_works(run: Run, measured: Measurements, workloads: Iterable[str]) -> Iterator[str]:
+def unchecked_work_cautions(run: Run, measured: Measurements, workloads: Iterable[str]) -> Iterator[str]:
     """Yield which workloads nothing shows to have been the same work on both sides, and which checks are none."""
     works = tuple(dict.fromkeys(workloads))
     for name in works:
@@ -269,7 +287,7 @@ def unchecked_works(run: Run, measured: Measurements, workloads: Iterable[str]) 
         yield f"equal work not checked: {', '.join(names)} has no `check:` with a number that only the work decides"
 
 
-def lacking(run: Run, measured: Measurements) -> tuple[str, ...]:
+def missing_trials_cautions(run: Run, measured: Measurements) -> tuple[str, ...]:
     """Say which trials of the plan trials.jsonl lacks, if any."""
-    missing = told_missing(run.plan, measured)
+    missing = missing_trials_text(run.plan, measured)
     return (f"trials.jsonl has {missing}: their pairs do not count",) if missing else ()

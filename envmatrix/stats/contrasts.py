@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.effects import LEVEL, promised_p
-from envmatrix.stats.maxt import FEWEST, student_p, student_quantile
-from envmatrix.stats.pairing import Views, paired, ratio_of
-from envmatrix.stats.slow_phases import errors
+from envmatrix.stats.effects import LEVEL, rescale_p_value
+from envmatrix.stats.maxt import MIN_DRAWS_BEYOND, student_p, student_quantile
+from envmatrix.stats.pairing import Views, summarise_pairs, ratio_from_log
+from envmatrix.stats.slow_phases import standard_errors
 
 Floats = NDArray[np.float64]
 _DRAWS = 20_000
@@ -47,23 +47,23 @@ class ContrastFamily:
         """Return the half-width, in standard errors, of intervals that hold together at ``level``."""
         rank = int((1.0 - self.level) * (_DRAWS + 1)) - 1
         bound = student_quantile(blocks, 1.0 - (1.0 - self.level) / (2 * self.members))
-        if not self._drawn(blocks) or rank < FEWEST:
+        if not self._is_drawn(blocks) or rank < MIN_DRAWS_BEYOND:
             return bound
-        return min(bound, float(_maxima(self.loads, blocks)[rank]))
+        return min(bound, float(_null_maxima(self.loads, blocks)[rank]))
 
     def p(self, t: float, blocks: int) -> float:
         """Return the adjusted p; it is below 5 % just when the interval leaves out 1."""
         p = student_p(t, blocks) * self.members
-        if self._drawn(blocks):
-            beyond = int(np.searchsorted(-_maxima(self.loads, blocks), -abs(t), side="right"))
+        if self._is_drawn(blocks):
+            beyond = int(np.searchsorted(-_null_maxima(self.loads, blocks), -abs(t), side="right"))
             p = min((1 + beyond) / (_DRAWS + 1), p)
-        return promised_p(p, self.level)
+        return rescale_p_value(p, self.level)
 
-    def _drawn(self, blocks: int) -> bool:
+    def _is_drawn(self, blocks: int) -> bool:
         return len(self.loads) > 1 and blocks <= _MOST_BLOCKS_DRAWN
 
 
-def family_of(weights: Floats, copies: int, members: int | None = None, level: float = LEVEL) -> ContrastFamily:
+def contrast_family(weights: Floats, copies: int, members: int | None = None, level: float = LEVEL) -> ContrastFamily:
     """Return the family of ``weights`` (contrasts, cells), of gains over ``copies`` of the first cell.
 
     All cells are taken to be equally noisy for the CORRELATION of contrasts alone, as in ``maxt``.
@@ -75,60 +75,68 @@ def family_of(weights: Floats, copies: int, members: int | None = None, level: f
     shared = others.sum(axis=1) / np.sqrt(copies)
     covariance = others @ others.T + np.outer(shared, shared)
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > 1e-9 * values.max(initial=1e-300)
-    loads = vectors[:, kept] * np.sqrt(values[kept])
+    is_positive = values > 1e-9 * values.max(initial=1e-300)
+    loads = vectors[:, is_positive] * np.sqrt(values[is_positive])
     return ContrastFamily(members, tuple(map(tuple, loads.round(12).tolist())), level)
 
 
 @lru_cache(maxsize=64)
-def _maxima(loads: tuple[tuple[float, ...], ...], blocks: int) -> Floats:
+def _null_maxima(loads: tuple[tuple[float, ...], ...], blocks: int) -> Floats:
     """Return draws of max |t| over the contrasts when nothing differs, largest first."""
     to_contrasts = np.array(loads).T
-    chance = np.random.default_rng((_SEED, blocks))
-    mean = chance.standard_normal((_DRAWS, len(to_contrasts))) @ to_contrasts
+    rng = np.random.default_rng((_SEED, blocks))
+    mean = rng.standard_normal((_DRAWS, len(to_contrasts))) @ to_contrasts
     squares = np.zeros_like(mean)
     for _ in range(blocks - 1):
-        squares += (chance.standard_normal((_DRAWS, len(to_contrasts))) @ to_contrasts) ** 2
+        squares += (rng.standard_normal((_DRAWS, len(to_contrasts))) @ to_contrasts) ** 2
     t = np.abs(mean) / np.sqrt(squares / (blocks - 1))
     return np.asarray(np.sort(t.max(axis=1))[::-1])
 
 
-def estimates(gains: Views, weights: Floats, family: ContrastFamily, needed: int) -> tuple[Estimate, ...]:
+def estimate_contrasts(gains: Views, weights: Floats, family: ContrastFamily, needed: int) -> tuple[Estimate, ...]:
     """Return what ``weights`` (contrasts, rows) make of the mean ``gains`` of rows.
 
     Where no trial is missing a contrast is one number a block, and its error that of their mean (``longrun``). Where
     some are, a row keeps the mean of the blocks that it has, and a block counts with its part in those means. Below
     ``needed`` pairs of a row that a contrast uses it has no interval. Intervals hold in every view.
     """
-    first, *others = (
-        _in_view(view, gains.far, weights, family, 2 if at else needed) for at, view in enumerate(gains.every)
+    as_measured, *without_slow = (
+        _estimates_in_view(view, gains.far, weights, family, 2 if view_index else needed)
+        for view_index, view in enumerate(gains.every)
     )
-    return tuple(_holding(one, others_of) for one, *others_of in zip(first, *others, strict=True))
+    return tuple(
+        _cover_all_views(estimate, other_estimates)
+        for estimate, *other_estimates in zip(as_measured, *without_slow, strict=True)
+    )
 
 
-def _holding(one: Estimate, others: Sequence[Estimate]) -> Estimate:
+def _cover_all_views(estimate: Estimate, others: Sequence[Estimate]) -> Estimate:
     """Return the estimate with an interval that covers that of each other view."""
-    lows, highs, ps = zip(*((each.low, each.high, each.p) for each in (one, *others)), strict=True)
+    lows, highs, ps = zip(*((each.low, each.high, each.p) for each in (estimate, *others)), strict=True)
     if None in lows:
-        return Estimate(one.ratio, None, None)
-    return Estimate(one.ratio, min(lows), max(highs), max(ps))
+        return Estimate(estimate.ratio, None, None)
+    return Estimate(estimate.ratio, min(lows), max(highs), max(ps))
 
 
-def _in_view(gains: Floats, far: Floats | None, weights: Floats, family: ContrastFamily, needed: int) -> list[Estimate]:
-    summed = paired(gains)
-    there, used = np.isfinite(gains), weights != 0
-    mean = np.nan_to_num(summed.mean)
-    parts = np.where(there, gains - mean[:, None], 0.0) / np.maximum(summed.blocks, 1)[:, None]
-    pairs = np.where(used, summed.blocks, gains.shape[1]).min(axis=1)
-    error, units = errors(weights @ parts, used @ there, far)
+def _estimates_in_view(
+    gains: Floats, far: Floats | None, weights: Floats, family: ContrastFamily, needed: int
+) -> list[Estimate]:
+    gain_summary = summarise_pairs(gains)
+    has_gain, is_used = np.isfinite(gains), weights != 0
+    mean = np.nan_to_num(gain_summary.mean)
+    parts = np.where(has_gain, gains - mean[:, None], 0.0) / np.maximum(gain_summary.blocks, 1)[:, None]
+    pairs = np.where(is_used, gain_summary.blocks, gains.shape[1]).min(axis=1)
+    error, units = standard_errors(weights @ parts, is_used @ has_gain, far)
     rows: Sequence[tuple[float, float, int, int]] = list(zip(weights @ mean, error, pairs, units, strict=True))
     return [_estimate(float(v), float(e), int(n), int(u), family, needed) for v, e, n, u in rows]
 
 
 def _estimate(value: float, error: float, pairs: int, units: int, family: ContrastFamily, needed: int) -> Estimate:
     if pairs < max(2, needed):
-        return Estimate(ratio_of(value), None, None)
+        return Estimate(ratio_from_log(value), None, None)
     units = min(units, pairs)
     reach = family.critical(units) * error
     t = value / error if error > 0 else (np.inf if value else 0.0)
-    return Estimate(ratio_of(value), ratio_of(value - reach), ratio_of(value + reach), family.p(t, units))
+    return Estimate(
+        ratio_from_log(value), ratio_from_log(value - reach), ratio_from_log(value + reach), family.p(t, units)
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from envmatrix.stats.maxt import adjusted_p, critical_value
-from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.pairing import ratio_from_log
 
 Verdict = Literal["faster", "slower", "same", "undecided"]
 #: What is promised: all intervals of a family cover together in 95 of 100 runs.
@@ -15,11 +15,11 @@ CONFIDENCE = 0.95
 #: What is computed, all looks at a run together: a run that ends as soon as its intervals are narrow ends more often
 #: when they are narrow by luck, so that 95 % intervals cover 93 % (docs/statistics.md). 96.4 % intervals then keep the
 #: promise.
-ALL_LOOKS = 0.964
+ALL_ANALYSES_LEVEL = 0.964
 #: How much of that error the first look may make; the rest is kept for a run that is resumed (``spending``).
-FIRST_SHARE = 0.8
+FIRST_ANALYSIS_SHARE = 0.8
 #: What is computed for a run that is read once.
-LEVEL = 1.0 - (1.0 - ALL_LOOKS) * FIRST_SHARE
+LEVEL = 1.0 - (1.0 - ALL_ANALYSES_LEVEL) * FIRST_ANALYSIS_SHARE
 
 
 class Flag:
@@ -114,15 +114,15 @@ class Effect:
 
 
 #: What bars an arm from being called the best.
-BARS = frozenset({Flag.UNEQUAL_WORK, Flag.FAILS_MORE, Flag.UNPROVEN})
+DISQUALIFYING_FLAGS = frozenset({Flag.UNEQUAL_WORK, Flag.FAILS_MORE, Flag.UNPROVEN})
 
 
-def may_lead(effect: Effect) -> bool:
+def may_be_best(effect: Effect) -> bool:
     """Whether an arm may be called the best.
 
     It did equal work, fails no more often than its reference, and was seen to be what its name says.
     """
-    return not effect.is_control and BARS.isdisjoint(effect.flags)
+    return not effect.is_control and DISQUALIFYING_FLAGS.isdisjoint(effect.flags)
 
 
 def verdict_of(low: float, high: float, margin: float) -> Verdict:
@@ -149,7 +149,7 @@ def withheld(effect: Effect, flag: str) -> Effect:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Conclusion:
     """What may be said of a mean log ratio: the interval as ratios, the adjusted p, the verdict."""
 
     low: float
@@ -158,7 +158,7 @@ class Claim:
     verdict: Verdict
 
 
-def claim(
+def draw_conclusion(
     mean: float,
     error: float,
     units: int,
@@ -168,7 +168,7 @@ def claim(
     margin: float,
     *,
     own: bool = False,
-) -> Claim:
+) -> Conclusion:
     """Judge the mean of paired log ratios, one of ``comparisons`` with ``copies`` of one reference.
 
     Its standard ``error`` is worth that of ``units`` independent blocks, and its ``own`` (else one that ``moderated``
@@ -176,11 +176,11 @@ def claim(
     """
     reach = critical_value(units, comparisons, copies, level=level, own=own) * error
     t = mean / error if error > 0 else (math.inf if mean else 0.0)
-    p = promised_p(adjusted_p(t, units, comparisons, copies, own=own), level)
-    low, high = ratio_of(mean - reach), ratio_of(mean + reach)
-    return Claim(low, high, p, verdict_of(low, high, margin))
+    p = rescale_p_value(adjusted_p(t, units, comparisons, copies, own=own), level)
+    low, high = ratio_from_log(mean - reach), ratio_from_log(mean + reach)
+    return Conclusion(low, high, p, verdict_of(low, high, margin))
 
 
-def promised_p(p: float, level: float = LEVEL) -> float:
+def rescale_p_value(p: float, level: float = LEVEL) -> float:
     """Return a p computed at ``level`` on the scale of what is promised, so that it agrees with the interval."""
     return min(1.0, p * (1.0 - CONFIDENCE) / (1.0 - level))

@@ -18,11 +18,11 @@ from envmatrix.stats.measurements import Measurements
 LOSS_RELATIVE = 0.05
 LOSS_ABSOLUTE = 0.005
 ACCURACY_ABSOLUTE = 0.02
-_EXACT = ("samples", "steps", "parameters")
+_EXACT_COLUMNS = ("samples", "steps", "parameters")
 Floats = NDArray[np.float64]
 
 
-def _twins(arm: Arm, plan: Plan) -> list[str]:
+def _reference_copies(arm: Arm, plan: Plan) -> list[str]:
     """Return the reference and every other copy of it (the control), less the arm itself."""
     reference = next(other for other in plan.arms if other.name == arm.reference)
     return [
@@ -35,7 +35,7 @@ def _twins(arm: Arm, plan: Plan) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _ArmResults:
     """Arms of one run whose results are taken together."""
 
     measured: Measurements
@@ -54,64 +54,70 @@ class _Side:
     @property
     def tolerances(self) -> dict[str, float]:
         """What each check allows, as the first arm that has it says."""
-        every = [self.measured.facts[name].tolerances for name in self.arms]
-        return {column: allowed for one in reversed(every) for column, allowed in one.items()}
+        arm_tolerances = [self.measured.facts[name].tolerances for name in self.arms]
+        return {column: allowed for checks in reversed(arm_tolerances) for column, allowed in checks.items()}
 
     @property
     def work(self) -> set[str]:
         return {digest for name in self.arms for digest in self.measured.facts[name].work}
 
 
-def _outside(own: Floats, twins: Floats, tolerance: float) -> bool:
+def _is_outside_range(values: Floats, reference_values: Floats, tolerance: float) -> bool:
     """Whether any trial lies outside the twins' range, widened by that range once more and the tolerance."""
-    reach = float(twins.max() - twins.min()) + tolerance
-    return bool((own > twins.max() + reach).any() or (own < twins.min() - reach).any())
+    reach = float(reference_values.max() - reference_values.min()) + tolerance
+    return bool((values > reference_values.max() + reach).any() or (values < reference_values.min() - reach).any())
 
 
-def _result_differs(own_side: _Side, twins: _Side, column: str) -> str | None:
-    own, other = own_side.values(column), twins.values(column)
-    if not other.size:
+def _result_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: str) -> str | None:
+    values, reference_values = arm_side.values(column), reference_side.values(column)
+    if not reference_values.size:
         return None
-    if own.size < own_side.ok:
+    if values.size < arm_side.ok:
         return f"no final {column} in some of its trials"
-    other = other[np.isfinite(other)]
-    if not other.size:
+    reference_values = reference_values[np.isfinite(reference_values)]
+    if not reference_values.size:
         return None
-    size = LOSS_RELATIVE * abs(float(np.median(other))) + LOSS_ABSOLUTE if column == "loss" else ACCURACY_ABSOLUTE
-    if own.size and _outside(own, other, size):
-        worst = own[np.argmax(np.abs(own - np.median(other)))]
-        return f"final {column} {worst:.4g}, reference {other.min():.4g} to {other.max():.4g}"
+    tolerance = (
+        LOSS_RELATIVE * abs(float(np.median(reference_values))) + LOSS_ABSOLUTE
+        if column == "loss"
+        else ACCURACY_ABSOLUTE
+    )
+    if values.size and _is_outside_range(values, reference_values, tolerance):
+        worst = values[np.argmax(np.abs(values - np.median(reference_values)))]
+        return f"final {column} {worst:.4g}, reference {reference_values.min():.4g} to {reference_values.max():.4g}"
     return None
 
 
-def _check_differs(own_side: _Side, twins: _Side, column: str) -> str | None:
-    own, other = own_side.values(column), twins.values(column)
-    other = other[np.isfinite(other)]
+def _check_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: str) -> str | None:
+    values, reference_values = arm_side.values(column), reference_side.values(column)
+    reference_values = reference_values[np.isfinite(reference_values)]
     name = column.partition(".")[2]
-    if other.size and own.size < own_side.ok:
+    if reference_values.size and values.size < arm_side.ok:
         return f"no {name} in some of its trials"
-    if other.size and _outside(own, other, twins.tolerances[column] * abs(float(np.median(other)))):
-        worst = own[np.argmax(np.abs(own - np.median(other)))]
-        return f"{name} {worst:.6g}, reference {other.min():.6g} to {other.max():.6g}"
+    if reference_values.size and _is_outside_range(
+        values, reference_values, reference_side.tolerances[column] * abs(float(np.median(reference_values)))
+    ):
+        worst = values[np.argmax(np.abs(values - np.median(reference_values)))]
+        return f"{name} {worst:.6g}, reference {reference_values.min():.6g} to {reference_values.max():.6g}"
     return None
 
 
-def _amount_differs(own_side: _Side, twins: _Side, column: str) -> str | None:
-    own, other = set(own_side.values(column)), set(twins.values(column))
-    if own and other and own != other:
-        return f"{column} {sorted(own)[0]:,.0f}, reference {sorted(other)[0]:,.0f}"
+def _amount_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: str) -> str | None:
+    values, reference_values = set(arm_side.values(column)), set(reference_side.values(column))
+    if values and reference_values and values != reference_values:
+        return f"{column} {sorted(values)[0]:,.0f}, reference {sorted(reference_values)[0]:,.0f}"
     return None
 
 
-def _differences(own: _Side, twins: _Side) -> tuple[str, ...]:
-    if not own.ok:
+def _differences(arm_side: _ArmResults, reference_side: _ArmResults) -> tuple[str, ...]:
+    if not arm_side.ok:
         return ()
-    found = [_result_differs(own, twins, column) for column in ("loss", "accuracy")]
-    found += [_amount_differs(own, twins, column) for column in _EXACT]
-    found += [_check_differs(own, twins, column) for column in twins.tolerances]
-    if twins.work and own.work != twins.work:
-        found.append("workload digest differs")
-    return tuple(text for text in found if text)
+    texts = [_result_differs(arm_side, reference_side, column) for column in ("loss", "accuracy")]
+    texts += [_amount_differs(arm_side, reference_side, column) for column in _EXACT_COLUMNS]
+    texts += [_check_differs(arm_side, reference_side, column) for column in reference_side.tolerances]
+    if reference_side.work and arm_side.work != reference_side.work:
+        texts.append("workload digest differs")
+    return tuple(text for text in texts if text)
 
 
 def unequal_work(measured: Measurements, arm: Arm, plan: Plan) -> tuple[str, ...]:
@@ -123,12 +129,12 @@ def unequal_work(measured: Measurements, arm: Arm, plan: Plan) -> tuple[str, ...
     no difference. So must the checks of a user's own program, each with its own tolerance, of the median of the
     reference's.
     """
-    return _differences(_Side(measured, [arm.name]), _Side(measured, _twins(arm, plan)))
+    return _differences(_ArmResults(measured, [arm.name]), _ArmResults(measured, _reference_copies(arm, plan)))
 
 
-def other_work(old: Measurements, new: Measurements, arm: str) -> tuple[str, ...]:
+def work_differences_between_runs(old: Measurements, new: Measurements, arm: str) -> tuple[str, ...]:
     """Say in which results an arm of a newer run differs from that of an older one, as ``unequal_work`` does."""
-    return _differences(_Side(new, [arm]), _Side(old, [arm]))
+    return _differences(_ArmResults(new, [arm]), _ArmResults(old, [arm]))
 
 
 def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[str, str]:
@@ -141,7 +147,7 @@ def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[s
         copy = next((arm for arm in plan.arms if arm.reference == name and arm.workload == workload), None)
         if copy is None or name not in measured.facts:
             continue
-        own = _Side(measured, list(dict.fromkeys([name, *_twins(copy, plan)])))
+        own = _ArmResults(measured, list(dict.fromkeys([name, *_reference_copies(copy, plan)])))
         for column, allowed in own.tolerances.items():
             values = own.values(column)
             values = values[np.isfinite(values)]

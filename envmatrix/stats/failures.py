@@ -16,12 +16,12 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import logs_of, reference_logs
 
 Floats = NDArray[np.float64]
-BROKEN = ("failed", "invalid", "timed_out")
+BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
 
-def broken_of(facts: Sequence[ArmFacts]) -> tuple[int, int]:
+def count_broken_and_run(facts: Sequence[ArmFacts]) -> tuple[int, int]:
     """Return how many trials broke, and how many ran."""
-    broken = sum(fact.outcomes[name] for fact in facts for name in BROKEN)
+    broken = sum(fact.outcomes[name] for fact in facts for name in BROKEN_OUTCOMES)
     return broken, broken + sum(fact.outcomes["ok"] for fact in facts)
 
 
@@ -30,15 +30,15 @@ def fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
 
     No test: one failure of ten against none of twenty has p = 0.33, so a test would need most trials to fail.
     """
-    broken, ran = broken_of([measured.facts[arm]])
-    of_copies, ran_copies = broken_of([measured.facts[name] for name in copies])
-    return broken * max(1, ran_copies) > of_copies * ran
+    broken, ran = count_broken_and_run([measured.facts[arm]])
+    copies_broken, copies_ran = count_broken_and_run([measured.facts[name] for name in copies])
+    return broken * max(1, copies_ran) > copies_broken * ran
 
 
 def reference_fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
     """Whether a larger share of the trials of its reference's copies broke than of an arm's own."""
-    broken, ran = broken_of([measured.facts[arm]])
-    of_copies, ran_copies = broken_of([measured.facts[name] for name in copies])
+    broken, ran = count_broken_and_run([measured.facts[arm]])
+    of_copies, ran_copies = count_broken_and_run([measured.facts[name] for name in copies])
     return of_copies * max(1, ran) > broken * ran_copies
 
 
@@ -50,8 +50,8 @@ def surely_slower(at_best: float | None, reference: Sequence[ArmFacts], limit: f
     return at_best is not None and at_best < limit and not any(fact.outcomes["timed_out"] for fact in reference)
 
 
-def slowest_filled(
-    differences: Floats, tried: NDArray[np.bool_], measured: Measurements, copies: Sequence[int]
+def fill_with_slowest(
+    differences: Floats, attempted: NDArray[np.bool_], measured: Measurements, copies: Sequence[int]
 ) -> Floats:
     """Return (m, blocks) log ratios with the missing ones of tried pairs at their worst.
 
@@ -62,10 +62,10 @@ def slowest_filled(
     if longest <= 0:
         return differences
     limit = reference_logs(measured.table["trial_s"][list(copies)]) - np.log(longest)
-    own = np.where(np.isfinite(differences), differences, np.inf).min(axis=1, initial=np.inf)
-    worst = np.minimum(limit[None, :], own[:, None])
-    there = np.isfinite(logs_of(measured.table["trial_s"][copies[0]]))
-    return np.where(tried & there & ~np.isfinite(differences), worst, differences)
+    slowest_pair = np.where(np.isfinite(differences), differences, np.inf).min(axis=1, initial=np.inf)
+    worst = np.minimum(limit[None, :], slowest_pair[:, None])
+    has_reference = np.isfinite(logs_of(measured.table["trial_s"][copies[0]]))
+    return np.where(attempted & has_reference & ~np.isfinite(differences), worst, differences)
 
 
 def fastest_filled(logs: Floats, measured: Measurements, copies: Sequence[int], arms: Sequence[int]) -> Floats:

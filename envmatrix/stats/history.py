@@ -13,22 +13,22 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.errors import StoreError
-from envmatrix.plan.interleaving import turn_length
+from envmatrix.plan.interleaving import turn_length_text
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.results import RunFolder
-from envmatrix.stats.change_points import ERROR, FEWEST, change_points, fewest_runs
-from envmatrix.stats.effects import BARS, Flag
-from envmatrix.stats.metrics import VALUE, number
-from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_RUNS, change_points, fewest_runs
+from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Flag
+from envmatrix.stats.metrics import VALUE, finite_or_nan
+from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.system.regular_files import read_bytes
 
 _SUMMARY = "summary.json"
 #: Marks without which a speed-up may not be told.
-_TOLD = BARS | {Flag.REFERENCE_FAILS_MORE, Flag.CONTENDED}
+_TOLD = DISQUALIFYING_FLAGS | {Flag.REFERENCE_FAILS_MORE, Flag.CONTENDED}
 _SCHEMA = 1
 #: The warning of a summary.json that was too short a run (``report.caution.Kind.SHORT_RUN``).
-_SHORT = "short-run"
-_EFFECTS = b'\n "effects": ['
+_SHORT_RUN = "short-run"
+_EFFECTS_MARKER = b'\n "effects": ['
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Series:
     points: tuple[Point, ...]
     changes: tuple[Change, ...]
     followed: int = 0
-    needed: int = FEWEST
+    needed: int = MIN_RUNS
     schedule: str = ""
 
     @property
@@ -121,18 +121,18 @@ class History:
         return {"schema": 1, **asdict(self)}
 
 
-Key = tuple[str, str, str, str, str, str]
+SeriesKey = tuple[str, str, str, str, str, str]
 #: What tells the series of one machine apart.
-_ARM = ("workload", "engine", "environment", "metric")
+_SERIES_KEYS = ("workload", "engine", "environment", "metric")
 
 
 def _finite(value: object) -> float | None:
-    found = number(value)
-    return found if math.isfinite(found) else None
+    parsed = finite_or_nan(value)
+    return parsed if math.isfinite(parsed) else None
 
 
 @dataclass(frozen=True)
-class _Read:
+class _SummaryContents:
     """The parts of a summary.json that a history is made of."""
 
     created: str
@@ -143,42 +143,42 @@ class _Read:
     short: bool
 
 
-def _points(body: _Read, run: str) -> Iterator[tuple[Key, Point]]:
+def _points(body: _SummaryContents, run: str) -> Iterator[tuple[SeriesKey, Point]]:
     for arm in body.arms:
         mean = _finite(arm.get("mean", arm.get("median")))  # older summaries have the median alone
         if mean is None or mean <= 0:
             continue
-        workload, engine, environment, metric = (str(arm.get(name)) for name in _ARM)
+        workload, engine, environment, metric = (str(arm.get(name)) for name in _SERIES_KEYS)
         ratio, low, high = (_finite(arm.get(name)) for name in ("ratio", "low", "high"))
         flags = arm.get("flags")
         known = set(map(str, flags)) if isinstance(flags, list) else set()
         held = str(arm.get("withheld") or "")
         barred = tuple(sorted(known & _TOLD - {held}))
-        unknown, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
+        is_unchecked, versions = (workload, engine) in body.unchecked, _versions(arm.get("versions"))
         label, unit, better = (str(arm.get(name) or "") for name in ("label", "unit", "better"))
-        about = (barred, held, unknown, body.short, versions, (label, unit, better))
-        point = Point(run, body.created, mean, ratio, low, high, *about)
+        details = (barred, held, is_unchecked, body.short, versions, (label, unit, better))
+        point = Point(run, body.created, mean, ratio, low, high, *details)
         schedule = body.schedules[workload, engine]
         yield (body.host, workload, engine, schedule, metric, environment), point
 
 
-def _versions(said: object) -> tuple[tuple[str, str], ...]:
-    return tuple((str(name), str(value)) for name, value in said.items()) if isinstance(said, dict) else ()
+def _versions(versions: object) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in versions.items()) if isinstance(versions, dict) else ()
 
 
-def _head(document: bytes) -> bytes:
+def _without_effects(document: bytes) -> bytes:
     """Cut a summary.json off before its effects, which are most of it and not needed; others stay whole.
 
     Only our own writer breaks the line before that key, and a line break inside a JSON string is always
     escaped.
     """
-    head, marker, _ = document.partition(_EFFECTS)
+    head, marker, _ = document.partition(_EFFECTS_MARKER)
     return head.rstrip().rstrip(b",") + b"}" if marker else document
 
 
-def _read(file: Path) -> _Read | None:
+def _read_summary(file: Path) -> _SummaryContents | None:
     try:
-        body: object = json.loads(_head(read_bytes(file)))
+        body: object = json.loads(_without_effects(read_bytes(file)))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(body, dict) or not isinstance(body.get("schema"), int) or body["schema"] > _SCHEMA:
@@ -186,13 +186,13 @@ def _read(file: Path) -> _Read | None:
     arms = body.get("arms")
     if not isinstance(arms, list) or not all(isinstance(arm, dict) for arm in arms):
         return None
-    keys = [tuple(str(arm.get(name)) for name in _ARM) for arm in arms]
+    keys = [tuple(str(arm.get(name)) for name in _SERIES_KEYS) for arm in arms]
     try:
         host = RunFolder(file.parent).names.real_host(str(body.get("host") or ""))
     except StoreError:
         return None
     unknown, short = frozenset(_unchecked(body)), _is_short(body)
-    read = _Read(str(body.get("created") or ""), host, tuple(arms), _schedules(body, arms), unknown, short)
+    read = _SummaryContents(str(body.get("created") or ""), host, tuple(arms), _schedules(body, arms), unknown, short)
     return read if len(set(keys)) == len(keys) else None
 
 
@@ -201,16 +201,16 @@ def _schedules(body: Mapping[str, object], arms: Iterable[Mapping[str, object]])
 
     Of a program that tells no steps a turn is a part of a second; one may have taken none beside others' turns.
     """
-    found: dict[tuple[str, str], str] = {}
+    schedules: dict[tuple[str, str], str] = {}
     turn = body.get("turn")
-    asked = "turns" if str(body.get("schedule") or "").startswith("turns of") else ""
+    requested = "turns" if str(body.get("schedule") or "").startswith("turns of") else ""
     for arm in arms:
-        place, program = (str(arm.get("workload")), str(arm.get("engine"))), arm.get("metric") == VALUE.name
-        took = not program or number(arm.get("in_turns")) > 0
+        group_key, program = (str(arm.get("workload")), str(arm.get("engine"))), arm.get("metric") == VALUE.name
+        took_turns = not program or finite_or_nan(arm.get("in_turns")) > 0
         steps = not program or arm.get("turns_of") == "steps"
-        said = f"turns of {turn_length(turn, steps=steps)}" if isinstance(turn, int) else asked
-        found[place] = said if took else found.get(place, "")
-    return found
+        schedule_text = f"turns of {turn_length_text(turn, steps=steps)}" if isinstance(turn, int) else requested
+        schedules[group_key] = schedule_text if took_turns else schedules.get(group_key, "")
+    return schedules
 
 
 def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -218,46 +218,47 @@ def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     answers = body.get("best")
     for answer in answers if isinstance(answers, list) else ():
         if isinstance(answer, dict):
-            said = str(answer.get("headline")).endswith("Equal work not checked.")
-            if not answer.get("equal_work_checked", not said):
+            says_unchecked = str(answer.get("headline")).endswith("Equal work not checked.")
+            if not answer.get("equal_work_checked", not says_unchecked):
                 yield str(answer.get("workload")), str(answer.get("engine"))
 
 
 def _is_short(body: Mapping[str, object]) -> bool:
     """Whether the run's own report says that its intervals hold for the machine as it was then."""
     warnings = body.get("warnings")
-    told = warnings if isinstance(warnings, list) else []
-    return any(isinstance(item, dict) and item.get("kind") == _SHORT for item in told)
+    warning_list = warnings if isinstance(warnings, list) else []
+    return any(isinstance(item, dict) and item.get("kind") == _SHORT_RUN for item in warning_list)
 
 
-def _followed(series: Series, error: float) -> Series:
+def _with_changes(series: Series, error: float) -> Series:
     """Mark where the level of a series changed; ``error`` is how often it may where nothing did."""
     values = [(index, math.log(value)) for index, point in enumerate(series.points) if (value := series.value(point))]
     logs = np.array([log for _, log in values])
-    at = change_points(logs, error)
-    levels = [float(logs[a:b].mean()) for a, b in itertools.pairwise((0, *at, len(logs)))] if values else []
-    starts = [(values[split][0], levels[n + 1] - levels[n]) for n, split in enumerate(at)]
+    splits = change_points(logs, error)
+    levels = [float(logs[a:b].mean()) for a, b in itertools.pairwise((0, *splits, len(logs)))] if values else []
+    starts = [(values[split][0], levels[n + 1] - levels[n]) for n, split in enumerate(splits)]
     changes = tuple(
-        Change(index, series.points[index].run, series.points[index].created, ratio_of(step)) for index, step in starts
+        Change(index, series.points[index].run, series.points[index].created, ratio_from_log(step))
+        for index, step in starts
     )
     return replace(series, changes=changes, followed=len(values), needed=fewest_runs(error))
 
 
-def _all_followed(collected: Mapping[Key, list[Point]]) -> Iterator[Series]:
+def _series_with_changes(collected: Mapping[SeriesKey, list[Point]]) -> Iterator[Series]:
     """Yield all series; those of one host, workload, engine, schedule and metric share the error (Bonferroni)."""
-    made = [
+    all_series = [
         Series(
             host, workload, engine, environment, metric,
             tuple(sorted(points, key=lambda point: (point.created, point.run))), (), schedule=schedule,
         )
         for (host, workload, engine, schedule, metric, environment), points in sorted(collected.items())
     ]  # fmt: skip
-    groups = Counter(group_of(one) for one in made if any(map(one.value, one.points)))
-    for one in made:
-        yield _followed(one, ERROR / max(1, groups[group_of(one)]))
+    groups = Counter(series_group(series) for series in all_series if any(map(series.value, series.points)))
+    for series in all_series:
+        yield _with_changes(series, FALSE_ALARM_RATE / max(1, groups[series_group(series)]))
 
 
-def group_of(series: Series) -> tuple[str, ...]:
+def series_group(series: Series) -> tuple[str, ...]:
     """Return what the series of one table share."""
     return series.host, series.workload, series.engine, series.schedule, series.metric
 
@@ -267,15 +268,15 @@ def read_history(results: Path) -> History:
 
     A run without one (still running, or never reported) is no error: `envmatrix report RUN` writes it.
     """
-    collected: dict[Key, list[Point]] = {}
+    collected: dict[SeriesKey, list[Point]] = {}
     runs, unreadable = 0, []
     folders = sorted(path for path in results.iterdir() if (path / _SUMMARY).exists()) if results.is_dir() else []
     for folder in folders:
-        body = _read(folder / _SUMMARY)
+        body = _read_summary(folder / _SUMMARY)
         if body is None:
             unreadable.append(folder.name)
             continue
         runs += 1
         for key, point in _points(body, folder.name):
             collected.setdefault(key, []).append(point)
-    return History(runs, tuple(_all_followed(collected)), tuple(unreadable))
+    return History(runs, tuple(_series_with_changes(collected)), tuple(unreadable))

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 DRAWS = 100_000
 _SEED = 20_260_101
 #: With fewer draws beyond it a critical value is Bonferroni's, which is as sharp so far out.
-FEWEST = 10
+MIN_DRAWS_BEYOND = 10
 
 
 #: Numbers held at once at most: so many comparisons and draws.
@@ -37,25 +37,29 @@ def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRA
         raise ValueError(msg)
     if own or not is_moderated(blocks, comparisons):
         largest = np.zeros(draws)
-        for mean, variance in _drawn(blocks, comparisons, copies, draws):
+        for mean, variance in _draw_means_and_variances(blocks, comparisons, copies, draws):
             np.maximum(largest, np.abs(mean) / np.sqrt(variance), out=largest)
     else:
-        draws = min(draws, max(100 * FEWEST, MOST_NUMBERS // comparisons))
-        means, variances = map(np.array, zip(*_drawn(blocks, comparisons, copies, draws), strict=True))
+        draws = min(draws, max(100 * MIN_DRAWS_BEYOND, MOST_NUMBERS // comparisons))
+        means, variances = map(
+            np.array, zip(*_draw_means_and_variances(blocks, comparisons, copies, draws), strict=True)
+        )
         largest = (np.abs(means) / np.sqrt(moderated(variances, blocks))).max(axis=0)
     return np.sort(largest)[::-1]
 
 
-def _drawn(blocks: int, comparisons: int, copies: int, draws: int) -> Iterator[tuple[Floats, Floats]]:
+def _draw_means_and_variances(
+    blocks: int, comparisons: int, copies: int, draws: int
+) -> Iterator[tuple[Floats, Floats]]:
     """Yield each comparison's means, times sqrt(n), and variances."""
-    chance = np.random.default_rng((_SEED, blocks))
-    shared_mean = chance.standard_normal(draws) / np.sqrt(copies)
-    shared_length = np.sqrt(chance.chisquare(blocks - 1, draws) / copies)
+    rng = np.random.default_rng((_SEED, blocks))
+    shared_mean = rng.standard_normal(draws) / np.sqrt(copies)
+    shared_length = np.sqrt(rng.chisquare(blocks - 1, draws) / copies)
     for _ in range(comparisons):
-        squares = (chance.standard_normal(draws) - shared_length) ** 2
+        squares = (rng.standard_normal(draws) - shared_length) ** 2
         if blocks > 2:
-            squares += 2.0 * chance.standard_gamma((blocks - 2) / 2, draws)
-        yield chance.standard_normal(draws) - shared_mean, squares / (blocks - 1)
+            squares += 2.0 * rng.standard_gamma((blocks - 2) / 2, draws)
+        yield rng.standard_normal(draws) - shared_mean, squares / (blocks - 1)
 
 
 def critical_value(
@@ -67,10 +71,12 @@ def critical_value(
     """
     if comparisons == 1:
         return student_quantile(blocks, (1.0 + level) / 2)
-    bound = student_quantile(blocks, 1.0 - (1.0 - level) / (2 * comparisons)) * _most(blocks, comparisons, own=own)
+    bound = student_quantile(blocks, 1.0 - (1.0 - level) / (2 * comparisons)) * _largest_moderation_factor(
+        blocks, comparisons, own=own
+    )
     maxima = null_maxima(blocks, comparisons, copies, draws, own=own)
     rank = int((1.0 - level) * (len(maxima) + 1)) - 1
-    return bound if rank < FEWEST else min(bound, float(maxima[rank]))
+    return bound if rank < MIN_DRAWS_BEYOND else min(bound, float(maxima[rank]))
 
 
 def adjusted_p(
@@ -83,12 +89,12 @@ def adjusted_p(
     if comparisons == 1:
         return student_p(t, blocks)
     maxima = null_maxima(blocks, comparisons, copies, draws, own=own)
-    at_least = len(maxima) - int(np.searchsorted(maxima[::-1], abs(t), side="left"))
-    least_t = t / _most(blocks, comparisons, own=own)
-    return min((1 + at_least) / (len(maxima) + 1), comparisons * student_p(least_t, blocks))
+    beyond_count = len(maxima) - int(np.searchsorted(maxima[::-1], abs(t), side="left"))
+    least_t = t / _largest_moderation_factor(blocks, comparisons, own=own)
+    return min((1 + beyond_count) / (len(maxima) + 1), comparisons * student_p(least_t, blocks))
 
 
-def _most(blocks: int, comparisons: int, *, own: bool) -> float:
+def _largest_moderation_factor(blocks: int, comparisons: int, *, own: bool) -> float:
     """Return how many times as large as Student's t of the same numbers a moderated one can be."""
     return float(np.sqrt(blocks / (blocks - 1))) if not own and is_moderated(blocks, comparisons) else 1.0
 

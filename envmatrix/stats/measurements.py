@@ -16,9 +16,9 @@ from envmatrix.evidence.evidence import System
 from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial, reading_from_line
-from envmatrix.results.plan_check import planned_lines, refused
+from envmatrix.results.plan_check import planned_lines, raise_on_rejected
 from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
-from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, number, own_column
+from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.slow_phases import apart
 from envmatrix.system.atomic_files import read_whole_lines
 
@@ -26,8 +26,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
 #: What a trial's result must share with its reference's for their speeds to be comparable.
-WORK = ("loss", "accuracy", "samples", "steps", "parameters")
-_CONDITIONS = ("load_1m", "steal_ticks", "mhz")
+WORK_COLUMNS = ("loss", "accuracy", "samples", "steps", "parameters")
+_CONDITION_COLUMNS = ("load_1m", "steal_ticks", "mhz")
 #: The CPU quota around a trial, in CPUs, and the share of its periods in which it was used up.
 QUOTA = ("cpu_limit", "used_up")
 #: What is among a record's metrics and is none that anything is compared by.
@@ -35,12 +35,12 @@ TURN_START = "turn_start"
 _BESIDE = (TURN_START, "others_s", "throttled_s")
 #: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
 COUNTED = "counted_s"
-_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK, *_CONDITIONS, *QUOTA, "started")
-_RAW = (b'"steps_ns":[', b'"epochs_ns":[')
+_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK_COLUMNS, *_CONDITION_COLUMNS, *QUOTA, "started")
+_STEP_TIME_KEYS = (b'"steps_ns":[', b'"epochs_ns":[')
 #: Numbers of a program of the user's own that are kept of one run.
-_MOST_OWN = 64
+_MAX_OWN_METRICS = 64
 #: What a trial says of the machine that it ran on, whatever its environment is.
-_MACHINE = (
+_MACHINE_PATHS = (
     ("system", "kernel"), ("cpu", "architecture"), ("cpu", "model"), ("cpu", "flags"), ("memory", "numa_nodes"),
     ("memory", "total_bytes"),
 )  # fmt: skip
@@ -119,14 +119,14 @@ class Measurements:
     def disturbed(self) -> Floats:
         """Return (arms, blocks): the share of the time that threads could have run in which they had no CPU."""
         delay = self.table["run_delay_s"]
-        whole = delay + self.table["user_s"] + self.table["system_s"]
-        return np.asarray(delay / np.where(whole > 0, whole, np.nan))
+        runnable_s = delay + self.table["user_s"] + self.table["system_s"]
+        return np.asarray(delay / np.where(runnable_s > 0, runnable_s, np.nan))
 
-    def usually_disturbed(self, arm: str) -> float | None:
+    def median_contention(self, arm: str) -> float | None:
         """Return the median of that over an arm's trials, None when none counted it."""
         shares = self.disturbed()[self.arms.index(arm)]
-        there = shares[np.isfinite(shares)]
-        return float(np.median(there)) if there.size else None
+        known_shares = shares[np.isfinite(shares)]
+        return float(np.median(known_shares)) if known_shares.size else None
 
 
 def first_blocks(measured: Measurements, count: int) -> Measurements:
@@ -140,7 +140,7 @@ def _loss(value: object) -> float:
     """Return a loss or accuracy; one that is not finite becomes infinite: it must not pass for missing."""
     if isinstance(value, float) and not math.isfinite(value):
         return math.inf
-    return number(value)
+    return finite_or_nan(value)
 
 
 class MeasurementBuilder:
@@ -162,10 +162,10 @@ class MeasurementBuilder:
         """Add one trial of the plan. Only numbers of trials that are ok count; the others are counted by outcome."""
         facts = self._facts[trial.arm]
         facts.outcomes[trial.outcome] += 1
-        facts.longest_s = max(facts.longest_s, number(trial.wall_s))
-        beside, one_go = (trial.together or 0) > 1, _in_one_go(trial.record)
-        facts.in_turns += beside and not one_go
-        facts.in_one_go += beside and one_go
+        facts.longest_s = max(facts.longest_s, finite_or_nan(trial.wall_s))
+        ran_together, is_uninterrupted = (trial.together or 0) > 1, _is_uninterrupted(trial.record)
+        facts.in_turns += ran_together and not is_uninterrupted
+        facts.in_one_go += ran_together and is_uninterrupted
         facts.together = max(facts.together, trial.together or 0)
         facts.in_waves += (trial.waves or 0) > 1
         self._who.append(self._index[trial.arm])
@@ -184,26 +184,26 @@ class MeasurementBuilder:
             self._numbers.extend(_row(trial, record))
         else:
             count_text(facts.reasons, f"{trial.outcome}: {trial.reason}")
-            self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [number(trial.started)])
+            self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [finite_or_nan(trial.started)])
 
     def measured(self) -> Measurements:
         """Return the table so far."""
-        who = np.array(self._who, dtype=np.int64)
+        arm_index = np.array(self._who, dtype=np.int64)
         outcome = np.array(self._outcome, dtype=np.int64)
         rows = np.array(self._numbers, dtype=np.float64).reshape(-1, len(_COLUMNS))
-        blocks, at = np.unique(np.array(self._block, dtype=np.int64), return_inverse=True)
+        blocks, block_index = np.unique(np.array(self._block, dtype=np.int64), return_inverse=True)
         table = np.full((len(_COLUMNS), len(self._arms), len(blocks)), np.nan)
-        ok = np.flatnonzero(outcome == OUTCOMES.index("ok"))
-        table[:, who[ok], at[ok]] = rows[ok].T
+        ok_rows = np.flatnonzero(outcome == OUTCOMES.index("ok"))
+        table[:, arm_index[ok_rows], block_index[ok_rows]] = rows[ok_rows].T
         attempted = np.zeros((len(self._arms), len(blocks)), dtype=np.bool_)
-        attempted[who, at] = True
+        attempted[arm_index, block_index] = True
         primary = {metric.name: rows[:, _COLUMNS.index(metric.name)] for metric in (THROUGHPUT, VALUE)}
-        trials = TrialOrder(who, blocks[at], outcome, rows[:, -1], primary)
+        trials = TrialOrder(arm_index, blocks[block_index], outcome, rows[:, -1], primary)
         columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
         for name, values in self._own.items():
             columns[name] = np.full((len(self._arms), len(blocks)), np.nan)
-            rows_of = list(values)
-            columns[name][who[rows_of], at[rows_of]] = list(values.values())
+            row_indices = list(values)
+            columns[name][arm_index[row_indices], block_index[row_indices]] = list(values.values())
         return Measurements(
             self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), attempted,
             dict(self._block_nodes), dict(self._checks), dict(self._machine),
@@ -213,30 +213,30 @@ class MeasurementBuilder:
         """Take the further metrics and the checks of a program of the user's own; the trial's row is not there yet."""
         row = len(self._numbers) // len(_COLUMNS)
         for metric in record.more_metrics or ():
-            self._note_number(own_column(metric.name or ""), row, number(metric.value))
+            self._note_number(own_column(metric.name or ""), row, finite_or_nan(metric.value))
         for check in record.checks or ():
             name = check_column(check.name or "")
             self._note_number(name, row, _loss(check.value))
-            facts.tolerances.setdefault(name, number(check.tolerance))
+            facts.tolerances.setdefault(name, finite_or_nan(check.tolerance))
 
     def _note_machine(self, record: Record) -> None:
-        for part, name in _MACHINE:
+        for part, name in _MACHINE_PATHS:
             value = getattr(getattr(record.evidence, part, None), name, None)
             if value is not None:
                 count_text(self._machine[f"{part}.{name}"], json.dumps(value))
 
     def _note_number(self, name: str, row: int, value: float) -> None:
-        if name in self._own or len(self._own) < _MOST_OWN:
+        if name in self._own or len(self._own) < _MAX_OWN_METRICS:
             self._own.setdefault(name, {})[row] = value
 
     def _note_node(self, trial: Reading | Trial) -> None:
-        known = self._block_nodes.get(trial.block, ())
-        if trial.outcome == "ok" and trial.node not in known:
-            self._block_nodes[trial.block] = (*known, trial.node)
+        node_names = self._block_nodes.get(trial.block, ())
+        if trial.outcome == "ok" and trial.node not in node_names:
+            self._block_nodes[trial.block] = (*node_names, trial.node)
 
     def _note_check(self, block: int, node: str, check: NodeCheck) -> None:
-        known = self._checks.get((node, block))
-        if known is None or number(check.busy) > number(known.busy):
+        busiest = self._checks.get((node, block))
+        if busiest is None or finite_or_nan(check.busy) > finite_or_nan(busiest.busy):
             self._checks[node, block] = check
 
 
@@ -244,15 +244,18 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
     result = record.result or _NO_RESULT
     system = (record.evidence and record.evidence.system) or _NO_SYSTEM
     metrics = dict(record.metrics or {})
-    if _began_beside_others(trial, record):
+    if _started_beside_others(trial, record):
         metrics.pop("run_delay_s", None)
     return [
-        *(number(trial.wall_s) if name == "trial_s" else number(metrics.get(name)) for name in (*METRICS, *_BESIDE)),
+        *(
+            finite_or_nan(trial.wall_s) if name == "trial_s" else finite_or_nan(metrics.get(name))
+            for name in (*METRICS, *_BESIDE)
+        ),
         _counted_s(trial, record),
-        *(_loss(getattr(result, name)) for name in WORK),
-        *(number(getattr(system, name)) for name in _CONDITIONS),
+        *(_loss(getattr(result, name)) for name in WORK_COLUMNS),
+        *(finite_or_nan(getattr(system, name)) for name in _CONDITION_COLUMNS),
         *_quota(record),
-        number(trial.started),
+        finite_or_nan(trial.started),
     ]
 
 
@@ -261,39 +264,43 @@ def _quota(record: Record) -> tuple[float, float]:
     group = sandbox and sandbox.cgroup
     if not group:
         return math.nan, math.nan
-    periods = number(group.cpu_periods)
-    return number(group.cpu_limit), number(group.throttled_periods) / periods if periods > 0 else math.nan
+    periods = finite_or_nan(group.cpu_periods)
+    return finite_or_nan(group.cpu_limit), finite_or_nan(group.throttled_periods) / periods if periods > 0 else math.nan
 
 
 def _counted_s(trial: Reading | Trial, record: Record) -> float:
     timing = record.timing
-    told = (number((record.metrics or {}).get("training_s")), number(timing and timing.wall_ns) / 1e9, trial.wall_s)
-    return next((number(value) for value in told if math.isfinite(number(value))), math.nan)
+    told = (
+        finite_or_nan((record.metrics or {}).get("training_s")),
+        finite_or_nan(timing and timing.wall_ns) / 1e9,
+        trial.wall_s,
+    )
+    return next((finite_or_nan(value) for value in told if math.isfinite(finite_or_nan(value))), math.nan)
 
 
-def _in_one_go(record: Record | None) -> bool:
+def _is_uninterrupted(record: Record | None) -> bool:
     """Whether a trial took its steps in one turn with none set apart, which no trial does that shares its rounds."""
     turns = record.timing.turns if record and record.timing else None
     return turns is not None and len(turns) == 1 and not turns[0].apart_ns
 
 
-def _began_beside_others(trial: Reading | Trial, record: Record) -> bool:
+def _started_beside_others(trial: Reading | Trial, record: Record) -> bool:
     """Whether a program's counters hold a start beside others: it took turns by its steps.
 
     Older ones are those of the whole program, so that what it waited for a CPU then is of our own making.
     """
     timing = record.timing
-    if math.isfinite(number((record.metrics or {}).get("others_s"))):
+    if math.isfinite(finite_or_nan((record.metrics or {}).get("others_s"))):
         return False
     return bool((trial.together or 0) > 1 and timing and timing.turns is not None and timing.paused_ns is not None)
 
 
-def _without_raw(line: bytes) -> bytes:
+def _without_step_times(line: bytes) -> bytes:
     """Cut the raw step times out of a line: they are nine tenths of it, and are not needed here.
 
     The searched text cannot stand inside a JSON string, where its quotes would be escaped.
     """
-    for key in _RAW:
+    for key in _STEP_TIME_KEYS:
         start = line.find(key)
         if start >= 0:
             end = line.find(b"]", start)
@@ -306,15 +313,15 @@ def read_trials(folder: RunFolder, plan: Plan) -> Iterator[Reading | Trial]:
 
     Raises StoreError for a line that is damaged or no trial of the plan, naming it.
     """
-    return planned_lines(plan, _lines(folder), refused(folder.trials_file))
+    return planned_lines(plan, _read_lines(folder), raise_on_rejected(folder.trials_file))
 
 
-def _lines(folder: RunFolder) -> Iterator[Reading | Trial]:
+def _read_lines(folder: RunFolder) -> Iterator[Reading | Trial]:
     for count, line in read_whole_lines(folder.trials_file):
-        yield reading_from_line(_without_raw(line).decode(errors="replace"), folder.trials_file, count)
+        yield reading_from_line(_without_step_times(line).decode(errors="replace"), folder.trials_file, count)
 
 
-def fold(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
+def fold_trials(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
     """Fold trials into Measurements, keeping none of them."""
     builder = MeasurementBuilder(plan)
     for trial in trials:
@@ -324,4 +331,4 @@ def fold(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
 
 def read_measurements(folder: RunFolder, plan: Plan) -> Measurements:
     """Fold the trials of a results folder."""
-    return fold(plan, read_trials(folder, plan))
+    return fold_trials(plan, read_trials(folder, plan))

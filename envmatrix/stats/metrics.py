@@ -16,7 +16,7 @@ _LONG = 1e12
 TICK_DIGITS = 6
 
 
-class Show(Protocol):
+class NumberFormatter(Protocol):
     """Formats a number for people: in as many ``digits`` as what is measured deserves, or as are asked for."""
 
     def __call__(self, value: float, *, digits: int = ...) -> str:
@@ -59,18 +59,18 @@ def show_value(value: float, *, digits: int = 6) -> str:
 
 #: What the number is called that a program reports without naming it.
 _UNNAMED = "reported value"
-_TIMES = frozenset({"s", "ms", "us", "ns", "min", "h"})
-_RATE = re.compile(
+_TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "h"})
+_RATE_PATTERN = re.compile(
     r"/\s*(s|sec|second|ms|min|minute|h|hour)\b|\bper[ _]s|\b(fps|qps|rps|tps|hz|[kmgt]?flops)\b", re.IGNORECASE
 )
 #: Words by which a program names a speed whose unit it leaves out.
-_SPEED = re.compile(
+_SPEED_PATTERN = re.compile(
     r"^rate$|throughput|speed|latency|elapsed|duration|runtime|(?<![a-z])(time|took|seconds|ops)(?![a-z])"
     r"|(?<![a-z])per[ _]?s(ec(ond)?s?)?(?![a-z])",
     re.IGNORECASE,
 )
 #: What words of speed are of a metric that is none.
-_OF_OTHERS = {"fast": "good", "faster": "better", "slower": "worse"}
+_NON_SPEED_WORDS = {"fast": "good", "faster": "better", "slower": "worse"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Metric:
     label: str
     unit: str
     better: Literal["higher", "lower"]
-    show: Show
+    show: NumberFormatter
 
     @property
     def sign(self) -> float:
@@ -91,7 +91,7 @@ class Metric:
     @property
     def is_rate(self) -> bool:
         """Whether it is so much in a time, by its unit."""
-        return bool(_RATE.search(self.unit))
+        return bool(_RATE_PATTERN.search(self.unit))
 
     @property
     def is_speed(self) -> bool:
@@ -100,12 +100,12 @@ class Metric:
         A number without either is the one by which a program says how fast it was.
         """
         if self.unit:
-            return self.unit in _TIMES or self.is_rate
-        return self.label == _UNNAMED or any(words.search(self.label) for words in (_RATE, _SPEED))
+            return self.unit in _TIME_UNITS or self.is_rate
+        return self.label == _UNNAMED or any(words.search(self.label) for words in (_RATE_PATTERN, _SPEED_PATTERN))
 
     def said(self, word: str) -> str:
         """Return 'fast', 'faster' or 'slower' as it is, or, of an accuracy or a size, what it means there."""
-        return word if self.is_speed else _OF_OTHERS.get(word, word)
+        return word if self.is_speed else _NON_SPEED_WORDS.get(word, word)
 
     def as_fast_as(self, other: object) -> str:
         """Return 'as fast as baseline', or 'as good as baseline in accuracy'."""
@@ -149,7 +149,7 @@ MEMORY = METRICS["peak_rss_bytes"]
 
 
 #: What columns of numbers that a program of the user's own reported begin with.
-OWN = ("own.", "check.")
+OWN_COLUMN_PREFIXES = ("own.", "check.")
 
 
 def own_column(name: str) -> str:
@@ -162,7 +162,7 @@ def check_column(name: str) -> str:
     return f"check.{name}"
 
 
-def number(value: object) -> float:
+def finite_or_nan(value: object) -> float:
     """Return a finite float, or NaN for anything else that a record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan

@@ -34,18 +34,18 @@ def moderated(variances: Floats, units: Floats | NDArray[np.int64] | int) -> Flo
     return np.asarray((shared + (np.asarray(units) - 1) * variances) / units)
 
 
-def borrowed(error: Floats, units: NDArray[np.int64], comparisons: int) -> tuple[Floats, Bools]:
+def moderated_errors(error: Floats, units: NDArray[np.int64], comparisons: int) -> tuple[Floats, Bools]:
     """Return the standard errors by which the comparisons of a family are judged, and which of them are their own.
 
     ``error`` (m,) is worth that of ``units`` (m,) independent blocks. Of ``comparisons`` that hold together each must
     be here for any to borrow: what is missing could be the noisiest. One with too few units lends and does not borrow.
     """
-    known = np.isfinite(error)
-    shares = known & np.array([is_moderated(int(count), comparisons) for count in units], dtype=np.bool_)
-    if known.sum() != comparisons:
-        shares[:] = False
-    found = error.copy()
-    if shares.any():
-        variances = moderated(units[known] * error[known] ** 2, units[known])
-        found[shares] = np.sqrt(variances / units[known])[shares[known]]
-    return found, ~shares
+    is_known = np.isfinite(error)
+    borrows = is_known & np.array([is_moderated(int(count), comparisons) for count in units], dtype=np.bool_)
+    if is_known.sum() != comparisons:
+        borrows[:] = False
+    errors = error.copy()
+    if borrows.any():
+        variances = moderated(units[is_known] * error[is_known] ** 2, units[is_known])
+        errors[borrows] = np.sqrt(variances / units[is_known])[borrows[is_known]]
+    return errors, ~borrows

@@ -18,14 +18,14 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, paired, ratio_of
+from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, summarise_pairs, ratio_from_log
 from envmatrix.stats.slow_phases import apart
 from envmatrix.stats.welch import Mean, quotient
 
 Floats = NDArray[np.float64]
-_LEVEL = 0.05
+_SIGNIFICANCE = 0.05
 #: What every report says below the table of nodes.
-CANCELS = "Baseline and environment of a block ran on the same node, so this cancels in every effect."
+NODES_NOTE = "Baseline and environment of a block ran on the same node, so this cancels in every effect."
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class NodeReport:
             f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}: "
             f"{best.node} measured best, {worst.node} last. A slow hour of a node looks like a slow node. "
         )
-        unlike = [name for name, p in self.interactions.items() if p < _LEVEL]
+        unlike = [name for name, p in self.interactions.items() if p < _SIGNIFICANCE]
         if unlike:
             return text + f"The effect of {', '.join(unlike)} is not the same on all nodes."
         return text + ("No effect is shown to differ between nodes." if self.interactions else "")
@@ -88,14 +88,14 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
     if len(measured.nodes) < 2:
         return ()
     mixed = mixed_blocks(measured)
-    of_column = _nodes_of(measured)
+    of_column = _node_of_columns(measured)
     reports = []
     for baseline in (arm for arm in plan.arms if any(other.reference == arm.name for other in plan.arms)):
         metric = metrics[baseline.workload]
         logs = metric.sign * logs_of(measured.of(baseline.name, metric.name))
-        groups = _groups(logs, measured.begins, of_column)
+        groups = _values_by_node(logs, measured.begins, of_column)
         if len(groups) >= 2:
-            interactions = _interactions(plan, measured, baseline, metric, of_column)
+            interactions = _interaction_p_values(plan, measured, baseline, metric, of_column)
             reports.append(_report(baseline, groups, interactions, mixed))
     return tuple(reports)
 
@@ -103,15 +103,18 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
 def gains_by_node(plan: Plan, measured: Measurements, arm: Arm, metric: Metric) -> tuple[NodeGain, ...]:
     """Return what ``arm`` gains on each node, best first; empty when fewer than two nodes ran its blocks."""
     family = next(family for family in families(plan) if arm in family.arms)
-    groups = _groups(_ratios(measured, family, arm, metric), measured.begins, _nodes_of(measured))
-    found = [NodeGain(node, own.values.size, ratio_of(float(own.values.mean()))) for node, own in groups.items()]
-    return tuple(sorted(found, key=lambda one: -one.ratio)) if len(found) > 1 else ()
+    groups = _values_by_node(_ratios(measured, family, arm, metric), measured.begins, _node_of_columns(measured))
+    gains = [
+        NodeGain(node, values.values.size, ratio_from_log(float(values.values.mean())))
+        for node, values in groups.items()
+    ]
+    return tuple(sorted(gains, key=lambda one: -one.ratio)) if len(gains) > 1 else ()
 
 
-def _nodes_of(measured: Measurements) -> list[str]:
+def _node_of_columns(measured: Measurements) -> list[str]:
     """Return the node of each column of the table, '' for a block that several ran."""
-    known = {block: names[0] for block, names in measured.block_nodes.items() if len(names) == 1}
-    return [known.get(int(block), "") for block in measured.blocks]
+    node_of_block = {block: names[0] for block, names in measured.block_nodes.items() if len(names) == 1}
+    return [node_of_block.get(int(block), "") for block in measured.blocks]
 
 
 def _ratios(measured: Measurements, family: Family, arm: Arm, metric: Metric) -> Floats:
@@ -129,31 +132,31 @@ class OnNode:
     @property
     def mean(self) -> Mean:
         """Their mean, with the error that allows for the node's slow phases (``longrun``)."""
-        found = paired(self.values[None], apart(self.begins))
+        found = summarise_pairs(self.values[None], apart(self.begins))
         return Mean(float(found.mean[0]), float(found.error[0]), int(found.units[0]))
 
 
-def _groups(values: Floats, begins: Floats, nodes: Sequence[str]) -> dict[str, OnNode]:
+def _values_by_node(values: Floats, begins: Floats, nodes: Sequence[str]) -> dict[str, OnNode]:
     """Return node -> its finite values, block by block."""
     there = np.isfinite(values)
-    picked = {name: there & np.array([node == name for node in nodes]) for name in dict.fromkeys(nodes) if name}
-    return {name: OnNode(values[own], begins[own]) for name, own in picked.items() if own.any()}
+    node_values = {name: there & np.array([node == name for node in nodes]) for name in dict.fromkeys(nodes) if name}
+    return {name: OnNode(values[numbers], begins[numbers]) for name, numbers in node_values.items() if numbers.any()}
 
 
 def _report(
     baseline: Arm, groups: Mapping[str, OnNode], interactions: Mapping[str, float], mixed: tuple[int, ...]
 ) -> NodeReport:
-    means = {name: float(own.values.mean()) for name, own in groups.items()}
-    middle = sum(means.values()) / len(means)
+    means = {name: float(logs.values.mean()) for name, logs in groups.items()}
+    mean_of_nodes = sum(means.values()) / len(means)
     rows = sorted(
-        (NodeRow(name, groups[name].values.size, ratio_of(mean - middle)) for name, mean in means.items()),
+        (NodeRow(name, groups[name].values.size, ratio_from_log(mean - mean_of_nodes)) for name, mean in means.items()),
         key=lambda row: -row.relative,
     )
     spread = rows[0].relative / rows[-1].relative - 1
     return NodeReport(baseline.workload, baseline.engine, tuple(rows), spread, interactions, mixed)
 
 
-def difference_p(groups: Sequence[OnNode]) -> float | None:
+def anova_p_value(groups: Sequence[OnNode]) -> float | None:
     """Return the p that nodes do not differ, None when one has fewer than two values or none varies.
 
     It is the least p of Welch's t over all pairs of nodes, times their number (Bonferroni): nodes differ in noise.
@@ -167,25 +170,25 @@ def difference_p(groups: Sequence[OnNode]) -> float | None:
     return min(quotient(one, other, len(pairs), LEVEL).p for one, other in pairs)
 
 
-def _interactions(
+def _interaction_p_values(
     plan: Plan, measured: Measurements, baseline: Arm, metric: Metric, nodes: Sequence[str]
 ) -> dict[str, float]:
-    found: dict[str, float] = {}
+    p_values: dict[str, float] = {}
     for family in families(plan):
         if family.reference != baseline.name or any(arm.is_control for arm in family.arms):
             continue
         for arm in family.arms:
-            groups = _groups(_ratios(measured, family, arm, metric), measured.begins, nodes)
-            p = difference_p(list(groups.values()))
+            groups = _values_by_node(_ratios(measured, family, arm, metric), measured.begins, nodes)
+            p = anova_p_value(list(groups.values()))
             if p is not None:
-                found[arm.environment] = p
-    return holm(found)
+                p_values[arm.environment] = p
+    return holm(p_values)
 
 
-def holm(given: Mapping[str, float]) -> dict[str, float]:
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Adjust p values for being many (Holm 1979); scipy adjusts for false discoveries only."""
     adjusted, largest = {}, 0.0
-    for rank, (name, p) in enumerate(sorted(given.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, p * (len(given) - rank)))
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, p * (len(p_values) - rank)))
         adjusted[name] = largest
     return adjusted

@@ -11,43 +11,43 @@ Floats = NDArray[np.float64]
 Noise = Callable[[int, int, float, np.random.Generator], Floats]
 
 
-def quiet(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+def quiet(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
     """Independent normal noise."""
-    return chance.normal(0.0, size, (runs, trials))
+    return rng.normal(0.0, size, (runs, trials))
 
 
-def autoregressive(runs: int, trials: int, size: float, memory: float, chance: np.random.Generator) -> Floats:
+def autoregressive(runs: int, trials: int, size: float, memory: float, rng: np.random.Generator) -> Floats:
     """Draw a stationary first-order autoregression with standard deviation ``size``."""
     from scipy.signal import lfilter  # takes longer to import than all the rest of a self-test
 
-    steps = chance.normal(0.0, size * np.sqrt(1.0 - memory**2), (runs, trials))
+    steps = rng.normal(0.0, size * np.sqrt(1.0 - memory**2), (runs, trials))
     values = np.empty((runs, trials))
-    values[:, :1] = first = chance.normal(0.0, size, (runs, 1))
-    values[:, 1:], _ = lfilter([1.0], [1.0, -memory], steps[:, 1:], zi=memory * first)
+    values[:, :1] = initial = rng.normal(0.0, size, (runs, 1))
+    values[:, 1:], _ = lfilter([1.0], [1.0, -memory], steps[:, 1:], zi=memory * initial)
     return values
 
 
-def autocorrelated(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+def autocorrelated(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
     """Half of the variance lasts for about ten trials (heat, neighbours on the host)."""
-    slow = autoregressive(runs, trials, size / np.sqrt(2), 0.9, chance)
-    return slow + quiet(runs, trials, size / np.sqrt(2), chance)
+    slow = autoregressive(runs, trials, size / np.sqrt(2), 0.9, rng)
+    return slow + quiet(runs, trials, size / np.sqrt(2), rng)
 
 
-def drifting(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+def drifting(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
     """Independent noise on a random walk that is ``size`` away, typically, after ten trials."""
-    walk = np.cumsum(chance.normal(0.0, size / np.sqrt(10), (runs, trials)), axis=1)
-    return walk + quiet(runs, trials, size, chance)
+    walk = np.cumsum(rng.normal(0.0, size / np.sqrt(10), (runs, trials)), axis=1)
+    return walk + quiet(runs, trials, size, rng)
 
 
-def bursty(runs: int, trials: int, size: float, chance: np.random.Generator) -> Floats:
+def bursty(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
     """Independent noise; now and then a burst of load makes about five trials in a row five sizes slower."""
     busy = np.zeros((runs, trials), dtype=np.bool_)
-    state = chance.random(runs) < 0.2
+    state = rng.random(runs) < 0.2
     for trial in range(trials):
-        draw = chance.random(runs)
+        draw = rng.random(runs)
         state = np.where(state, draw > 0.2, draw < 0.05)
         busy[:, trial] = state
-    return quiet(runs, trials, size, chance) + 5.0 * size * busy
+    return quiet(runs, trials, size, rng) + 5.0 * size * busy
 
 
 NOISES: Mapping[str, Noise] = {
@@ -58,7 +58,7 @@ NOISES: Mapping[str, Noise] = {
 }
 
 
-def of_size(logs: Floats, size: float) -> Floats:
+def scale_noise(logs: Floats, size: float) -> Floats:
     """Scale (runs, arms, blocks) noise so that a trial's standard deviation about its block is ``size``.
 
     That is the noise which comparisons within blocks meet; what blocks share does not count.
@@ -66,9 +66,9 @@ def of_size(logs: Floats, size: float) -> Floats:
     return logs * (size / float(np.sqrt(logs.var(axis=1, ddof=1).mean())))
 
 
-def in_blocks(noise: Floats, blocks: int, arms: int, chance: np.random.Generator) -> Floats:
+def deal_into_blocks(noise: Floats, blocks: int, arms: int, rng: np.random.Generator) -> Floats:
     """Deal (runs, blocks * arms) noise out to arms in a fresh random order a block: (runs, arms, blocks)."""
     dealt = noise.reshape(len(noise), blocks, arms)
-    order = np.argsort(chance.random(dealt.shape), axis=2)
+    order = np.argsort(rng.random(dealt.shape), axis=2)
     shuffled: Floats = np.take_along_axis(dealt, order, axis=2).swapaxes(1, 2)
     return shuffled

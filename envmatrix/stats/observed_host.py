@@ -9,35 +9,35 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.system.host import Host
 
 
-def seen_host(host: Host, measured: Measurements) -> Host:
+def observed_host(host: Host, measured: Measurements) -> Host:
     """Return the host of a run, with what its trials saw where it is nodes of a cluster.
 
     None: no trial says so, or not all say the same. The distribution stays undefined: a trial sees its image's.
     """
     if host.kernel is not None:
         return host
-    flags = _seen(measured, "cpu.flags")
+    flags = _agreed_value(measured, "cpu.flags")
     return replace(
         host,
-        kernel=_text(measured, "system.kernel"),
-        machine=_text(measured, "cpu.architecture"),
-        cpu_model=_text(measured, "cpu.model"),
-        numa_nodes=_whole(measured, "memory.numa_nodes"),
-        memory_bytes=_whole(measured, "memory.total_bytes"),
+        kernel=_agreed_text(measured, "system.kernel"),
+        machine=_agreed_text(measured, "cpu.architecture"),
+        cpu_model=_agreed_text(measured, "cpu.model"),
+        numa_nodes=_agreed_integer(measured, "memory.numa_nodes"),
+        memory_bytes=_agreed_integer(measured, "memory.total_bytes"),
         hypervisor="hypervisor" in flags if isinstance(flags, list) else None,
     )
 
 
-def _text(measured: Measurements, path: str) -> str | None:
-    found = _seen(measured, path)
-    return found if isinstance(found, str) else None
+def _agreed_text(measured: Measurements, path: str) -> str | None:
+    value = _agreed_value(measured, path)
+    return value if isinstance(value, str) else None
 
 
-def _whole(measured: Measurements, path: str) -> int | None:
-    found = _seen(measured, path)
-    return found if isinstance(found, int) else None
+def _agreed_integer(measured: Measurements, path: str) -> int | None:
+    value = _agreed_value(measured, path)
+    return value if isinstance(value, int) else None
 
 
-def _seen(measured: Measurements, path: str) -> object:
+def _agreed_value(measured: Measurements, path: str) -> object:
     values = list(measured.machine.get(path, ()))
     return json.loads(values[0]) if len(values) == 1 else None

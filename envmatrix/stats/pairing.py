@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.slow_phases import errors
+from envmatrix.stats.slow_phases import standard_errors
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-_FARTHEST = 700.0
+_MAX_LOG_RATIO = 700.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedStatistics:
     """Paired statistics of m comparisons: arrays of length m. ``spread`` and ``error`` are NaN below 2 pairs.
 
     ``error`` is the standard error of the mean, which is worth that of ``units`` independent blocks.
@@ -69,19 +69,19 @@ class Views:
         """The numbers as they are, no trial left out."""
         return self.every[0]
 
-    def paired(self) -> tuple[Paired, ...]:
+    def paired(self) -> tuple[PairedStatistics, ...]:
         """Summarise the rows of each view."""
-        return tuple(paired(view, self.far) for view in self.every)
+        return tuple(summarise_pairs(view, self.far) for view in self.every)
 
-    def rows(self, at: Sequence[int] | NDArray[np.int64]) -> Views:
+    def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> Views:
         """Return the numbers of some rows alone."""
-        return Views(tuple(view[at] for view in self.every), self.far)
+        return Views(tuple(view[indices] for view in self.every), self.far)
 
     def over(self, others: Views) -> Views:
         """Return these rows with the others below them."""
         return Views(tuple(np.vstack(pair) for pair in zip(self.every, others.every, strict=True)), self.far)
 
-    def less(self, others: Views) -> Views:
+    def minus(self, others: Views) -> Views:
         """Return the differences from the others, row by row, or from their one row."""
         return Views(tuple(one - other for one, other in zip(self.every, others.every, strict=True)), self.far)
 
@@ -89,38 +89,42 @@ class Views:
 def families(plan: Plan) -> list[Family]:
     """Return the families of a plan; arms whose reference is not in the plan are in none."""
     names = {arm.name for arm in plan.arms}
-    compared = [arm for arm in plan.arms if arm.reference in names and arm.reference != arm.name]
-    found: list[Family] = []
-    for reference in dict.fromkeys(arm.reference for arm in compared if arm.reference):
-        arms = [arm for arm in compared if arm.reference == reference]
+    compared_arms = [arm for arm in plan.arms if arm.reference in names and arm.reference != arm.name]
+    plan_families: list[Family] = []
+    for reference in dict.fromkeys(arm.reference for arm in compared_arms if arm.reference):
+        arms = [arm for arm in compared_arms if arm.reference == reference]
         controls = tuple(arm for arm in arms if arm.is_control)
         others = tuple(arm for arm in arms if not arm.is_control)
         copies = (reference, *(control.name for control in controls))
-        found += [Family(reference, (reference,), controls)] if controls else []
-        beside = tuple(arm for arm in compared if arm.reference in _others_of(reference, plan) and not arm.is_control)
-        found += [Family(reference, copies, others, beside)] if others else []
-    return found
+        plan_families += [Family(reference, (reference,), controls)] if controls else []
+        separate_arms = tuple(
+            arm
+            for arm in compared_arms
+            if arm.reference in _differently_measured_copies(reference, plan) and not arm.is_control
+        )
+        plan_families += [Family(reference, copies, others, separate_arms)] if others else []
+    return plan_families
 
 
-def _others_of(reference: str, plan: Plan) -> set[str]:
+def _differently_measured_copies(reference: str, plan: Plan) -> set[str]:
     """Return the copies of a reference that are measured in another way than it, or what it is such a copy of."""
-    own = next(arm for arm in plan.arms if arm.name == reference)
+    reference_arm = next(arm for arm in plan.arms if arm.name == reference)
     return {
         arm.name
         for arm in plan.arms
-        if arm.is_alone is not own.is_alone
+        if arm.is_alone is not reference_arm.is_alone
         and not arm.is_control
-        and (arm.runs, arm.workload, arm.engine) == (own.runs, own.workload, own.engine)
+        and (arm.runs, arm.workload, arm.engine) == (reference_arm.runs, reference_arm.workload, reference_arm.engine)
     }
 
 
-def original(name: str | None, plan: Plan) -> str | None:
+def interleaved_original(name: str | None, plan: Plan) -> str | None:
     """Return the reference that takes turns where ``name`` is a copy of it that takes none, else ``name``."""
     copy = next((arm for arm in plan.arms if arm.name == name and arm.is_alone), None)
-    return next(iter(_others_of(copy.name, plan)), name) if copy else name
+    return next(iter(_differently_measured_copies(copy.name, plan)), name) if copy else name
 
 
-def group_of(arm: Arm, plan: Plan) -> tuple[str, str]:
+def table_key(arm: Arm, plan: Plan) -> tuple[str, str]:
     """Return the workload and engine of the table that an arm stands in: its reference's, on one engine.
 
     So that a workload that changes the program stands beside the one it is compared with.
@@ -135,19 +139,19 @@ def logs_of(values: Floats) -> Floats:
         return np.where(values > 0, np.log(values), np.nan)
 
 
-def ratio_of(log: float) -> float:
+def ratio_from_log(log: float) -> float:
     """Return the ratio of a log ratio; beyond what a float can hold, the last one that it can."""
-    return math.exp(min(max(log, -_FARTHEST), _FARTHEST))
+    return math.exp(min(max(log, -_MAX_LOG_RATIO), _MAX_LOG_RATIO))
 
 
 def mean_copies(logs: Floats) -> Floats:
     """Return the mean over the logs (c, blocks) of a reference's copies; NaN where the first one is missing."""
-    there = np.isfinite(logs)
-    mean = np.where(there, logs, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    return np.where(there[0], mean, np.nan)
+    is_present = np.isfinite(logs)
+    mean = np.where(is_present, logs, 0.0).sum(axis=0) / np.maximum(is_present.sum(axis=0), 1)
+    return np.where(is_present[0], mean, np.nan)
 
 
-def over_copies(logs: Floats, copies: int) -> Floats:
+def log_ratios_over_copies(logs: Floats, copies: int) -> Floats:
     """Return the log ratios of the rows after the first ``copies`` over the mean of those."""
     return np.asarray(logs[copies:] - mean_copies(logs[:copies]))
 
@@ -166,7 +170,7 @@ def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:
     return np.asarray(metric.sign * (logs_of(arms) - reference_logs(np.atleast_2d(copies))))
 
 
-def paired(differences: Floats, far: Floats | None = None) -> Paired:
+def summarise_pairs(differences: Floats, far: Floats | None = None) -> PairedStatistics:
     """Summarise (m, blocks) differences over the blocks that are there; ``far``: see ``longrun.apart``."""
     # Not numpy's nanmean and nanstd: those warn of arms without a pair, which are no mistake.
     there = np.isfinite(differences)
@@ -174,5 +178,5 @@ def paired(differences: Floats, far: Floats | None = None) -> Paired:
     mean = np.where(there, differences, 0.0).sum(axis=1) / np.maximum(count, 1)
     parts = np.where(there, differences - mean[:, None], 0.0)
     spread = np.sqrt((parts**2).sum(axis=1) / np.where(count > 1, count - 1, np.nan))
-    error, units = errors(parts / np.maximum(count, 1)[:, None], there, far)
-    return Paired(count, np.where(count > 0, mean, np.nan), spread, error, units)
+    error, units = standard_errors(parts / np.maximum(count, 1)[:, None], there, far)
+    return PairedStatistics(count, np.where(count > 0, mean, np.nan), spread, error, units)

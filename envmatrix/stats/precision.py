@@ -12,7 +12,7 @@ from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 
 
-def _hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
+def _is_hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
     """Whether an arm never gave one pair while others had their fill: it must not hold up the others."""
     return effect.blocks == 0 and most_blocks >= min_blocks
 
@@ -31,7 +31,7 @@ def is_narrow(effect: Effect, target: float, slow: Collection[str]) -> bool:
 CONFIRMATIONS = 3
 
 
-def precise_enough(
+def is_precise_enough(
     plan: Plan,
     measured: Measurements,
     target: float,
@@ -44,11 +44,14 @@ def precise_enough(
     """
     last = len(measured.blocks)
     return last > CONFIRMATIONS and all(
-        narrow_enough(_without(plan, measured, back, workloads), target, active) for back in range(CONFIRMATIONS)
+        narrow_enough(_without_last_blocks(plan, measured, back, workloads), target, active)
+        for back in range(CONFIRMATIONS)
     )
 
 
-def _without(plan: Plan, measured: Measurements, back: int, workloads: Mapping[str, Workload] | None) -> Analysis:
+def _without_last_blocks(
+    plan: Plan, measured: Measurements, back: int, workloads: Mapping[str, Workload] | None
+) -> Analysis:
     """Estimate the primary metrics from all blocks but the last ``back``."""
     earlier = first_blocks(measured, len(measured.blocks) - back)
     return estimate(plan, earlier, workloads=workloads, metrics=())
@@ -63,7 +66,7 @@ def narrow_enough(analysis: Analysis, target: float, active: Collection[str] | N
     ``min_blocks`` pairs. False while nothing was measured.
     """
     effects = [e for e in analysis.primary_effects() if active is None or e.arm in active]
-    most = max((effect.blocks for effect in effects), default=0)
-    wanted = [effect for effect in effects if not _hopeless(effect, most, analysis.plan.min_blocks)]
+    most_blocks = max((effect.blocks for effect in effects), default=0)
+    judged_effects = [effect for effect in effects if not _is_hopeless(effect, most_blocks, analysis.plan.min_blocks)]
     slow = [arm.name for arm, trials in zip(analysis.plan.arms, analysis.slow) if trials.any()]  # noqa: B905
-    return most > 0 and all(is_narrow(effect, target, slow) for effect in wanted)
+    return most_blocks > 0 and all(is_narrow(effect, target, slow) for effect in judged_effects)

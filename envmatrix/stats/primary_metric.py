@@ -23,8 +23,8 @@ from envmatrix.stats.metrics import (
     show_value,
 )
 
-_STEPS = "steps/s"
-_SHOWN = {"s": show_seconds, "B": show_bytes}
+_STEPS_UNIT = "steps/s"
+_UNIT_FORMATTERS = {"s": show_seconds, "B": show_bytes}
 
 
 def primary_metric(workload: Workload | None) -> Metric:
@@ -43,36 +43,36 @@ def own_metrics(workload: Workload | None) -> tuple[Metric, ...]:
     """Return the further metrics of a user's own command, beside the one that verdicts rest on."""
     if workload is None or not workload.command:
         return ()
-    _, *more = workload.sources.items()
-    return tuple(_metric(own_column(name), name, source) for name, source in more)
+    _, *further_sources = workload.sources.items()
+    return tuple(_metric(own_column(name), name, source) for name, source in further_sources)
 
 
 def _metric(column: str, name: str, source: MetricSource) -> Metric:
     if source.wall:
         return Metric(column, name or "wall time", "s", "lower", show_seconds)
     if source.steps:
-        return Metric(column, name or "steps a second", _STEPS, "higher", show_rate)
-    shown = _SHOWN.get(source.unit, show_value)
-    named = Metric(column, name or source.called or VALUE.label, source.unit, source.better, shown)
-    return replace(named, label=THROUGHPUT.label) if named.is_rate and named.label == VALUE.label else named
+        return Metric(column, name or "steps a second", _STEPS_UNIT, "higher", show_rate)
+    formatter = _UNIT_FORMATTERS.get(source.unit, show_value)
+    metric = Metric(column, name or source.own_label or VALUE.label, source.unit, source.better, formatter)
+    return replace(metric, label=THROUGHPUT.label) if metric.is_rate and metric.label == VALUE.label else metric
 
 
-def told_metric(name: str, label: str, unit: str, better: str) -> Metric:
+def metric_from_summary(name: str, label: str, unit: str, better: str) -> Metric:
     """Return the metric of a column as a summary told of it, for what a program of the user's own reported."""
-    known = METRICS.get(name, VALUE)
-    if known is not VALUE or not label:
-        return known
-    shown = show_rate if unit == _STEPS else _SHOWN.get(unit, show_value)
-    return replace(known, label=label, unit=unit, better="lower" if better == "lower" else "higher", show=shown)
+    metric = METRICS.get(name, VALUE)
+    if metric is not VALUE or not label:
+        return metric
+    formatter = show_rate if unit == _STEPS_UNIT else _UNIT_FORMATTERS.get(unit, show_value)
+    return replace(metric, label=label, unit=unit, better="lower" if better == "lower" else "higher", show=formatter)
 
 
 def primary_metrics(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
     """Return each workload's primary metric; a run without workload entries is judged by what it measured."""
-    chosen: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for arm in plan.arms:
         metric = primary_metric(workloads.get(arm.workload))
         has_value = np.isfinite(measured.of(arm.name, "value")).any()
         if arm.workload not in workloads and has_value:
             metric = METRICS["value"]
-        chosen[arm.workload] = chosen.get(arm.workload, metric)
-    return chosen
+        metrics[arm.workload] = metrics.get(arm.workload, metric)
+    return metrics

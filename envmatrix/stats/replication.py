@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from envmatrix.stats.analysis import Analysis, waiting
+from envmatrix.stats.analysis import Analysis, is_verdict_pending
 from envmatrix.stats.contention import EXPLAINED
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
@@ -35,31 +35,47 @@ class Replication:
     unsure: str = ""
 
 
-def compare(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> tuple[Replication, ...]:
+def compare_effects(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> tuple[Replication, ...]:
     """Compare the primary effects of two runs, the control left out.
 
     The intervals of the differences hold together (Bonferroni). *Reproduced*: the whole interval lies within
     1/(1+tolerance)..(1+tolerance). *Not reproduced*: it excludes 1 and does not lie within. Else *undecided*.
     """
     effects = [effect for effect in first.primary_effects() if not effect.is_control]
-    return tuple(_compared((first, second), effect, len(effects), tolerance) for effect in effects)
+    return tuple(_compare_effect((first, second), effect, len(effects), tolerance) for effect in effects)
 
 
-def _compared(runs: tuple[Analysis, Analysis], one: Effect, family: int, tolerance: float) -> Replication:
-    other = runs[1].find(one.arm)
-    bounds = difference(one, other, family, max(run.level for run in runs)) if other else None
+def _compare_effect(
+    runs: tuple[Analysis, Analysis], first_effect: Effect, family: int, tolerance: float
+) -> Replication:
+    second_effect = runs[1].find(first_effect.arm)
+    bounds = (
+        difference_interval(first_effect, second_effect, family, max(run.level for run in runs))
+        if second_effect
+        else None
+    )
     low, high = bounds or (None, None)
-    reasons = [_unsure(run, effect) for run, effect in zip(runs, (one, other), strict=True)]
+    reasons = [_unsure_reason(run, effect) for run, effect in zip(runs, (first_effect, second_effect), strict=True)]
     unsure = next(filter(None, reasons), "") if bounds else ""
     answer: Answer = "undecided" if unsure else answer_of(low, high, tolerance)
-    return Replication(one.arm, one.environment, one, other, low, high, answer, _direction(one, other), unsure)
+    return Replication(
+        first_effect.arm,
+        first_effect.environment,
+        first_effect,
+        second_effect,
+        low,
+        high,
+        answer,
+        _agree_in_direction(first_effect, second_effect),
+        unsure,
+    )
 
 
-def _unsure(run: Analysis, effect: Effect | None) -> str:
+def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
     """Return why one run's effect cannot be held against another's, '' where it can."""
     if effect is None:
         return ""
-    if waiting(run, (effect.arm, effect.reference), effect.blocks):
+    if is_verdict_pending(run, (effect.arm, effect.reference), effect.blocks):
         return f"a side has slow trials, which takes {LEAST_BLOCKS} blocks"
     if effect.withheld == Flag.CONTENDED:
         return EXPLAINED
@@ -68,15 +84,17 @@ def _unsure(run: Analysis, effect: Effect | None) -> str:
     return "more of its trials broke than of its reference" if Flag.FAILS_MORE in effect.flags else ""
 
 
-def difference(one: Effect, other: Effect, family: int = 1, level: float = LEVEL) -> tuple[float, float] | None:
+def difference_interval(
+    one: Effect, other: Effect, family: int = 1, level: float = LEVEL
+) -> tuple[float, float] | None:
     """Return the interval of other/one as a ratio, or None where one of the two has no interval.
 
     Where one has slow trials it holds with them and without them.
     """
-    then, now = means_of_effect(one), means_of_effect(other)
-    if then is None or now is None:
+    old_means, new_means = means_of_effect(one), means_of_effect(other)
+    if old_means is None or new_means is None:
         return None
-    views = [quotient(*pair, max(1, family), level) for pair in zip(then, now, strict=True)]
+    views = [quotient(*pair, max(1, family), level) for pair in zip(old_means, new_means, strict=True)]
     return min(view.low for view in views), max(view.high for view in views)
 
 
@@ -89,8 +107,8 @@ def answer_of(low: float | None, high: float | None, tolerance: float) -> Answer
     return "not reproduced" if low > 1 or high < 1 else "undecided"
 
 
-def _direction(one: Effect, other: Effect | None) -> bool | None:
-    verdicts = {one.verdict, other.verdict} if other else set()
+def _agree_in_direction(first: Effect, second: Effect | None) -> bool | None:
+    verdicts = {first.verdict, second.verdict} if second else set()
     if not verdicts or not verdicts <= {"faster", "slower"}:
         return None
     return len(verdicts) == 1

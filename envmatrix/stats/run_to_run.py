@@ -16,18 +16,18 @@ from scipy.special import stdtr, stdtrit
 
 from envmatrix.errors import StoreError
 from envmatrix.plan import Arm
-from envmatrix.plan.interleaving import turn_length
+from envmatrix.plan.interleaving import turn_length_text
 from envmatrix.results import Run, RunFolder
-from envmatrix.stats.effects import LEVEL, promised_p
-from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.effects import LEVEL, rescale_p_value
+from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.welch import Mean, Quotient
 
 #: Fewer runs of one thing do not say how much runs differ.
 FEWEST_RUNS = 3
-_BITS = ("package ", "system ", "base_digest")
+_BUILD_FACT_PREFIXES = ("package ", "system ", "base_digest")
 
 
-def against(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
+def compare_with_runs(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
     """Return ``new`` over the mean of ``olds``, at least ``FEWEST_RUNS`` runs of one thing.
 
     The interval in which the next run of the same thing lies (Hahn & Meeker 1991): Student's t with one degree of
@@ -39,59 +39,63 @@ def against(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float 
     noisier = max(0.0, new.error**2 - float(np.mean([old.error**2 for old in olds])))
     error = math.sqrt(float(means.var(ddof=1)) * (1.0 + 1.0 / count) + noisier)
     if error == 0:
-        return Quotient(ratio_of(mean), ratio_of(mean), ratio_of(mean), 0.0 if mean else 1.0)
+        return Quotient(ratio_from_log(mean), ratio_from_log(mean), ratio_from_log(mean), 0.0 if mean else 1.0)
     reach = float(stdtrit(count - 1, 1.0 - (1.0 - level) / (2 * comparisons))) * error
-    p = promised_p(2.0 * comparisons * float(stdtr(count - 1, -abs(mean) / error)), level)
-    return Quotient(ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach), p)
+    p = rescale_p_value(2.0 * comparisons * float(stdtr(count - 1, -abs(mean) / error)), level)
+    return Quotient(ratio_from_log(mean), ratio_from_log(mean - reach), ratio_from_log(mean + reach), p)
 
 
-def identity(run: Run) -> tuple[str, str]:
+def run_identity(run: Run) -> tuple[str, str]:
     """Return what a run and a copy of its folder have in common: the copy's trials are no further measurement."""
     return run.name, run.created
 
 
-def runs_beside(old: RunFolder, known: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
+def sibling_runs(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
     """Return the runs in the folder that ``old`` lies in, each once, without those that are known.
 
     One that cannot be read is passed over.
     """
-    met, found = {identity(run) for run in known}, []
+    seen_identities, siblings = {run_identity(run) for run in known_runs}, []
     for path in sorted(old.path.resolve().parent.iterdir()):
         with contextlib.suppress(StoreError, OSError):
-            if (path / "run.json").is_file() and identity(run := RunFolder(path).load_here()) not in met:
-                met.add(identity(run))
-                found.append((RunFolder(path), run))
-    return found
+            if (path / "run.json").is_file() and run_identity(
+                run := RunFolder(path).load_for_resume()
+            ) not in seen_identities:
+                seen_identities.add(run_identity(run))
+                siblings.append((RunFolder(path), run))
+    return siblings
 
 
-def same_thing(one: Run, other: Run, arm: Arm) -> bool:
+def is_same_setup(one: Run, other: Run, arm: Arm) -> bool:
     """Whether two runs measured one thing in ``arm`` alike: environment, bits, workload, program, benchmark."""
-    alike = one.bench_digest == other.bench_digest and same_schedule(one, other)
-    return alike and _thing(one, arm) == _thing(other, arm)
+    same_conditions = one.bench_digest == other.bench_digest and is_same_schedule(one, other)
+    return same_conditions and _measured_setup(one, arm) == _measured_setup(other, arm)
 
 
-def same_schedule(one: Run, other: Run) -> bool:
+def is_same_schedule(one: Run, other: Run) -> bool:
     """Whether trials of two runs were measured in one way: a turn sees other seconds than a short trial does."""
     designs = one.design, other.design
-    ways = [(own.schedule, own.schedule == "turns" and (own.turn, own.turn_apart)) for own in designs]
-    return ways[0] == ways[1]
+    schedules = [
+        (design.schedule, design.schedule == "turns" and (design.turn, design.turn_apart)) for design in designs
+    ]
+    return schedules[0] == schedules[1]
 
 
-def schedule_of(run: Run) -> str:
+def describe_schedule(run: Run) -> str:
     """Say how trials of a run were measured: turns of steps, or of a part of a second where those are not known."""
     if run.design.schedule != "turns":
         return "one trial after the other"
     kinds = sorted({workload.tells_steps for workload in run.workloads.values()}, reverse=True) or [True]
-    apart = f", {run.design.turn_apart} before them set apart" if kinds[0] else ""
-    return f"turns of {' or '.join(turn_length(run.design.turn, steps=kind) for kind in kinds)}{apart}"
+    apart_text = f", {run.design.turn_apart} before them set apart" if kinds[0] else ""
+    return f"turns of {' or '.join(turn_length_text(run.design.turn, steps=kind) for kind in kinds)}{apart_text}"
 
 
-def _thing(run: Run, arm: Arm) -> tuple[object, ...]:
+def _measured_setup(run: Run, arm: Arm) -> tuple[object, ...]:
     environment = run.environments.get(arm.runs)
-    there = any(own.name == arm.name and own.runs == arm.runs for own in run.arms)
-    if environment is None or not there:
+    has_arm = any(run_arm.name == arm.name and run_arm.runs == arm.runs for run_arm in run.arms)
+    if environment is None or not has_arm:
         return ()
     facts = run.images.get(f"{environment.image_key}@{arm.engine}", {})
-    bits = {name: value for name, value in facts.items() if name.startswith(_BITS)}
-    work = run.workloads.get(arm.workload), run.programs.get(arm.workload)
-    return replace(environment, description="", own_levels=None), bits, work
+    build_facts = {name: value for name, value in facts.items() if name.startswith(_BUILD_FACT_PREFIXES)}
+    workload_and_program = run.workloads.get(arm.workload), run.programs.get(arm.workload)
+    return replace(environment, description="", own_levels=None), build_facts, workload_and_program

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import ALL_LOOKS, may_lead
+from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, may_be_best
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import Views, families, logs_of, over_copies, paired, ratio_of
-from envmatrix.stats.racing import least_lead, looks, surely_not_best
+from envmatrix.stats.pairing import Views, families, logs_of, log_ratios_over_copies, summarise_pairs, ratio_from_log
+from envmatrix.stats.racing import lead_lower_bounds, decision_blocks, surely_not_best
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -65,7 +65,7 @@ class Candidates:
         return np.array([order.index(one) for one in self.settings], np.int64)
 
 
-def choose(
+def choose_best_set(
     analysis: Analysis, measured: Measurements, arms: Sequence[Arm], environments: Mapping[str, Environment]
 ) -> Choice | None:
     """Return the best set of the ``arms`` of one table; None where none is shown to be faster.
@@ -73,70 +73,83 @@ def choose(
     Arms that did other work, or that fail more often than their reference, are in no set, nor are those that a race
     has stopped.
     """
-    gone = {item.arm for item in analysis.race.stopped} if analysis.race else set()
-    there = [(arm, effect) for arm in arms if arm.name not in gone and (effect := analysis.find(arm.name))]
-    found = [(arm, effect) for arm, effect in there if effect.low is not None and may_lead(effect)]
-    if not any(effect.verdict == "faster" for _, effect in found):
+    stopped_names = {item.arm for item in analysis.race.stopped} if analysis.race else set()
+    arm_effects = [
+        (arm, effect) for arm in arms if arm.name not in stopped_names and (effect := analysis.find(arm.name))
+    ]
+    candidate_effects = [(arm, effect) for arm, effect in arm_effects if effect.low is not None and may_be_best(effect)]
+    if not any(effect.verdict == "faster" for _, effect in candidate_effects):
         return None
     candidates = Candidates(
-        _differences(analysis, measured, [arm for arm, _ in found]),
-        np.array([math.log(effect.low or 1.0) for _, effect in found]),
-        np.array([effect.verdict == "faster" for _, effect in found], dtype=np.bool_),
-        [_settings(arm, analysis.plan.arms, environments) for arm, _ in found],
+        _log_ratio_views(analysis, measured, [arm for arm, _ in candidate_effects]),
+        np.array([math.log(effect.low or 1.0) for _, effect in candidate_effects]),
+        np.array([effect.verdict == "faster" for _, effect in candidate_effects], dtype=np.bool_),
+        [_changed_setting_counts(arm, analysis.plan.arms, environments) for arm, _ in candidate_effects],
         analysis.plan.margin,
     )
-    tests = len(arms) * (len(looks(analysis.plan)) + 1) if analysis.race else len(found) - 1
+    tests = len(arms) * (len(decision_blocks(analysis.plan)) + 1) if analysis.race else len(candidate_effects) - 1
     # What all looks may err is shared among them as that of the table is.
-    spent = max(1, tests) * (1.0 - ALL_LOOKS) / (1.0 - analysis.level)
-    chosen, within, gain = recommended(candidates, spent)
-    ranked = sorted(map(int, np.flatnonzero(within)), key=lambda at: -(found[at][1].ratio or 0.0))
-    names = tuple(found[at][0].name for at in ranked)
-    able, mean = _able(candidates, within), candidates.differences.paired()[0].mean
-    near = [at for at in able if mean[at] >= mean[able].max() - math.log1p(candidates.margin)]
-    alike = sum(candidates.ranks[at] == candidates.ranks[chosen] for at in near)
-    lead = _lead(candidates.differences, ranked[0], chosen, spent)
-    ahead = (names[0], ratio_of(lead)) if math.isfinite(lead) else None
-    outdone = not within[chosen]
-    return Choice(found[chosen][0].name, ratio_of(gain), names, len(able), alike, outdone, len(near), ahead)
+    spent = max(1, tests) * (1.0 - ALL_ANALYSES_LEVEL) / (1.0 - analysis.level)
+    recommended_row, in_best_set, gain = recommend_candidate(candidates, spent)
+    ranked = sorted(map(int, np.flatnonzero(in_best_set)), key=lambda at: -(candidate_effects[at][1].ratio or 0.0))
+    names = tuple(candidate_effects[at][0].name for at in ranked)
+    recommendable, mean = _recommendable_rows(candidates, in_best_set), candidates.differences.paired()[0].mean
+    near = [at for at in recommendable if mean[at] >= mean[recommendable].max() - math.log1p(candidates.margin)]
+    alike = sum(candidates.ranks[at] == candidates.ranks[recommended_row] for at in near)
+    lead = _lead(candidates.differences, ranked[0], recommended_row, spent)
+    ahead = (names[0], ratio_from_log(lead)) if math.isfinite(lead) else None
+    outdone = not in_best_set[recommended_row]
+    return Choice(
+        candidate_effects[recommended_row][0].name,
+        ratio_from_log(gain),
+        names,
+        len(recommendable),
+        alike,
+        outdone,
+        len(near),
+        ahead,
+    )
 
 
 def _lead(differences: Views, fastest: int, chosen: int, tests: float) -> float:
     """Return by how much, at most, one arm is faster than the chosen one, in log units; -inf: they are one."""
     if fastest == chosen:
         return -math.inf
-    least = least_lead(differences.rows([fastest]), differences.rows([chosen]), max(1, tests))
+    least = lead_lower_bounds(differences.rows([fastest]), differences.rows([chosen]), max(1, tests))
     return max(0.0, -float(least[0, 0]))
 
 
-def _differences(analysis: Analysis, measured: Measurements, arms: Sequence[Arm]) -> Views:
+def _log_ratio_views(analysis: Analysis, measured: Measurements, arms: Sequence[Arm]) -> Views:
     """Return the log ratios of arms, each over its own reference, with and without slow trials."""
     index = {name: row for row, name in enumerate(measured.arms)}
     rows: list[tuple[Floats, Floats]] = []
     for arm in arms:
         family = next(family for family in families(analysis.plan) if arm in family.arms)
         metric = analysis.primary[family.arms[0].workload]
-        at = [*(index[name] for name in family.copies), index[arm.name]]
-        logs = metric.sign * logs_of(measured.table[metric.name][at])
-        usual = np.where(analysis.slow[at], np.nan, logs)
-        rows.append((over_copies(logs, len(family.copies))[0], over_copies(usual, len(family.copies))[0]))
-    every, usual = (np.vstack(view) for view in zip(*rows, strict=True))
-    return Views((every, usual) if analysis.slow.any() else (every,), measured.apart)
+        arm_rows = [*(index[name] for name in family.copies), index[arm.name]]
+        logs = metric.sign * logs_of(measured.table[metric.name][arm_rows])
+        usual = np.where(analysis.slow[arm_rows], np.nan, logs)
+        rows.append(
+            (log_ratios_over_copies(logs, len(family.copies))[0], log_ratios_over_copies(usual, len(family.copies))[0])
+        )
+    all_logs, usual = (np.vstack(view) for view in zip(*rows, strict=True))
+    return Views((all_logs, usual) if analysis.slow.any() else (all_logs,), measured.apart)
 
 
-def _settings(arm: Arm, arms: Sequence[Arm], environments: Mapping[str, Environment]) -> tuple[int, int]:
+def _changed_setting_counts(arm: Arm, arms: Sequence[Arm], environments: Mapping[str, Environment]) -> tuple[int, int]:
     """Return how many levels, then how many variables, differ from the reference's."""
     runs = next((other.runs for other in arms if other.name == arm.reference), "")
-    reference, own = environments.get(runs), environments.get(arm.runs)
-    if own is None or reference is None:
+    reference, environment = environments.get(runs), environments.get(arm.runs)
+    if environment is None or reference is None:
         return 0, 0
-    levels, variables = own.levels, own.variables
+    levels, variables = environment.levels, environment.variables
     return (
         sum(reference.levels.get(factor) != level for factor, level in levels.items()),
         sum(reference.variables.get(name) != value for name, value in variables.items()),
     )
 
 
-def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float]:
+def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bools, float]:
     """Return which candidate is recommended, who is in the best set, and the recommended one's log gain.
 
     The set holds whoever no other is surely better than (multiple comparisons with the best, Hsu 1984): the truly
@@ -146,21 +159,21 @@ def recommended(candidates: Candidates, tests: float) -> tuple[int, Bools, float
     surely better than all that are, it is one of these, and not in the set. One of ``candidates`` must be faster.
     """
     differences = candidates.differences
-    within = ~surely_not_best(differences, differences, max(1, tests))
+    in_best_set = ~surely_not_best(differences, differences, max(1, tests))
     numbers = differences.paired()[0]
     mean = numbers.mean
-    able = _able(candidates, within)
-    chosen = able[int(_picked(mean[able], candidates.ranks[able], candidates.margin))]
-    rivals = [at for at, rank in enumerate(candidates.ranks) if rank == candidates.ranks[chosen] or at in able]
-    raw, low = float(mean[chosen]), float(candidates.low[chosen])
-    crossed = cross_fitted(differences.measured[rivals], candidates.ranks[rivals], candidates.margin)
-    return chosen, within, told_gain(raw, low, float(numbers.error[chosen]), crossed)
+    able = _recommendable_rows(candidates, in_best_set)
+    recommended_row = able[int(_picked(mean[able], candidates.ranks[able], candidates.margin))]
+    rivals = [at for at, rank in enumerate(candidates.ranks) if rank == candidates.ranks[recommended_row] or at in able]
+    raw_gain, low = float(mean[recommended_row]), float(candidates.low[recommended_row])
+    cross_gain = cross_fitted_gain(differences.measured[rivals], candidates.ranks[rivals], candidates.margin)
+    return recommended_row, in_best_set, told_gain(raw_gain, low, float(numbers.error[recommended_row]), cross_gain)
 
 
 def told_gain(raw: float, low: float, error: float, crossed: float = math.inf) -> float:
     """Return the log gain to tell: less luck of being picked (``crossed``) and of being told only if ``low`` > 0."""
     fair = min(raw, crossed)
-    return max(low, (fair + given_shown(fair, low, error)) / 2)
+    return max(low, (fair + selection_corrected_gain(fair, low, error)) / 2)
 
 
 def _picked(means: Floats, ranks: Ints, margin: float) -> Ints:
@@ -170,37 +183,39 @@ def _picked(means: Floats, ranks: Ints, margin: float) -> Ints:
     return np.asarray(np.where(near & (ranks == simplest), means, -np.inf).argmax(axis=-1))
 
 
-def _able(candidates: Candidates, within: Bools) -> list[int]:
+def _recommendable_rows(candidates: Candidates, in_best_set: Bools) -> list[int]:
     """Return who may be recommended: who is shown to be faster, in the best set where any such one is."""
-    able = np.flatnonzero(candidates.faster & within)
-    return [int(at) for at in (able if able.size else np.flatnonzero(candidates.faster))]
+    eligible_rows = np.flatnonzero(candidates.faster & in_best_set)
+    return [int(row) for row in (eligible_rows if eligible_rows.size else np.flatnonzero(candidates.faster))]
 
 
 @lru_cache(maxsize=64)
-def _halves(blocks: int) -> Bools:
+def _random_halves(blocks: int) -> Bools:
     order = np.random.default_rng((_SEED, blocks)).random((_HALVES, blocks)).argsort(axis=1)
     return np.asarray(order < blocks // 2)
 
 
-def cross_fitted(differences: Floats, ranks: Ints, margin: float) -> float:
+def cross_fitted_gain(differences: Floats, ranks: Ints, margin: float) -> float:
     """Return the mean log ratio of whoever is picked in one half of the blocks, measured in the other half.
 
     The mean over many random halves of (m, blocks). What picks is never what measures, so that luck in the one is not
     counted as gain in the other.
     """
-    there = np.isfinite(differences)
-    values = np.where(there, differences, 0.0)
-    first = _halves(differences.shape[1])
-    sums, counts = first @ values.T, first @ there.T.astype(np.float64)
-    rest, left = (~first) @ values.T, (~first) @ there.T.astype(np.float64)
-    picked = _picked(np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf), ranks, margin)
-    at = np.arange(len(first))
-    known = left[at, picked] > 0
-    found = rest[at, picked][known] / left[at, picked][known]
-    return float(found.mean()) if found.size else float(paired(differences).mean.max())
+    is_present = np.isfinite(differences)
+    values = np.where(is_present, differences, 0.0)
+    first_half = _random_halves(differences.shape[1])
+    sums, counts = first_half @ values.T, first_half @ is_present.T.astype(np.float64)
+    other_sums, other_counts = (~first_half) @ values.T, (~first_half) @ is_present.T.astype(np.float64)
+    fastest_rows = _picked(np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf), ranks, margin)
+    half_index = np.arange(len(first_half))
+    has_other_half = other_counts[half_index, fastest_rows] > 0
+    half_gains = (
+        other_sums[half_index, fastest_rows][has_other_half] / other_counts[half_index, fastest_rows][has_other_half]
+    )
+    return float(half_gains.mean()) if half_gains.size else float(summarise_pairs(differences).mean.max())
 
 
-def given_shown(value: float, low: float, error: float) -> float:
+def selection_corrected_gain(value: float, low: float, error: float) -> float:
     """Return the most likely log gain, none at least, given that it is told only because its lower bound is above 0.
 
     The conditional likelihood of a normal with standard deviation ``error`` cut off where ``low`` would be 0
@@ -210,12 +225,12 @@ def given_shown(value: float, low: float, error: float) -> float:
         return max(0.0, value)
     from scipy.special import log_ndtr
 
-    def told(gain: float) -> float:
+    def expected_estimate(gain: float) -> float:
         beyond = (value - low - gain) / error
         return gain + error * math.exp(-0.5 * (beyond**2 + math.log(2 * math.pi)) - float(log_ndtr(-beyond)))
 
     below, above = 0.0, value
     for _ in range(50):
         middle = (below + above) / 2
-        below, above = (below, middle) if told(middle) > value else (middle, above)
+        below, above = (below, middle) if expected_estimate(middle) > value else (middle, above)
     return below

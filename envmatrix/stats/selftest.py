@@ -12,7 +12,7 @@ from envmatrix.stats.effects import CONFIDENCE, LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.noise import autoregressive
-from envmatrix.stats.pairing import log_ratios, paired
+from envmatrix.stats.pairing import log_ratios, summarise_pairs
 
 Floats = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class FalseAlarms:
         return self.low is None or self.low <= self.nominal
 
 
-def rate_of(alarms: int, comparisons: int) -> FalseAlarms:
+def false_alarm_rate(alarms: int, comparisons: int) -> FalseAlarms:
     """Return the rate with its Clopper-Pearson interval."""
     if comparisons == 0:
         return FalseAlarms(0, 0, None, None, None)
@@ -46,44 +46,44 @@ def rate_of(alarms: int, comparisons: int) -> FalseAlarms:
 
 def is_alarm(differences: Floats) -> NDArray[np.bool_]:
     """Return for each row of (m, blocks) A/A log ratios whether its own 95 % interval excludes zero."""
-    statistics = paired(differences)
+    statistics = summarise_pairs(differences)
     blocks = int(statistics.blocks[0])
     reach = critical_value(blocks, 1, level=LEVEL) * statistics.spread / np.sqrt(blocks)
     return np.asarray(np.abs(statistics.mean) > reach)
 
 
-def drifting_pairs(comparisons: int, blocks: int, noise: float, chance: np.random.Generator) -> Floats:
+def drifting_pairs(comparisons: int, blocks: int, noise: float, rng: np.random.Generator) -> Floats:
     """Return (comparisons, blocks) log ratios of identical environments on a machine that drifts.
 
     Trials come one after the other in random order within blocks; on top of their own noise (``noise``, in
     log units) lies a first-order autoregressive drift of the same size (coefficient 0.95).
     """
-    drift = autoregressive(comparisons, 2 * blocks, noise, 0.95, chance)
-    trials = (drift + chance.normal(0.0, noise, drift.shape)).reshape(comparisons, blocks, 2)
-    order = chance.choice([-1.0, 1.0], (comparisons, blocks))
+    drift = autoregressive(comparisons, 2 * blocks, noise, 0.95, rng)
+    trials = (drift + rng.normal(0.0, noise, drift.shape)).reshape(comparisons, blocks, 2)
+    order = rng.choice([-1.0, 1.0], (comparisons, blocks))
     return np.asarray(order * (trials[:, :, 0] - trials[:, :, 1]))
 
 
 def simulated_false_alarms(comparisons: int, blocks: int = 10, noise: float = 0.03, seed: int = 1) -> FalseAlarms:
     """Run ``comparisons`` simulated A/A comparisons of ``blocks`` blocks on a drifting machine."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     alarms = 0
     for start in range(0, comparisons, 10_000):
         count = min(10_000, comparisons - start)
-        alarms += int(is_alarm(drifting_pairs(count, blocks, noise, chance)).sum())
-    return rate_of(alarms, comparisons)
+        alarms += int(is_alarm(drifting_pairs(count, blocks, noise, rng)).sum())
+    return false_alarm_rate(alarms, comparisons)
 
 
-def _real_pairs(analysis: Analysis, measured: Measurements) -> list[Floats]:
+def _control_log_ratios(analysis: Analysis, measured: Measurements) -> list[Floats]:
     """Return the log ratios, block by block, of each control of a run against its baseline."""
-    found = []
+    control_ratios = []
     for arm in analysis.plan.arms:
         if arm.is_control and arm.reference in measured.arms:
             metric = analysis.primary[arm.workload]
-            own = measured.of(arm.name, metric.name)
-            ratios = log_ratios(own[None, :], measured.of(arm.reference, metric.name), metric)[0]
-            found.append(ratios[np.isfinite(ratios)])
-    return [ratios for ratios in found if ratios.size >= 2]
+            control_values = measured.of(arm.name, metric.name)
+            ratios = log_ratios(control_values[None, :], measured.of(arm.reference, metric.name), metric)[0]
+            control_ratios.append(ratios[np.isfinite(ratios)])
+    return [ratios for ratios in control_ratios if ratios.size >= 2]
 
 
 def relabelled_false_alarms(analysis: Analysis, measured: Measurements, comparisons: int, seed: int = 1) -> FalseAlarms:
@@ -93,13 +93,13 @@ def relabelled_false_alarms(analysis: Analysis, measured: Measurements, comparis
     complete pairs has 2^(n-1) different ones, so the rate is of this one set of pairs. No pair at all gives a
     rate of None.
     """
-    pairs = _real_pairs(analysis, measured)
+    pairs = _control_log_ratios(analysis, measured)
     if not pairs:
-        return rate_of(0, 0)
-    chance = np.random.default_rng(seed)
+        return false_alarm_rate(0, 0)
+    rng = np.random.default_rng(seed)
     alarms = 0
     for turn in range(comparisons):
         ratios = pairs[turn % len(pairs)]
-        signs = chance.choice([-1.0, 1.0], ratios.size)
+        signs = rng.choice([-1.0, 1.0], ratios.size)
         alarms += int(is_alarm((ratios * signs)[None, :])[0])
-    return rate_of(alarms, comparisons)
+    return false_alarm_rate(alarms, comparisons)

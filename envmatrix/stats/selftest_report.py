@@ -28,10 +28,12 @@ class SelfTest:
 
     def lines(self) -> list[str]:
         """Return the sentences for people."""
-        found = [_sentence("simulated A/A comparisons on a drifting machine", self.simulated)]
+        sentences = [_sentence("simulated A/A comparisons on a drifting machine", self.simulated)]
         if self.relabelled is not None:
-            found.append(_sentence("A/A comparisons by relabelling the run's baseline and control", self.relabelled))
-        return found
+            sentences.append(
+                _sentence("A/A comparisons by relabelling the run's baseline and control", self.relabelled)
+            )
+        return sentences
 
 
 def _sentence(what: str, alarms: FalseAlarms) -> str:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Bools, families, logs_of, mean_copies, original
+from envmatrix.stats.pairing import Bools, families, logs_of, mean_copies, interleaved_original
 
 Floats = NDArray[np.float64]
 
 
-def in_one_way(
+def rescale_to_interleaved(
     plan: Plan, measured: Measurements, primary: Mapping[str, Metric], slow: Bools
 ) -> tuple[Measurements, Bools]:
     """Return the primary numbers, and which trials are slow, as if all that is compared had taken turns.
@@ -24,23 +24,27 @@ def in_one_way(
     In each block the numbers of what took none are multiplied by their reference's in turns over that of its copy.
     Their ratios to their references stay, and they can be held against arms in turns.
     """
-    table, marked = dict(measured.table), slow.copy()
+    table, slow_marks = dict(measured.table), slow.copy()
     index = {name: row for row, name in enumerate(measured.arms)}
-    known = families(plan)
-    for family in known:
-        turning = original(family.reference, plan)
-        if turning == family.reference:
+    plan_families = families(plan)
+    for family in plan_families:
+        interleaved_name = interleaved_original(family.reference, plan)
+        if interleaved_name == family.reference:
             continue
-        copies = max((one.copies for one in known if one.reference == turning), key=len, default=(turning,))
-        at, own = (
+        copies = max(
+            (candidate.copies for candidate in plan_families if candidate.reference == interleaved_name),
+            key=len,
+            default=(interleaved_name,),
+        )
+        copy_rows, separate_rows = (
             [index[str(name)] for name in copies],
             [index[name] for name in (family.reference, *(arm.name for arm in family.arms))],
         )
         metric = primary[family.arms[0].workload].name
         logs = logs_of(table[metric])
         values = table[metric].copy()
-        values[own] *= np.exp(mean_copies(logs[at]) - logs[own[0]])
+        values[separate_rows] *= np.exp(mean_copies(logs[copy_rows]) - logs[separate_rows[0]])
         table[metric] = values
         if slow.size:
-            marked[own] |= slow[[*at, own[0]]].any(axis=0)
-    return replace(measured, table=table), marked
+            slow_marks[separate_rows] |= slow[[*copy_rows, separate_rows[0]]].any(axis=0)
+    return replace(measured, table=table), slow_marks

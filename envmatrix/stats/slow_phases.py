@@ -31,13 +31,13 @@ ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
 #: them, however long it is, and only the mean over its own holds (docs/statistics.md).
 LONGER = "If the machine has slow phases longer than a minute, the 95 % hold for the machine as it was then."
 #: How often slow cosines stand out where blocks are independent, each time that they are tested.
-STANDS_OUT = 0.1
+PROMINENCE_ERROR = 0.1
 #: How many of them at least: three that stand out, of seven or eight blocks, are nearly always chance, and would make
 #: one interval of ten three times as wide (docs/statistics.md).
 _FEWEST = 4
 #: Up to how many intervals phases of a minute make miss the mean over a longer time, in a run of fewer minutes than
 #: these (docs/statistics.md).
-_WRONG = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
+_MISS_SHARES = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
 
 
 def apart(begins: Floats) -> Floats:
@@ -57,32 +57,32 @@ def too_short(far: Floats) -> bool:
     return bool(far.size and far.min() < 1.0 and int(far.sum() + 1e-9) < min(LEAST_PHASES, far.size - 1))
 
 
-def told_short(far: Floats) -> str:
+def short_run_note(far: Floats) -> str:
     """Return what is said beside the answer of every run: which slow phases of the machine it does not allow for.
 
     The shares are the worst of docs/statistics.md: phases of a minute, blocks of 10 s or more.
     """
     if not too_short(far):
         return LONGER
-    wrong = next(wrong for below, wrong in _WRONG if round(_minutes(far)) < below)
+    miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
-        f"Short run: its blocks span {spanned(far)}, and the 95 % hold for the machine as it was then. If it has "
-        f"phases of a minute that slow one environment more than another, up to {wrong} intervals miss the mean over a "
+        f"Short run: its blocks span {format_span(far)}, and the 95 % hold for the machine as it was then. If it has "
+        f"phases of a minute that slow one environment more than another, up to {miss_share} intervals miss the mean over a "
         "longer time."
     )
 
 
-def spanned(far: Floats) -> str:
+def format_span(far: Floats) -> str:
     """Return how long the blocks took, less what is longer than a phase of every pause; never as long as is wanted."""
-    minutes = min(round(_minutes(far)), ENOUGH_MINUTES - 1) if too_short(far) else round(_minutes(far))
+    minutes = min(round(_spanned_minutes(far)), ENOUGH_MINUTES - 1) if too_short(far) else round(_spanned_minutes(far))
     return f"{minutes} minutes" if minutes > 1 else "a minute" if minutes else "less than a minute"
 
 
-def _minutes(far: Floats) -> float:
+def _spanned_minutes(far: Floats) -> float:
     return float(far.sum()) * PHASE_S / 60
 
 
-def errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Integers]:
+def standard_errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Integers]:
     """Return the standard error of each row's sum, and of how many independent blocks it is worth.
 
     ``parts`` (rows, blocks) is what each block adds to an estimate, less the mean of that, 0 where it adds nothing;
@@ -94,49 +94,51 @@ def errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Int
     if far is None or far.min(initial=1.0) >= 1.0:
         return error, units
     for mask in there[:1] if there.all() else np.unique(there, axis=0):
-        waves, blocks = int(far[mask].sum() + 1e-9), int(mask.sum())
-        if waves >= blocks - 1:
+        cosine_count, blocks = int(far[mask].sum() + 1e-9), int(mask.sum())
+        if cosine_count >= blocks - 1:
             continue
         rows = (there == mask).all(axis=1)
-        if waves >= LEAST_PHASES:
-            error[rows] = of_slowest(parts[rows][:, mask], waves)
-            units[rows] = waves + 1
+        if cosine_count >= LEAST_PHASES:
+            error[rows] = slow_cosine_error(parts[rows][:, mask], cosine_count)
+            units[rows] = cosine_count + 1
         else:
-            error[rows], units[rows] = _standing_out(parts[rows][:, mask], waves)
+            error[rows], units[rows] = _prominent_cosine_errors(parts[rows][:, mask], cosine_count)
     return error, units
 
 
-def of_slowest(parts: Floats, waves: int) -> Floats:
+def slow_cosine_error(parts: Floats, cosine_count: int) -> Floats:
     """Return the standard error of each row's sum, as the slowest cosines alone tell it."""
-    return np.asarray(np.sqrt(_along(parts, waves).mean(axis=1)))
+    return np.asarray(np.sqrt(_cosine_variances(parts, cosine_count).mean(axis=1)))
 
 
-def _standing_out(parts: Floats, waves: int) -> tuple[Floats, Integers]:
+def _prominent_cosine_errors(parts: Floats, cosine_count: int) -> tuple[Floats, Integers]:
     """Return errors, and what they are worth, of the slowest cosines that stand out from the others; else of all."""
-    squares = _along(parts, parts.shape[1] - 1)
-    whole = squares.shape[1]
-    error, units = np.sqrt(squares.mean(axis=1)), np.full(len(parts), whole + 1)
-    first = max(_FEWEST, waves)
-    for count in [first << doubled for doubled in range(whole) if first << doubled <= whole // 2][::-1]:
+    squares = _cosine_variances(parts, parts.shape[1] - 1)
+    cosine_total = squares.shape[1]
+    error, units = np.sqrt(squares.mean(axis=1)), np.full(len(parts), cosine_total + 1)
+    smallest_count = max(_FEWEST, cosine_count)
+    for count in [
+        smallest_count << doubled for doubled in range(cosine_total) if smallest_count << doubled <= cosine_total // 2
+    ][::-1]:
         slow, fast = squares[:, :count].mean(axis=1), squares[:, count:].mean(axis=1)
-        out = slow > _beyond_chance(count, whole - count) * fast
-        error, units = np.where(out, np.sqrt(slow), error), np.where(out, count + 1, units)
+        is_prominent = slow > _f_quantile(count, cosine_total - count) * fast
+        error, units = np.where(is_prominent, np.sqrt(slow), error), np.where(is_prominent, count + 1, units)
     return error, units
 
 
 @lru_cache(maxsize=1024)
-def _beyond_chance(slow: int, fast: int) -> float:
+def _f_quantile(slow: int, fast: int) -> float:
     from scipy.special import fdtri
 
-    return float(fdtri(slow, fast, 1.0 - STANDS_OUT))
+    return float(fdtri(slow, fast, 1.0 - PROMINENCE_ERROR))
 
 
-def _along(parts: Floats, waves: int) -> Floats:
+def _cosine_variances(parts: Floats, cosine_count: int) -> Floats:
     """Return twice the squares of rows along the slowest cosines: each estimates the variance of a row's sum."""
-    return np.asarray(2.0 * (parts @ _cosines(parts.shape[1], waves).T) ** 2)
+    return np.asarray(2.0 * (parts @ _cosines(parts.shape[1], cosine_count).T) ** 2)
 
 
 @lru_cache(maxsize=16)
-def _cosines(blocks: int, waves: int) -> Floats:
-    at = (np.arange(blocks) + 0.5) / blocks
-    return np.asarray(np.cos(np.pi * np.arange(1, waves + 1)[:, None] * at))
+def _cosines(blocks: int, cosine_count: int) -> Floats:
+    position = (np.arange(blocks) + 0.5) / blocks
+    return np.asarray(np.cos(np.pi * np.arange(1, cosine_count + 1)[:, None] * position))

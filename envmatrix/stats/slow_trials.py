@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import logs_of, ratio_of
+from envmatrix.stats.pairing import logs_of, ratio_from_log
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -27,7 +27,7 @@ LEAST_BLOCKS = 20
 ERROR = 0.002
 _FEWEST = 6
 _LEAST_SHOWN = 0.0095
-_OTHERS = 12
+_MAX_OTHER_ARMS = 12
 #: From here on nothing is told in percent.
 _FAR = 4.0
 _TIE = 1e-9
@@ -47,7 +47,7 @@ class SlowTrials:
     is_speed: bool = True
 
     @property
-    def by(self) -> str:
+    def slowdown_text(self) -> str:
         """Return '25% slower', of little that it is not nothing, and of much how many times as slow."""
         if self.slower >= _FAR:
             return f"{1 + self.slower:.3g}x {'slower' if self.is_speed else 'worse'}"
@@ -59,16 +59,16 @@ class SlowTrials:
         """Return the 95 % interval of the share of processes that are slow (Clopper & Pearson 1934)."""
         from scipy.special import betaincinv
 
-        count, rest = self.count, self.trials - self.count
-        low = float(betaincinv(count, rest + 1, 0.025)) if count else 0.0
-        return low, float(betaincinv(count + 1, rest, 0.975)) if rest else 1.0
+        count, other_count = self.count, self.trials - self.count
+        low = float(betaincinv(count, other_count + 1, 0.025)) if count else 0.0
+        return low, float(betaincinv(count + 1, other_count, 0.975)) if other_count else 1.0
 
     def __str__(self) -> str:
         """Return '4 of 10 trials are 25 % slower'."""
-        return f"{self.count} of {self.trials} trials {'is' if self.count == 1 else 'are'} {self.by}"
+        return f"{self.count} of {self.trials} trials {'is' if self.count == 1 else 'are'} {self.slowdown_text}"
 
 
-def find_slow(logs: Floats) -> Bools:
+def find_slow_trials(logs: Floats) -> Bools:
     """Return which trials of (arms, blocks) logs, better upwards, are slow; NaN is none.
 
     What a block shares is taken off first. The slow ones of an arm are the lower part of the best split of its trials
@@ -78,73 +78,75 @@ def find_slow(logs: Floats) -> Bools:
     arms that are equally clear come together, so that their order does not matter.
     """
     slow = np.zeros(logs.shape, dtype=np.bool_)
-    left = set(range(len(logs))) if logs.size else set()
-    while left:
-        own = _without_blocks(logs, slow)
-        found = {row: _lower_part(own[row]) for row in left}
-        clearest = max(beyond for _, beyond in found.values())
+    remaining_rows = set(range(len(logs))) if logs.size else set()
+    while remaining_rows:
+        residuals = _without_block_effects(logs, slow)
+        slow_parts = {row: _slow_part(residuals[row]) for row in remaining_rows}
+        clearest = max(beyond for _, beyond in slow_parts.values())
         if clearest <= 1.0:
             break
-        for row in [one for one, (_, beyond) in found.items() if beyond >= clearest * (1.0 - _TIE)]:
-            slow[row, found[row][0]] = True
-            left.remove(row)
+        for row in [candidate for candidate, (_, beyond) in slow_parts.items() if beyond >= clearest * (1.0 - _TIE)]:
+            slow[row, slow_parts[row][0]] = True
+            remaining_rows.remove(row)
     return slow
 
 
-def slow_trials(plan: Plan, measured: Measurements, primary: Mapping[str, Metric]) -> Bools:
+def slow_trial_mask(plan: Plan, measured: Measurements, primary: Mapping[str, Metric]) -> Bools:
     """Return which trials (arms, blocks) are slow in their primary metric, each judged among those of its reference."""
-    slow, judged = np.zeros(measured.attempted.shape, dtype=np.bool_), set[int]()
+    slow, judged_rows = np.zeros(measured.attempted.shape, dtype=np.bool_), set[int]()
     for reference in dict.fromkeys(arm.reference for arm in plan.arms if arm.reference in measured.arms):
         metric = primary[next(arm.workload for arm in plan.arms if arm.reference == reference)]
-        at = [row for row, arm in enumerate(plan.arms) if reference in (arm.name, arm.reference)]
-        found = find_slow(metric.sign * logs_of(measured.table[metric.name][at]))
-        for row, mask in zip(at, found, strict=True):
-            slow[row] = slow[row] if row in judged else mask
-        judged.update(at)
+        arm_rows = [row for row, arm in enumerate(plan.arms) if reference in (arm.name, arm.reference)]
+        slow_masks = find_slow_trials(metric.sign * logs_of(measured.table[metric.name][arm_rows]))
+        for row, mask in zip(arm_rows, slow_masks, strict=True):
+            slow[row] = slow[row] if row in judged_rows else mask
+        judged_rows.update(arm_rows)
     return slow
 
 
-def waits(plan: Plan, slow: Bools, arms: Collection[str], blocks: int) -> bool:
+def needs_more_blocks(plan: Plan, slow: Bools, arms: Collection[str], blocks: int) -> bool:
     """Whether a comparison of ``arms`` has no verdict yet: what slow trials do to it is the same on either side."""
     if blocks >= LEAST_BLOCKS or not slow.any():
         return False
     return bool(slow[[arm.name in arms for arm in plan.arms]].any())
 
 
-def both(logs: Floats, slow: Bools) -> tuple[Floats, ...]:
+def with_and_without_slow(logs: Floats, slow: Bools) -> tuple[Floats, ...]:
     """Return the logs as they are, and those without the ``slow`` trials where there are any: see ``Views``."""
     return (logs, np.where(slow, np.nan, logs)) if slow.any() else (logs,)
 
 
-def described(
+def describe_slow_trials(
     plan: Plan, measured: Measurements, primary: Mapping[str, Metric], slow: Bools
 ) -> Mapping[str, SlowTrials]:
     """Return what is to be told of the arms that have ``slow`` trials."""
     metrics = [primary[arm.workload] for arm in plan.arms]
     logs = np.array([m.sign * logs_of(measured.table[m.name][row]) for row, m in enumerate(metrics)])
-    found = {}
+    slow_by_arm = {}
     for row in np.flatnonzero(slow.any(axis=1)):
-        own, mask = _without_blocks(logs, slow)[row], slow[row]
-        others = np.isfinite(own) & ~mask
-        by = float(own[others].mean() - own[mask].mean())
-        counted, of = int(mask.sum()), int((others | mask).sum())
-        found[plan.arms[row].name] = SlowTrials(counted, of, ratio_of(by) - 1.0, metrics[row].is_speed)
-    return found
+        residuals, mask = _without_block_effects(logs, slow)[row], slow[row]
+        others = np.isfinite(residuals) & ~mask
+        log_slowdown = float(residuals[others].mean() - residuals[mask].mean())
+        slow_count, trial_count = int(mask.sum()), int((others | mask).sum())
+        slow_by_arm[plan.arms[row].name] = SlowTrials(
+            slow_count, trial_count, ratio_from_log(log_slowdown) - 1.0, metrics[row].is_speed
+        )
+    return slow_by_arm
 
 
-def _without_blocks(logs: Floats, slow: Bools) -> Floats:
+def _without_block_effects(logs: Floats, slow: Bools) -> Floats:
     """Take off each arm's median, then each block's: the median of the OTHER arms, which it cannot have moved."""
-    own = logs - _median(logs, 1)[:, None]
-    if len(own) < 2:
-        return own
-    usual = np.where(slow, np.nan, own)
-    return own - np.nan_to_num(_median(usual[_others(len(own))], 1))
+    residuals = logs - _median(logs, 1)[:, None]
+    if len(residuals) < 2:
+        return residuals
+    usual = np.where(slow, np.nan, residuals)
+    return residuals - np.nan_to_num(_median(usual[_other_arms(len(residuals))], 1))
 
 
 @lru_cache(maxsize=64)
-def _others(arms: int) -> NDArray[np.int64]:
+def _other_arms(arms: int) -> NDArray[np.int64]:
     """Return, for each arm, which other ones tell what its block shares."""
-    return np.array([[row for row in range(arms) if row != arm][:_OTHERS] for arm in range(arms)])
+    return np.array([[row for row in range(arms) if row != arm][:_MAX_OTHER_ARMS] for arm in range(arms)])
 
 
 def _median(values: Floats, axis: int) -> Floats:
@@ -152,23 +154,23 @@ def _median(values: Floats, axis: int) -> Floats:
     if np.isfinite(values).all():
         return np.asarray(np.median(values, axis=axis))
     ordered, count = np.sort(values, axis=axis), np.isfinite(values).sum(axis=axis, keepdims=True)
-    low, high = (np.take_along_axis(ordered, np.maximum(at, 0) // 2, axis) for at in (count - 1, count))
+    low, high = (np.take_along_axis(ordered, np.maximum(rank, 0) // 2, axis) for rank in (count - 1, count))
     return np.asarray(np.where(count > 0, (low + high) / 2, np.nan).squeeze(axis))
 
 
-def _lower_part(values: Floats) -> tuple[NDArray[np.int64], float]:
+def _slow_part(values: Floats) -> tuple[NDArray[np.int64], float]:
     """Return where the slow ones of an arm's trials are, and how far beyond chance (1) their split is."""
-    there = np.flatnonzero(np.isfinite(values))
-    if there.size < _FEWEST:
-        return there[:0], 0.0
-    ordered = there[np.argsort(values[there], kind="stable")]
-    usual, most = _null(ordered.size)
-    ratios = _splits(values[ordered][None, :])[0] / np.array(usual)
-    at = int(ratios.argmax())
-    return ordered[: at + 1], float(ratios[at]) / most
+    present = np.flatnonzero(np.isfinite(values))
+    if present.size < _FEWEST:
+        return present[:0], 0.0
+    ordered = present[np.argsort(values[present], kind="stable")]
+    usual, critical_ratio = _null_splits(ordered.size)
+    ratios = _split_statistics(values[ordered][None, :])[0] / np.array(usual)
+    best_split = int(ratios.argmax())
+    return ordered[: best_split + 1], float(ratios[best_split]) / critical_ratio
 
 
-def _splits(ordered: Floats) -> Floats:
+def _split_statistics(ordered: Floats) -> Floats:
     """Return how well (sets, n) ordered numbers are split after the first, second, ... below half: F of two groups."""
     n = ordered.shape[1]
     first = np.arange(1, (n + 1) // 2)
@@ -180,10 +182,10 @@ def _splits(ordered: Floats) -> Floats:
 
 
 @lru_cache(maxsize=256)
-def _null(n: int) -> tuple[Sequence[float], float]:
+def _null_splits(n: int) -> tuple[Sequence[float], float]:
     """Return, for n normal numbers, how good splits are in 99 of 100 sets, and the best split's quantile over that."""
-    chance = np.random.default_rng((_SEED, n))
-    drawn = np.sort(chance.standard_normal((max(5000, min(_DRAWS, _MOST_DRAWN // n)), n)), axis=1)
-    splits = _splits(drawn)
+    rng = np.random.default_rng((_SEED, n))
+    samples = np.sort(rng.standard_normal((max(5000, min(_DRAWS, _MOST_DRAWN // n)), n)), axis=1)
+    splits = _split_statistics(samples)
     usual = np.quantile(splits, 0.99, axis=0)
     return tuple(usual.tolist()), float(np.quantile((splits / usual).max(axis=1), 1.0 - ERROR))

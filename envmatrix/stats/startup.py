@@ -21,7 +21,7 @@ from envmatrix.system.bench_options import options
 
 #: Points of a curve.
 _POINTS = 48
-_BEFORE = ("startup_ns", "preparation_ns", "compile_ns")
+_STARTUP_PHASES = ("startup_ns", "preparation_ns", "compile_ns")
 #: Of trials whose steps are over sooner it is said that minutes can be otherwise: what allocators gain grows for some
 #: seconds (docs/statistics.md).
 _FIRST_S = 10.0
@@ -48,7 +48,7 @@ class Start:
     curve: tuple[tuple[float, float], ...] = ()
 
     @property
-    def too_early(self) -> bool:
+    def times_warm_up(self) -> bool:
         """Whether the timed steps of a trial begin before the steady state does."""
         return self.steady is not None and (self.steady.steps is None or self.steady.steps > self.warm_up)
 
@@ -57,13 +57,13 @@ def starts(
     arms: Iterable[Arm], measured: Measurements, workloads: Mapping[str, Workload], looks: Iterable[Trial]
 ) -> tuple[Start, ...]:
     """Return how each arm starts, but for second copies, and those of which nothing is known."""
-    of = {look.arm: look for look in looks}
-    once = [arm for arm in arms if not (arm.is_control or arm.is_alone)]
-    found = [_start(arm, measured, workloads[arm.workload], of.get(arm.name)) for arm in once]
-    return tuple(start for start in found if start.first_s is not None or start.steady or start.failed)
+    run_of_arm = {look.arm: look for look in looks}
+    compared_arms = [arm for arm in arms if not (arm.is_control or arm.is_alone)]
+    arm_starts = [_start(arm, measured, workloads[arm.workload], run_of_arm.get(arm.name)) for arm in compared_arms]
+    return tuple(start for start in arm_starts if start.first_s is not None or start.steady or start.failed)
 
 
-def told_first(arm: Arm, measured: Measurements, workload: Workload) -> str:
+def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> str:
     """Return what is said beside an answer that is of the first seconds of a program alone, '' of others."""
     steps, step_s = (_median(measured, arm, name) for name in ("steps", "step_median_s"))
     if workload.command or not steps or not step_s:
@@ -79,30 +79,32 @@ def told_first(arm: Arm, measured: Measurements, workload: Workload) -> str:
 
 def _start(arm: Arm, measured: Measurements, workload: Workload, look: Trial | None) -> Start:
     steps, warm_up = _median(measured, arm, "steps"), _option(workload, "warmup_steps")
-    ready, first = _of_trials(measured, arm)
-    first = None if _option(workload, "verify_steps") else first  # how long those took is not recorded
-    plain = Start(arm, warm_up + round(steps or 0), ready, first, warm_up)
+    ready_s, first_s = _median_start_times(measured, arm)
+    first_s = None if _option(workload, "verify_steps") else first_s  # how long those took is not recorded
+    trial_start = Start(arm, warm_up + round(steps or 0), ready_s, first_s, warm_up)
     timing = look.record.timing if look and look.outcome == "ok" and look.record else None
     if look is None:
-        return plain
+        return trial_start
     if timing is None or not timing.steps_ns:
-        return Start(arm, plain.steps, ready, first, warm_up, failed=look.reason or look.outcome)
-    return _looked_at(plain, timing)
+        return Start(arm, trial_start.steps, ready_s, first_s, warm_up, failed=look.reason or look.outcome)
+    return _with_steady_state(trial_start, timing)
 
 
-def _looked_at(plain: Start, timing: Timing) -> Start:
+def _with_steady_state(trial_start: Start, timing: Timing) -> Start:
     times = [step / 1e9 for step in timing.steps_ns or ()]
-    ready, first = plain.ready_s, plain.first_s
-    if first is None and timing.startup_ns and len(times) >= plain.steps:  # trials in turns start beside others
-        ready = sum(getattr(timing, name) or 0 for name in _BEFORE) / 1e9
-        first = ready + sum(times[: plain.steps])
+    ready_s, first_s = trial_start.ready_s, trial_start.first_s
+    if first_s is None and timing.startup_ns and len(times) >= trial_start.steps:  # trials in turns start beside others
+        ready_s = sum(getattr(timing, name) or 0 for name in _STARTUP_PHASES) / 1e9
+        first_s = ready_s + sum(times[: trial_start.steps])
     steady = classify(times)
-    timed = times[plain.warm_up : plain.steps]
+    timed = times[trial_start.warm_up : trial_start.steps]
     change = fmean(timed) / steady.step_s - 1.0 if steady and steady.step_s and timed else None
-    return Start(plain.arm, plain.steps, ready, first, plain.warm_up, steady, change, curve=_curve(times))
+    return Start(
+        trial_start.arm, trial_start.steps, ready_s, first_s, trial_start.warm_up, steady, change, curve=_curve(times)
+    )
 
 
-def _of_trials(measured: Measurements, arm: Arm) -> tuple[float | None, float | None]:
+def _median_start_times(measured: Measurements, arm: Arm) -> tuple[float | None, float | None]:
     """Return the medians over trials of the time to the first step and to the last timed one."""
     startup, warmup, training = (_median(measured, arm, name) for name in ("startup_s", "warmup_s", "training_s"))
     if startup is None:
@@ -122,11 +124,11 @@ def _option(workload: Workload, name: str) -> int:
 
 def _curve(times: list[float]) -> tuple[tuple[float, float], ...]:
     """Return medians of steps that are taken together, each where its middle lies; few at the beginning."""
-    found, begun, at = [], 0, 0.0
-    while begun < len(times):
-        end = min(len(times), max(begun + 1, math.ceil(begun * (1 + 4 / _POINTS))))
-        part = sorted(times[begun:end])
-        whole = sum(part)
-        found.append((at + whole / 2, part[len(part) // 2]))
-        begun, at = end, at + whole
-    return tuple(found)
+    points, start, elapsed_s = [], 0, 0.0
+    while start < len(times):
+        end = min(len(times), max(start + 1, math.ceil(start * (1 + 4 / _POINTS))))
+        step_times = sorted(times[start:end])
+        duration_s = sum(step_times)
+        points.append((elapsed_s + duration_s / 2, step_times[len(step_times) // 2]))
+        start, elapsed_s = end, elapsed_s + duration_s
+    return tuple(points)

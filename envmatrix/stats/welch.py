@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from envmatrix.stats.effects import LEVEL, Effect, promised_p
-from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.effects import LEVEL, Effect, rescale_p_value
+from envmatrix.stats.pairing import ratio_from_log
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class Quotient:
     p: float
 
 
-def mean_of(logs: NDArray[np.float64], least: int) -> Mean | None:
+def mean_of_logs(logs: NDArray[np.float64], least: int) -> Mean | None:
     """Return the mean of the logs that are there, None below ``least`` of them."""
-    there = logs[np.isfinite(logs)]
-    if there.size < max(2, least):
+    present_logs = logs[np.isfinite(logs)]
+    if present_logs.size < max(2, least):
         return None
-    return Mean(float(there.mean()), float(there.std(ddof=1) / math.sqrt(there.size)), there.size)
+    return Mean(
+        float(present_logs.mean()), float(present_logs.std(ddof=1) / math.sqrt(present_logs.size)), present_logs.size
+    )
 
 
 def means_of_effect(effect: Effect) -> tuple[Mean, Mean] | None:
@@ -48,8 +50,8 @@ def means_of_effect(effect: Effect) -> tuple[Mean, Mean] | None:
     if effect.low is None or not effect.ratio or effect.error is None or effect.units < 2:
         return None
     usual = effect.usual or effect.ratio
-    every = Mean(math.log(effect.ratio), effect.error, effect.units)
-    return every, replace(every, mean=math.log(usual))
+    full_mean = Mean(math.log(effect.ratio), effect.error, effect.units)
+    return full_mean, replace(full_mean, mean=math.log(usual))
 
 
 def quotient(old: Mean, new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
@@ -60,9 +62,9 @@ def quotient(old: Mean, new: Mean, comparisons: int = 1, level: float = LEVEL) -
     """
     mean, variance = new.mean - old.mean, old.error**2 + new.error**2
     if variance == 0:
-        return Quotient(ratio_of(mean), ratio_of(mean), ratio_of(mean), 0.0 if mean else 1.0)
-    freedom = variance**2 / sum(part.error**4 / (part.count - 1) for part in (old, new))
+        return Quotient(ratio_from_log(mean), ratio_from_log(mean), ratio_from_log(mean), 0.0 if mean else 1.0)
+    freedom = variance**2 / sum(side.error**4 / (side.count - 1) for side in (old, new))
     error = math.sqrt(variance)
     reach = float(stdtrit(freedom, 1.0 - (1.0 - level) / (2 * comparisons))) * error
-    p = promised_p(2.0 * comparisons * float(stdtr(freedom, -abs(mean) / error)), level)
-    return Quotient(ratio_of(mean), ratio_of(mean - reach), ratio_of(mean + reach), p)
+    p = rescale_p_value(2.0 * comparisons * float(stdtr(freedom, -abs(mean) / error)), level)
+    return Quotient(ratio_from_log(mean), ratio_from_log(mean - reach), ratio_from_log(mean + reach), p)

@@ -7,28 +7,28 @@ from dataclasses import replace
 from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
-from envmatrix.stats.analysis import between, estimate, held_with, waiting
+from envmatrix.stats.analysis import between, estimate, bonferroni_adjusted, is_verdict_pending
 from envmatrix.stats.comparison import (
-    Compared,
+    ArmComparison,
     Comparison,
-    blocks_wanted,
-    counts,
-    lacking,
-    named,
-    other_than_speed,
-    smallest_seen,
+    blocks_needed,
+    trial_counts,
+    missing_trials_cautions,
+    find_arms,
+    non_speed_label,
+    smallest_detectable_slowdown,
     status_of,
-    unchecked_works,
-    unless_broken,
+    unchecked_work_cautions,
+    withdraw_if_fails_more,
     unless_contended,
-    unless_other_work,
+    withdraw_if_other_work,
     unsure,
-    weaker,
+    flag_cautions,
 )
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import group_of
-from envmatrix.stats.slow_phases import told_short
+from envmatrix.stats.pairing import table_key
+from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 
 
@@ -42,62 +42,64 @@ def compare_environments(
     ``allowed`` is the slow-down that is accepted (0.03: 3 %); ``several`` such comparisons hold together. Raises
     InputError for an unknown environment.
     """
-    pairs = _pairs(run, old, new)
+    pairs = _arm_pairs(run, old, new)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
     items, cautions = [], []
-    for one, other in pairs:
-        effect = between(analysis, measured, one, other, run.environments)
-        effect = held_with(effect, several, analysis.level, run.plan.margin)
-        trials = counts((measured, measured), (one.name, other.name), analysis.primary[one.workload])
-        item = _item("@".join(group_of(other, run.plan)), (old, new), effect, trials, allowed)
-        item = replace(item, other=other_than_speed(analysis.primary[one.workload]))
-        item = unless_broken(item, measured.facts[one.name], measured.facts[other.name], effect.best)
+    for old_arm, new_arm in pairs:
+        effect = between(analysis, measured, old_arm, new_arm, run.environments)
+        effect = bonferroni_adjusted(effect, several, analysis.level, run.plan.margin)
+        trials = trial_counts((measured, measured), (old_arm.name, new_arm.name), analysis.primary[old_arm.workload])
+        item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed)
+        item = replace(item, other=non_speed_label(analysis.primary[old_arm.workload]))
+        item = withdraw_if_fails_more(item, measured.facts[old_arm.name], measured.facts[new_arm.name], effect.best)
         item = unless_contended(item, effect.contended)
-        slow = waiting(analysis, (one.name, other.name), effect.blocks)
+        slow = is_verdict_pending(analysis, (old_arm.name, new_arm.name), effect.blocks)
         item = unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else "")
-        items.append(unless_other_work(item, Flag.UNEQUAL_WORK in effect.flags))
+        items.append(withdraw_if_other_work(item, Flag.UNEQUAL_WORK in effect.flags))
         if Flag.UNEQUAL_WORK in effect.flags:
-            cautions.append(f"{other.shown} did not do the work of {one.shown}: {'; '.join(effect.notes)}")
-    compared = dict.fromkeys(arm.name for pair in pairs for arm in pair)
-    short = [text for text in (told_short(measured.apart),) if text and any(item.low is not None for item in items)]
-    works = unchecked_works(run, measured, (one.workload for one, _ in pairs))
-    said = (*weaker(analysis, compared), *lacking(run, measured))
-    return Comparison(tuple(items), (*cautions, *works, *said, *short))
+            cautions.append(f"{new_arm.shown} did not do the work of {old_arm.shown}: {'; '.join(effect.notes)}")
+    compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
+    short = [text for text in (short_run_note(measured.apart),) if text and any(item.low is not None for item in items)]
+    works = unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
+    run_cautions = (*flag_cautions(analysis, compared_arms), *missing_trials_cautions(run, measured))
+    return Comparison(tuple(items), (*cautions, *works, *run_cautions, *short))
 
 
 def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
     """Compare the two sides of a run that was begun with two matrices, environment by environment."""
     names = [(f"{SIDES[0]}.{name}", f"{SIDES[1]}.{name}") for name in run.design.environments]
-    several = sum(len(_pairs(run, *pair)) for pair in names)
-    found = [compare_environments(run, measured, *pair, allowed, several) for pair in names]
-    items = tuple(item for one in found for item in one.items)
-    cautions = tuple(dict.fromkeys(text for one in found for text in one.cautions))
+    several = sum(len(_arm_pairs(run, *pair)) for pair in names)
+    comparisons = [compare_environments(run, measured, *pair, allowed, several) for pair in names]
+    items = tuple(item for comparison in comparisons for item in comparison.items)
+    cautions = tuple(dict.fromkeys(text for comparison in comparisons for text in comparison.cautions))
     return Comparison(items, cautions)
 
 
-def _pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
+def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     """Return the arms of the two that share a workload and engine, or the two arms whose whole names these are."""
-    ones, others = named(run, old), named(run, new)
-    if set(ones) & set(others):
+    old_arms, new_arms = find_arms(run, old), find_arms(run, new)
+    if set(old_arms) & set(new_arms):
         raise InputError(
             f"{old} and {new} are the same environment of run {run.name}",
-            remedy=f"how far two copies of one lie apart says its control: {ones[0].environment},{CONTROL}",
+            remedy=f"how far two copies of one lie apart says its control: {old_arms[0].environment},{CONTROL}",
         )
-    if all(name in (arms[0].name, arms[0].shown) for name, arms in ((old, ones), (new, others))):
-        return [(ones[0], others[0])]
-    places = {group_of(arm, run.plan): arm for arm in others}
-    shared = [(arm, places[place]) for arm in ones if (place := group_of(arm, run.plan)) in places]
+    if all(name in (arms[0].name, arms[0].shown) for name, arms in ((old, old_arms), (new, new_arms))):
+        return [(old_arms[0], new_arms[0])]
+    places = {table_key(arm, run.plan): arm for arm in new_arms}
+    shared = [(arm, places[place]) for arm in old_arms if (place := table_key(arm, run.plan)) in places]
     if not shared:
         raise InputError(
             f"{old} and {new} share no workload on one engine",
-            remedy=f"name two arms in full: --environments {ones[0].shown},{others[0].shown}",
+            remedy=f"name two arms in full: --environments {old_arms[0].shown},{new_arms[0].shown}",
         )
     return shared
 
 
-def _item(name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float) -> Compared:
-    return Compared(
+def _compare_pair(
+    name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float
+) -> ArmComparison:
+    return ArmComparison(
         name, *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p, effect.verdict, trials, allowed,
-        status_of(effect.low, effect.high, allowed), smallest=smallest_seen(effect.ratio, effect.high, allowed),
-        wanted=blocks_wanted(effect.low, effect.high, effect.blocks, allowed),
+        status_of(effect.low, effect.high, allowed), smallest=smallest_detectable_slowdown(effect.ratio, effect.high, allowed),
+        wanted=blocks_needed(effect.low, effect.high, effect.blocks, allowed),
     )  # fmt: skip

@@ -14,11 +14,11 @@ from typing import IO
 from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
-from envmatrix.results.json_text import json_of
-from envmatrix.system.regular_files import RefusedFileError, open_regular, read_bytes, read_lines, where_of
+from envmatrix.results.json_text import parse_json
+from envmatrix.system.regular_files import RefusedFileError, open_regular, read_bytes, read_lines, decode_error_position
 from envmatrix.system.write_retry import insisting
 
-_PIECE = 2**16
+_CHUNK_BYTES = 2**16
 _RESTORE = "restore it from a copy"
 _REMEDIES = {
     errno.ENOSPC: "free some space, then `envmatrix resume`",
@@ -31,7 +31,7 @@ _REMEDIES = {
 }
 
 
-def os_error(error: OSError, path: Path, line: int | None = None) -> StoreError:
+def store_error(error: OSError, path: Path, line: int | None = None) -> StoreError:
     """Return what the system said of a file, with its remedy where there is one."""
     remedy = _RESTORE if isinstance(error, RefusedFileError) else _REMEDIES.get(error.errno or 0, "")
     return StoreError(f"{error.strerror}", where=Where(path, line), remedy=remedy)
@@ -54,12 +54,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def named_file(path: Path) -> Iterator[IO[bytes]]:
     """Give a file that a person named, as ``whole_file``; a link, a pipe or /dev/null keeps its place."""
-    real = Path(os.path.realpath(path))
-    if real.exists() and not real.is_file():
-        with real.open("wb") as file:
+    real_path = Path(os.path.realpath(path))
+    if real_path.exists() and not real_path.is_file():
+        with real_path.open("wb") as file:
             yield file
         return
-    with whole_file(real) as file:
+    with whole_file(real_path) as file:
         yield file
 
 
@@ -77,7 +77,7 @@ def write_whole(path: Path, text: str | bytes) -> None:
     try:
         insisting(write, path)
     except OSError as error:
-        raise os_error(error, path) from error
+        raise store_error(error, path) from error
 
 
 def write_named(path: Path, text: str | bytes) -> None:
@@ -86,18 +86,18 @@ def write_named(path: Path, text: str | bytes) -> None:
         with named_file(path) as file:
             file.write(_bytes(text))
     except OSError as error:
-        raise os_error(error, path) from error
+        raise store_error(error, path) from error
 
 
 def append_line(path: Path, line: str) -> None:
     """Append one line and make sure that it is on disk before returning."""
-    before: list[int] = []
+    size_before: list[int] = []
 
     def append() -> None:
         with path.open("ab") as file:
-            if before:  # what an earlier try may have written of it
-                file.truncate(before[0])
-            before[:] = [file.tell()]
+            if size_before:  # what an earlier try may have written of it
+                file.truncate(size_before[0])
+            size_before[:] = [file.tell()]
             file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -105,37 +105,37 @@ def append_line(path: Path, line: str) -> None:
     try:
         insisting(append, path)
     except OSError as error:
-        raise os_error(error, path) from error
+        raise store_error(error, path) from error
 
 
-def check_room(folder: Path) -> None:
+def check_free_space(folder: Path) -> None:
     """Raise a StoreError where a disk is full: what was written there meanwhile may be cut short, or have failed."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(_PIECE))
+            file.write(bytes(_CHUNK_BYTES))
             file.flush()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise os_error(error, folder) from error
+            raise store_error(error, folder) from error
 
 
-def mend_lines(path: Path, aside: Path) -> bool:
+def remove_partial_line(path: Path, aside: Path) -> bool:
     """Move a last line that a crash left half-written to ``aside``; say whether there was one."""
     try:
         with open_regular(path, to_change=True) as file:
-            whole = _end_of_last_line(file)
-            if whole == file.seek(0, os.SEEK_END):
+            whole_bytes = _end_of_last_line(file)
+            if whole_bytes == file.seek(0, os.SEEK_END):
                 return False
-            file.seek(whole)
-            with aside.open("ab") as left:
-                shutil.copyfileobj(file, left)
-                left.write(b"\n")
-            file.truncate(whole)
+            file.seek(whole_bytes)
+            with aside.open("ab") as aside_file:
+                shutil.copyfileobj(file, aside_file)
+                aside_file.write(b"\n")
+            file.truncate(whole_bytes)
             os.fsync(file.fileno())
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise os_error(error, path) from error
+        raise store_error(error, path) from error
     return True
 
 
@@ -143,25 +143,25 @@ def _end_of_last_line(file: IO[bytes]) -> int:
     """Return the position after the last line break, looking from the end."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
-        start = max(0, end - _PIECE)
+        start = max(0, end - _CHUNK_BYTES)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        line_break = file.read(end - start).rfind(b"\n")
+        if line_break >= 0:
+            return start + line_break + 1
         end = start
     return 0
 
 
-def take_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
+def move_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
     """Move the lines of these numbers, from 1, to ``aside``; they are on disk there before the file is without them."""
     try:
-        with path.open("rb") as file, whole_file(path) as kept, aside.open("ab") as taken:
+        with path.open("rb") as file, whole_file(path) as remaining, aside.open("ab") as aside_file:
             for number, line in enumerate(file, 1):
-                (taken if number in numbers else kept).write(line)
-            taken.flush()
-            os.fsync(taken.fileno())
+                (aside_file if number in numbers else remaining).write(line)
+            aside_file.flush()
+            os.fsync(aside_file.fileno())
     except OSError as error:
-        raise os_error(error, path) from error
+        raise store_error(error, path) from error
 
 
 def read_text(file: Path) -> str:
@@ -169,10 +169,10 @@ def read_text(file: Path) -> str:
     try:
         return read_bytes(file).decode()
     except OSError as error:
-        raise os_error(error, file) from error
+        raise store_error(error, file) from error
     except UnicodeDecodeError as error:
-        said, where = f"not UTF-8 text (byte {error.start})", where_of(error, file)
-        raise StoreError(said, where=where, remedy=_RESTORE) from error
+        message, where = f"not UTF-8 text (byte {error.start})", decode_error_position(error, file)
+        raise StoreError(message, where=where, remedy=_RESTORE) from error
 
 
 def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
@@ -185,7 +185,7 @@ def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise os_error(error, file, number + 1) from error
+            raise store_error(error, file, number + 1) from error
         if line is None:
             return
         number += 1
@@ -194,4 +194,4 @@ def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 def read_json(file: Path) -> JsonValue:
     """Read a JSON file; a StoreError says what is wrong with it."""
-    return json_of(read_text(file), file)
+    return parse_json(read_text(file), file)

@@ -143,7 +143,7 @@ class _Quantities(Protocol):
 
 
 @lru_cache
-def _loaded(file: Path) -> object:
+def _load_module(file: Path) -> object:
     spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -153,7 +153,7 @@ def _loaded(file: Path) -> object:
 
 
 def _options() -> _Options:
-    return cast("_Options", _loaded(bench_folder() / "options.py"))
+    return cast("_Options", _load_module(bench_folder() / "options.py"))
 
 
 @lru_cache(maxsize=1)
@@ -190,12 +190,12 @@ def check_shares(values: Mapping[str, OptionValue], variables: Mapping[str, str]
         raise WrongValueError(error.text, error.remedy) from None
 
 
-def arguments(values: Mapping[str, OptionValue]) -> list[str]:
+def command_line_arguments(values: Mapping[str, OptionValue]) -> list[str]:
     """Write options as arguments of ``python -m bench run``, which reads the same values from them."""
-    return [f"--{name.replace('_', '-')}={_text(value)}" for name, value in values.items()]
+    return [f"--{name.replace('_', '-')}={_option_text(value)}" for name, value in values.items()]
 
 
-def _text(value: OptionValue) -> str:
+def _option_text(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
@@ -205,17 +205,17 @@ def _text(value: OptionValue) -> str:
 
 def folder_digest(folder: Path) -> str:
     """Return the digest of a ``bench`` folder, as the benchmark writes it into its records."""
-    return cast("_Digest", _loaded(bench_folder() / "digest.py")).folder_digest(str(folder))
+    return cast("_Digest", _load_module(bench_folder() / "digest.py")).folder_digest(str(folder))
 
 
 def _variables() -> _Variables:
-    return cast("_Variables", _loaded(bench_folder() / "variables.py"))
+    return cast("_Variables", _load_module(bench_folder() / "variables.py"))
 
 
 @lru_cache(maxsize=1)
 def quantities() -> _Quantities:
     """Return what reads a program's numbers, on the host and in a trial."""
-    return cast("_Quantities", _loaded(bench_folder() / "quantities.py"))
+    return cast("_Quantities", _load_module(bench_folder() / "quantities.py"))
 
 
 def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
@@ -230,19 +230,19 @@ def packages_to_look_up(claimed: Iterable[str]) -> dict[str, str]:
     return {_variables().PACKAGES: ",".join(names)} if names else {}
 
 
-def shown_variable(name: str, value: str) -> str:
+def recorded_variable(name: str, value: str) -> str:
     """Return what a record says of a variable that the environment sets."""
     return _variables().shown(name, value, (name,))
 
 
-def is_secret(said: str | None) -> bool:
+def is_secret(recorded: str | None) -> bool:
     """Whether a record says of a variable only that it was there, as its name looks like a secret's."""
-    return said == _variables().HIDDEN
+    return recorded == _variables().HIDDEN
 
 
-def is_only_set(said: str | None) -> bool:
+def is_only_set(recorded: str | None) -> bool:
     """Whether a record says of a variable only that it was there: its process was not told that the value matters."""
-    return said == _variables().SET
+    return recorded == _variables().SET
 
 
 def bears_on_performance(name: str) -> bool:
@@ -250,7 +250,7 @@ def bears_on_performance(name: str) -> bool:
     return _variables().bears_on_performance(name)
 
 
-def hides(name: str) -> bool:
+def hides_value(name: str) -> bool:
     """Say whether a record hides the value of a variable, as its name looks like a secret's."""
     return _variables().shown(name, "", (name,)) == _variables().HIDDEN
 
@@ -260,6 +260,6 @@ def without_userinfo(text: str) -> str:
     return _variables().without_userinfo(text)
 
 
-def nodes_of(values: Mapping[str, OptionValue]) -> int:
+def node_count(values: Mapping[str, OptionValue]) -> int:
     """Return how many machines a workload with these options is spread over; 1 for a program of the user's own."""
     return cast("int", values.get("nodes") or 1)

@@ -35,20 +35,20 @@ class Host:
     @property
     def memory_nodes(self) -> tuple[int, ...]:
         """Return the memory nodes that this process may use; empty where nobody says, as of a node of a cluster."""
-        listed = _field(_read(Path("/proc/self/status")), "Mems_allowed_list") if self.kernel is not None else ""
-        return parse_cpus(listed) if listed else ()
+        allowed = _field(_read(Path("/proc/self/status")), "Mems_allowed_list") if self.kernel is not None else ""
+        return parse_cpus(allowed) if allowed else ()
 
     def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
         """Return the values of the templates of matrix.yaml that are known, for the CPUs a trial is confined to."""
-        mine = tuple(cpus) or self.cpus
-        physical = tuple(cpu for cpu in self.physical_cpus if cpu in mine) or mine
-        known = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
-        return known | {
-            "logical_cpus": str(len(mine)),
+        trial_cpus = tuple(cpus) or self.cpus
+        physical = tuple(cpu for cpu in self.physical_cpus if cpu in trial_cpus) or trial_cpus
+        numa_facts = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
+        return numa_facts | {
+            "logical_cpus": str(len(trial_cpus)),
             "physical_cores": str(len(physical)),
-            "cpu_list": format_cpus(mine),
+            "cpu_list": format_cpus(trial_cpus),
             "physical_cpu_list": format_cpus(physical),
-            "last_cpu": str(max(mine)),
+            "last_cpu": str(max(trial_cpus)),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Host:
 
 def parse_cpus(text: str) -> tuple[int, ...]:
     """Read a Linux CPU list such as '0-3,8'; ValueError says what is wrong with it."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
@@ -66,19 +66,19 @@ def parse_cpus(text: str) -> tuple[int, ...]:
         if not number or int(last) < int(first):
             msg = f"{text!r} is no CPU list, such as 0-3,8"
             raise ValueError(msg)
-        found.update(range(int(first), int(last) + 1))
-    return tuple(sorted(found))
+        cpus.update(range(int(first), int(last) + 1))
+    return tuple(sorted(cpus))
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
     """Write a Linux CPU list, ranges joined: (0, 1, 2, 8) -> '0-2,8'."""
-    parts: list[list[int]] = []
+    ranges: list[list[int]] = []
     for cpu in sorted(cpus):
-        if parts and cpu == parts[-1][1] + 1:
-            parts[-1][1] = cpu
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
         else:
-            parts.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+            ranges.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
 
 
 def has_gpu(root: Path = Path("/")) -> bool:
@@ -100,14 +100,14 @@ def _read(path: Path) -> str:
 
 def _one_per_core(cpus: Iterable[int]) -> tuple[int, ...]:
     """Keep the first CPU of each physical core (SMT siblings share one)."""
-    seen: set[str] = set()
-    kept = []
+    cores: set[str] = set()
+    first_cpus = []
     for cpu in cpus:
         siblings = _read(_CPU / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
-        if siblings not in seen:
-            seen.add(siblings)
-            kept.append(cpu)
-    return tuple(kept)
+        if siblings not in cores:
+            cores.add(siblings)
+            first_cpus.append(cpu)
+    return tuple(first_cpus)
 
 
 def _field(text: str, name: str) -> str:

@@ -38,7 +38,7 @@ class Entry:
 
 
 @lru_cache(maxsize=8)
-def _installed(group: str, _search_path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+def _entry_points(group: str, _search_path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=group))
 
 
@@ -66,14 +66,16 @@ class Catalog(Generic[Thing]):
 
     def entries(self) -> tuple[Entry, ...]:
         """Return every entry; nothing is imported."""
-        own = [Entry(name, target) for name, target in self.built_in.items()]
+        built_in = [Entry(name, target) for name, target in self.built_in.items()]
         added = {entry.name: entry for entry in map(_entry, self._added()) if not self._refusal(entry.name)}
-        return (*own, *(added[name] for name in sorted(added)))
+        return (*built_in, *(added[name] for name in sorted(added)))
 
     def notes(self) -> tuple[str, ...]:
         """Say which installed entries are ignored, and why."""
-        found = [(entry, self._refusal(entry.name)) for entry in map(_entry, self._added())]
-        return tuple(f"{self.kind} {entry.name!r} of {entry.origin} is ignored: {why}" for entry, why in found if why)
+        refusals = [(entry, self._refusal(entry.name)) for entry in map(_entry, self._added())]
+        return tuple(
+            f"{self.kind} {entry.name!r} of {entry.origin} is ignored: {why}" for entry, why in refusals if why
+        )
 
     def make(self, name: str, *arguments: object) -> Thing:
         """Make the thing of that name.
@@ -82,20 +84,20 @@ class Catalog(Generic[Thing]):
         """
         entry = self._find(name)
         try:
-            made = load(entry.target)(*arguments)
-            lacks = [member for member in members(load(self.protocol)) if not hasattr(made, member)]
-            calls_itself = getattr(made, "name", name)
+            plugin = import_target(entry.target)(*arguments)
+            lacks = [member for member in protocol_members(import_target(self.protocol)) if not hasattr(plugin, member)]
+            calls_itself = getattr(plugin, "name", name)
         except EnvmatrixError:
             raise
         except Exception as error:
             if not entry.origin:
                 raise
-            raise _broken(self.kind, entry, f"{type(error).__name__}: {error}") from error
+            raise _extension_error(self.kind, entry, f"{type(error).__name__}: {error}") from error
         if lacks:
-            raise _broken(self.kind, entry, f"{entry.target} has no {', '.join(lacks)}")
+            raise _extension_error(self.kind, entry, f"{entry.target} has no {', '.join(lacks)}")
         if calls_itself != name:
-            raise _broken(self.kind, entry, f"it calls itself {calls_itself!r}")
-        return cast("Thing", made)
+            raise _extension_error(self.kind, entry, f"it calls itself {calls_itself!r}")
+        return cast("Thing", plugin)
 
     def make_all(self, *arguments: object) -> Iterator[tuple[Entry, Thing | ExtensionError]]:
         """Make everything; one that another package broke is an error in its place, and the others go on."""
@@ -108,10 +110,10 @@ class Catalog(Generic[Thing]):
     def failed(self, name: str, error: Exception) -> ExtensionError:
         """Return what a user is told when a thing of another package fails at its work."""
         entry = self._find(name)
-        return _broken(self.kind, entry, f"{type(error).__name__}: {error}", "failed")
+        return _extension_error(self.kind, entry, f"{type(error).__name__}: {error}", "failed")
 
     def _added(self) -> tuple[EntryPoint, ...]:
-        return _installed(self.group, tuple(sys.path))
+        return _entry_points(self.group, tuple(sys.path))
 
     def _refusal(self, name: str) -> str:
         if name in self.built_in or name in self.reserved:
@@ -123,36 +125,36 @@ class Catalog(Generic[Thing]):
     def _find(self, name: str) -> Entry:
         if name in self.built_in:
             return Entry(name, self.built_in[name])
-        found = [entry for entry in map(_entry, self._added()) if entry.name == name and not self._refusal(name)]
-        if not found:
+        entries = [entry for entry in map(_entry, self._added()) if entry.name == name and not self._refusal(name)]
+        if not entries:
             raise InputError(f"no {self.kind} {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved)))
-        if len(found) > 1:
+        if len(entries) > 1:
             raise ExtensionError(
-                f"{self.kind} {name!r} is in several distributions: {', '.join(entry.origin for entry in found)}",
+                f"{self.kind} {name!r} is in several distributions: {', '.join(entry.origin for entry in entries)}",
                 remedy="uninstall all but one of them",
             )
-        return found[0]
+        return entries[0]
 
 
-def load(target: str) -> Callable[..., object]:
+def import_target(target: str) -> Callable[..., object]:
     """Import what ``package.module:Name`` names; it can be called."""
     module, _, attribute = target.partition(":")
-    found: object = importlib.import_module(module.strip())
+    target_object: object = importlib.import_module(module.strip())
     for part in attribute.strip().split("."):
-        found = getattr(found, part)
-    if not callable(found):
+        target_object = getattr(target_object, part)
+    if not callable(target_object):
         raise TypeError(f"{target} cannot be called to make one")
-    return found
+    return target_object
 
 
-def _broken(kind: str, entry: Entry, why: str, what: str = "cannot be used") -> ExtensionError:
+def _extension_error(kind: str, entry: Entry, why: str, problem: str = "cannot be used") -> ExtensionError:
     package = entry.origin.split(" ")[0] or "envmatrix"
     return ExtensionError(
-        f"{kind} {entry.name!r} of {entry.origin or 'envmatrix'} {what}: {why}",
+        f"{kind} {entry.name!r} of {entry.origin or 'envmatrix'} {problem}: {why}",
         remedy=f"mend that package or uninstall it: python -m pip uninstall {package}",
     )
 
 
-def members(protocol: object) -> list[str]:
+def protocol_members(protocol: object) -> list[str]:
     """Return the names that a protocol asks for: its methods and properties, those it inherits among them."""
     return [name for name in dir(protocol) if not name.startswith("_")]

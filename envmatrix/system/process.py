@@ -17,7 +17,7 @@ from envmatrix.block import process
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Place
 from envmatrix.errors import NoTrialError
 
-__all__ = ["Exit", "Finished", "Guarded", "Order", "Place", "run", "run_logged", "said_json", "started"]
+__all__ = ["Exit", "Finished", "SupervisedProcess", "Order", "Place", "run", "run_logged", "parse_last_json", "started"]
 _REMEDIES = {
     errno.ENOENT: "install it, or put the folder that holds it on PATH",
     errno.EACCES: "check that it is a file that may be executed, on a file system that is not mounted noexec",
@@ -40,11 +40,11 @@ class Finished:
 
     def last_words(self, lines: int = 5) -> str:
         """Return the last lines it printed, for an error message."""
-        text = (self.stderr.strip() or self.stdout.strip()).splitlines()
-        return "\n".join(text[-lines:])
+        output_lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return "\n".join(output_lines[-lines:])
 
 
-def said_json(text: str) -> Any:
+def parse_last_json(text: str) -> Any:
     """Return what the last line of a text that is a list or a mapping in JSON says.
 
     A ``sitecustomize`` of the Python that was asked may print before it, and at its end. Raises ValueError for none.
@@ -57,7 +57,7 @@ def said_json(text: str) -> Any:
     raise ValueError(msg)
 
 
-def _not_started(error: NotStartedError) -> NoTrialError:
+def _start_error(error: NotStartedError) -> NoTrialError:
     reason = os.strerror(error.number)
     if error.where is not None:
         return NoTrialError(
@@ -73,17 +73,17 @@ def _with_remedy() -> Iterator[None]:
     try:
         yield
     except NotStartedError as error:
-        raise _not_started(error) from error
+        raise _start_error(error) from error
 
 
-class Guarded(process.Guarded):
+class SupervisedProcess(process.SupervisedProcess):
     """A program under a supervisor; a NoTrialError says why one did not start, and what to do."""
 
     def __init__(self, order: Order, streams: process.Streams) -> None:
         with _with_remedy():
             super().__init__(order, streams)
 
-    def __enter__(self) -> Guarded:  # noqa: PYI034 - typing.Self is Python 3.11
+    def __enter__(self) -> SupervisedProcess:  # noqa: PYI034 - typing.Self is Python 3.11
         return self
 
     def answer(self) -> Exit:
@@ -102,9 +102,9 @@ def run_logged(order: Order, log: IO[bytes] | None) -> Exit:
         return program.answer()
 
 
-def started(order: Order, log: IO[bytes] | None) -> Guarded:
+def started(order: Order, log: IO[bytes] | None) -> SupervisedProcess:
     """Start what ``run_logged`` runs. It is a context manager, and ends with it."""
-    return Guarded(order, (subprocess.DEVNULL, log, log) if log else (None, None, None))
+    return SupervisedProcess(order, (subprocess.DEVNULL, log, log) if log else (None, None, None))
 
 
 def run(
@@ -119,13 +119,15 @@ def run(
 
     Raises NoTrialError when the program cannot be started; a non-zero status is the caller's to judge.
     """
-    given = subprocess.DEVNULL if input_text is None else subprocess.PIPE
-    streams = (given, subprocess.PIPE, subprocess.PIPE)
-    with Guarded(Order(argv, env, cwd, limit_s), streams) as supervisor:
-        text = None if input_text is None else input_text.encode()
+    standard_input = subprocess.DEVNULL if input_text is None else subprocess.PIPE
+    streams = (standard_input, subprocess.PIPE, subprocess.PIPE)
+    with SupervisedProcess(Order(argv, env, cwd, limit_s), streams) as supervisor:
+        input_bytes = None if input_text is None else input_text.encode()
         try:
-            out, err = supervisor.process.communicate(text, timeout=limit_s + ENDED_S)
+            stdout_bytes, stderr_bytes = supervisor.process.communicate(input_bytes, timeout=limit_s + ENDED_S)
         except subprocess.TimeoutExpired as stuck:  # the supervisor itself: it is killed, and its program with it
             return Finished(tuple(argv), Exit(-signal.SIGKILL, stuck.timeout, timed_out=True), "", "")
-        ended = supervisor.answer()
-    return Finished(tuple(argv), ended, out.decode(errors="replace"), err.decode(errors="replace"))
+        exit_status = supervisor.answer()
+    return Finished(
+        tuple(argv), exit_status, stdout_bytes.decode(errors="replace"), stderr_bytes.decode(errors="replace")
+    )

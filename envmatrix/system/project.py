@@ -32,7 +32,7 @@ def locks_folder() -> Path:
     return checkout if checkout.is_dir() else _PACKAGE / "_project" / "containers" / "locks"
 
 
-def documentation() -> dict[str, Path]:
+def documentation_pages() -> dict[str, Path]:
     """Return the pages of the documentation by name, the first one to read first."""
     checkout = _PACKAGE.parent / "docs"
     home = checkout.parent if (checkout / "matrix.md").exists() else _PACKAGE / "_project"
@@ -41,7 +41,7 @@ def documentation() -> dict[str, Path]:
 
 def cache_folder() -> Path:
     """Return $ENVMATRIX_CACHE, else the user's cache folder for envmatrix."""
-    if named := os.environ.get("ENVMATRIX_CACHE"):
-        return Path(named).absolute()
+    if configured := os.environ.get("ENVMATRIX_CACHE"):
+        return Path(configured).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base).absolute() / "envmatrix"

@@ -17,9 +17,9 @@ from envmatrix.errors import Where, where_in
 
 MIB = 2**20
 #: A matrix that people write, and a lock.
-LARGEST_TEXT = 4 * MIB
+MAX_TEXT_BYTES = 4 * MIB
 #: A document that a program writes, and one line of many: the step times of some million steps.
-LARGEST_DOCUMENT = 64 * MIB
+MAX_DOCUMENT_BYTES = 64 * MIB
 
 
 class RefusedFileError(OSError):
@@ -28,44 +28,44 @@ class RefusedFileError(OSError):
 
 def open_regular(file: Path, *, to_change: bool = False) -> IO[bytes]:
     """Open a regular file; anything else is an OSError, and is not waited for."""
-    _check(file.stat(), file)  # before it is opened: opening a device can already do something
+    _check_regular(file.stat(), file)  # before it is opened: opening a device can already do something
     flags = os.O_RDWR if to_change else os.O_RDONLY
     handle = os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        _check(os.fstat(handle), file)
+        _check_regular(os.fstat(handle), file)
         return os.fdopen(handle, "rb+" if to_change else "rb")
     except OSError:
         os.close(handle)
         raise
 
 
-def _check(status: os.stat_result, file: Path) -> None:
+def _check_regular(status: os.stat_result, file: Path) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise RefusedFileError(errno.EISDIR, "is a folder, not a file", str(file))
     if not stat.S_ISREG(status.st_mode):
         raise RefusedFileError(errno.EINVAL, "is no regular file, but a device, a pipe or a socket", str(file))
 
 
-def read_bytes(file: Path, most: int = LARGEST_DOCUMENT, *, pipe: bool = False) -> bytes:
+def read_bytes(file: Path, most: int = MAX_DOCUMENT_BYTES, *, pipe: bool = False) -> bytes:
     """Return all of a regular file (or of a ``pipe``); more than ``most`` bytes are an OSError."""
     with open_regular(file) if not pipe or not file.is_fifo() else file.open("rb") as opened:
-        body = opened.read(most + 1)
-    if len(body) > most:
+        content = opened.read(most + 1)
+    if len(content) > most:
         raise RefusedFileError(errno.EFBIG, f"has more than {most // MIB} MiB, which no such file has", str(file))
-    return body
+    return content
 
 
-def read_lines(file: Path, most: int = LARGEST_DOCUMENT) -> Iterator[bytes]:
+def read_lines(file: Path, max_bytes: int = MAX_DOCUMENT_BYTES) -> Iterator[bytes]:
     """Yield the lines of a regular file that end with a line break; a last one without is passed over."""
     with open_regular(file) as opened:
-        while line := opened.readline(most + 1):
-            if len(line) > most:
-                raise RefusedFileError(errno.EFBIG, f"has a line of more than {most // MIB} MiB", str(file))
+        while line := opened.readline(max_bytes + 1):
+            if len(line) > max_bytes:
+                raise RefusedFileError(errno.EFBIG, f"has a line of more than {max_bytes // MIB} MiB", str(file))
             if line.endswith(b"\n"):
                 yield line
 
 
-def where_of(error: UnicodeDecodeError, file: Path) -> Where:
+def decode_error_position(error: UnicodeDecodeError, file: Path) -> Where:
     """Return the place of the first byte of a file that is no UTF-8."""
-    read = error.object[: error.start].decode()
-    return where_in(file, read, len(read))
+    valid_text = error.object[: error.start].decode()
+    return where_in(file, valid_text, len(valid_text))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from envmatrix.errors import StoreError, Where
-from envmatrix.system.atomic_files import os_error
+from envmatrix.system.atomic_files import store_error
 from envmatrix.system.regular_files import RefusedFileError
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ T = TypeVar("T")
 PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
-def settled(ask: Callable[[], T], path: Path) -> T | None:
+def read_with_retry(ask: Callable[[], T], path: Path) -> T | None:
     """Return what ``ask`` learns of ``path``; None only where the system says that there is no such file.
 
     An error is asked again for some seconds (ESTALE, EIO and EMFILE pass), then it is a StoreError that names the path.
@@ -32,18 +32,18 @@ def settled(ask: Callable[[], T], path: Path) -> T | None:
             raise
         except OSError as error:
             if pause is None or isinstance(error, PermissionError):
-                raise unread(error, path) from error
+                raise unreadable_error(error, path) from error
             time.sleep(pause)
     raise AssertionError
 
 
-def unread(error: OSError, path: Path) -> StoreError:
+def unreadable_error(error: OSError, path: Path) -> StoreError:
     """Return what is said of a file that could not be read in all that time."""
-    said = os_error(error, path)
-    remedy = said.remedy or "nothing of it is lost: when it can be read again, `envmatrix resume`"
-    return StoreError(said.message, where=Where(path), remedy=remedy)
+    final_error = store_error(error, path)
+    remedy = final_error.remedy or "nothing of it is lost: when it can be read again, `envmatrix resume`"
+    return StoreError(final_error.message, where=Where(path), remedy=remedy)
 
 
 def exists(path: Path) -> bool:
     """Say whether there is such a file or folder; what cannot be told is a StoreError."""
-    return settled(path.stat, path) is not None
+    return read_with_retry(path.stat, path) is not None

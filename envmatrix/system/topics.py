@@ -24,7 +24,7 @@ VERDICTS: Mapping[str, str] = {
     "reproduced": "reproduce: the whole interval of the new speed-up over the old one lies within 5 % of 1.",
     "not-reproduced": "reproduce: that interval excludes 1, and does not lie within 5 % of it.",
 }
-MARKS: Mapping[str, str] = {
+OUTCOME_MARKS: Mapping[str, str] = {
     "fails-more": "The environment's trials break more often than those of its reference; it is not recommended.",
     "reference-fails-more": "More trials of the reference break, so it may look too fast: nothing is called slower.",
     "unproven": "Not all that the environment promises was seen in its processes; it is not recommended.",
@@ -79,17 +79,17 @@ ERRORS: Mapping[str, str] = {
     "system-refused": "The operating system refused to read, write or start something (exit code 2).",
 }
 #: Every word in the order in which a reader meets them.
-TOPICS: Mapping[str, str] = {**VERDICTS, **MARKS, **WARNINGS, **ERRORS}
+TOPICS: Mapping[str, str] = {**VERDICTS, **OUTCOME_MARKS, **WARNINGS, **ERRORS}
 _SECTION = r"^### {}\n(.*?)(?=^#{{1,3}} |\Z)"
 
 
-def chosen(words: Iterable[str]) -> tuple[str, ...]:
+def explained_topics(words: Iterable[str]) -> tuple[str, ...]:
     """Return those of ``words`` that are explained, each once, in the order of the page."""
-    found = set(words)
-    return tuple(word for word in TOPICS if word in found)
+    given_words = set(words)
+    return tuple(word for word in TOPICS if word in given_words)
 
 
-def section(page: str, word: str) -> str:
+def topic_section(page: str, word: str) -> str:
     """Return what the page's text says of a word, its heading with it; '' where it has no such section."""
-    found = re.search(_SECTION.format(re.escape(word)), page, re.DOTALL | re.MULTILINE)
-    return f"### {word}\n{found[1]}".rstrip() if found else ""
+    match = re.search(_SECTION.format(re.escape(word)), page, re.DOTALL | re.MULTILINE)
+    return f"### {word}\n{match[1]}".rstrip() if match else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-_WORDS = {
+_MESSAGES = {
     "missing": "is missing",
     "extra_forbidden": "is no key that is known",
     "tuple_type": "must be a list",
@@ -27,15 +27,15 @@ _WORDS = {
 }
 
 
-def in_words(problem: ErrorDetails) -> str:
+def validation_message(problem: ErrorDetails) -> str:
     """Return what is wrong with the value itself, without its place."""
     kind = problem["type"]
-    if kind in _WORDS:
-        return _WORDS[kind]
+    if kind in _MESSAGES:
+        return _MESSAGES[kind]
     if kind == "too_short":
-        least = problem.get("ctx", {}).get("min_length", 1)
-        return "must not be empty" if least == 1 else f"must hold at least {least}"
-    said = problem["msg"].removeprefix("Value error, ")
-    if said.startswith("Input should "):
-        return "must " + said.removeprefix("Input should ").replace("greater than or equal to", "at least")
-    return said
+        minimum = problem.get("ctx", {}).get("min_length", 1)
+        return "must not be empty" if minimum == 1 else f"must hold at least {minimum}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if message.startswith("Input should "):
+        return "must " + message.removeprefix("Input should ").replace("greater than or equal to", "at least")
+    return message

@@ -16,39 +16,41 @@ from envmatrix.system.progress import ProgressCallback
 T = TypeVar("T")
 
 #: Seconds that a folder may stay read-only (a server that fails over) before the run stops.
-PATIENCE_S = 120.0
+RETRY_LIMIT_S = 120.0
 _PAUSE_S = 0.5
-_PASSING = frozenset({errno.EROFS, errno.ESTALE})
+_TRANSIENT_ERRORS = frozenset({errno.EROFS, errno.ESTALE})
 _say: ContextVar[ProgressCallback | None] = ContextVar("progress", default=None)
 
 
 @contextmanager
-def patient(progress: ProgressCallback) -> Iterator[None]:
+def retry_writes(progress: ProgressCallback) -> Iterator[None]:
     """Let ``insisting`` wait, and tell ``progress`` what it waits for. Outside of this an error is one at once."""
-    before = _say.set(progress)
+    token = _say.set(progress)
     try:
         yield
     finally:
-        _say.reset(before)
+        _say.reset(token)
 
 
 def insisting(act: Callable[[], T], path: Path) -> T:
     """Return what ``act``, which may be done again, gives; its OSError when ``path`` cannot be written for too long."""
     progress = _say.get()
     began = time.monotonic()
-    told = False
+    is_reported = False
     while True:
         try:
-            found = act()
+            result = act()
         except OSError as error:
-            late = time.monotonic() - began > PATIENCE_S
-            if progress is None or late or error.errno not in _PASSING or interrupts.came():
+            late = time.monotonic() - began > RETRY_LIMIT_S
+            if progress is None or late or error.errno not in _TRANSIENT_ERRORS or interrupts.came():
                 raise
-            if not told:
-                progress(f"{path}: {error.strerror}; waiting until it can be written, for {PATIENCE_S:.0f} s at most")
-            told = True
+            if not is_reported:
+                progress(
+                    f"{path}: {error.strerror}; waiting until it can be written, for {RETRY_LIMIT_S:.0f} s at most"
+                )
+            is_reported = True
             time.sleep(_PAUSE_S)
         else:
-            if told and progress:
+            if is_reported and progress:
                 progress(f"{path} can be written again after {time.monotonic() - began:.0f} s")
-            return found
+            return result

@@ -9,13 +9,20 @@ from pathlib import Path
 from envmatrix.errors import InputError, NothingRanError
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import Workload
-from envmatrix.matrix.parse import place_in
+from envmatrix.matrix.parse import locate_key
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment
 from envmatrix.plan.schedule import Arm, side_arms
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.run import SideOf
-from envmatrix.trials.images import Images, Maker, check_same_bits, keep_side, open_engines, places_of
+from envmatrix.trials.images import (
+    Images,
+    ImageBuilder,
+    check_images_unchanged,
+    save_side_matrix,
+    open_engines,
+    build_places,
+)
 
 
 @dataclass(frozen=True)
@@ -36,10 +43,10 @@ class Side:
         """The file to name when something is wrong."""
         return self.file or Path(self.matrix.path)
 
-    def maker(self, engine_names: tuple[str, ...], bench: Path) -> Maker:
+    def image_builder(self, engine_names: tuple[str, ...], bench: Path) -> ImageBuilder:
         """Return what makes this side's images."""
-        engines = open_engines(engine_names, places_of(Path(self.matrix.path), bench))
-        return Maker(engines, environments.all_libraries(self.matrix))
+        engines = open_engines(engine_names, build_places(Path(self.matrix.path), bench))
+        return ImageBuilder(engines, environments.all_libraries(self.matrix))
 
     def of_run(self) -> SideOf:
         """Return what run.json says of it."""
@@ -47,7 +54,7 @@ class Side:
         return SideOf(matrix=str(self.source), matrix_digest=self.matrix.digest, libraries=libraries)
 
 
-def arms_of_sides(design: Design, engine_names: tuple[str, ...]) -> tuple[Arm, ...]:
+def make_side_arms(design: Design, engine_names: tuple[str, ...]) -> tuple[Arm, ...]:
     """Return the arms of a design whose environments are compared between two sides."""
     return side_arms(design.environments, design.workloads, engine_names)
 
@@ -58,8 +65,8 @@ def side_design(design: Design, named: Sequence[str] | None) -> Design:
     Steps, cells, further programs and a race compare environments with one another, which is not asked here.
     """
     names = tuple(dict.fromkeys(named or (design.baseline,)))
-    less = {"factors": {}, "cumulative": (), "application": (), "reference_values": {}, "race": False}
-    return design.model_copy(update={"environments": names, "baseline": names[0], **less})
+    replaced_fields = {"factors": {}, "cumulative": (), "application": (), "reference_values": {}, "race": False}
+    return design.model_copy(update={"environments": names, "baseline": names[0], **replaced_fields})
 
 
 def check_comparable(sides: Sequence[Side], design: Design) -> None:
@@ -67,19 +74,19 @@ def check_comparable(sides: Sequence[Side], design: Design) -> None:
     for side in sides:
         for name in design.environments:
             try:
-                environments.resolve(side.matrix, name, {})
+                environments.resolve_environment(side.matrix, name, {})
             except InputError as error:
-                where = place_in(side.source, ("environments",))
-                raise InputError(f"{side.name}: {error.message}", where=where, remedy=error.remedy) from error
+                location = locate_key(side.source, ("environments",))
+                raise InputError(f"{side.name}: {error.message}", where=location, remedy=error.remedy) from error
     old, new = sides
     for name in design.workloads:
-        then, now = old.matrix.workloads.get(name), new.matrix.workloads.get(name)
-        if then is None or now is None or _work(then) != _work(now):
+        old_workload, new_workload = old.matrix.workloads.get(name), new.matrix.workloads.get(name)
+        if old_workload is None or new_workload is None or _work(old_workload) != _work(new_workload):
             key = ("workloads", name)
-            what = f"is not that of {place_in(new.source, key)}" if then else "is missing"
+            difference = f"is not that of {locate_key(new.source, key)}" if old_workload else "is missing"
             raise InputError(
-                f"workload {name!r} {what}: only equal work can be compared",
-                where=place_in(old.source, key),
+                f"workload {name!r} {difference}: only equal work can be compared",
+                where=locate_key(old.source, key),
                 remedy="name one that both have alike: --workloads NAME",
             )
 
@@ -89,24 +96,27 @@ def _work(workload: Workload) -> dict[str, object]:
 
 
 def check_sides(
-    sides: Sequence[Side], chosen: Mapping[str, Environment], ready: Images, missing: Mapping[tuple[str, str], str]
+    sides: Sequence[Side],
+    environments_by_name: Mapping[str, Environment],
+    prepared_images: Images,
+    unavailable: Mapping[tuple[str, str], str],
 ) -> None:
     """Raise NothingRanError where a side cannot be had here, InputError for an image that is not its run's."""
-    if missing and any(side.name for side in sides):
-        (environment, engine), reason = next(iter(missing.items()))
+    if unavailable and any(side.name for side in sides):
+        (environment, engine), reason = next(iter(unavailable.items()))
         raise NothingRanError(f"{environment} cannot be had on {engine}, so there is nothing to compare: {reason}")
     for side in sides:
         if side.run:
-            check_same_bits(side.run, _as_its_run_has_them(side, chosen, ready))
+            check_images_unchanged(side.run, _images_by_run_key(side, environments_by_name, prepared_images))
 
 
-def _as_its_run_has_them(side: Side, chosen: Mapping[str, Environment], ready: Images) -> Images:
-    names = {env.image_key: env.image.name for env in chosen.values() if env.side == side.name}
-    return {(names[image], engine): prepared for (image, engine), prepared in ready.items() if image in names}
+def _images_by_run_key(side: Side, environments_by_name: Mapping[str, Environment], prepared_images: Images) -> Images:
+    names = {env.image_key: env.image.name for env in environments_by_name.values() if env.side == side.name}
+    return {(names[image], engine): prepared for (image, engine), prepared in prepared_images.items() if image in names}
 
 
-def keep_sides(folder: RunFolder, sides: Sequence[Side], bench: Path) -> None:
+def save_side_matrices(folder: RunFolder, sides: Sequence[Side], bench: Path) -> None:
     """Keep the matrix and the locks of each side in the run's folder."""
     for side in sides:
         if side.name:
-            keep_side(folder, side.name, side.matrix.text, places_of(Path(side.matrix.path), bench).locks)
+            save_side_matrix(folder, side.name, side.matrix.text, build_places(Path(side.matrix.path), bench).locks)

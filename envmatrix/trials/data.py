@@ -13,11 +13,11 @@ from envmatrix.system.process import run
 from envmatrix.system.progress import ProgressCallback
 
 #: A slow link may need this long for a data set, in seconds.
-_LIMIT_S = 1800.0
+_DOWNLOAD_LIMIT_S = 1800.0
 
 
-def prepare_data(
-    bench: Path, folder: Path, wanted: Iterable[str | None], progress: ProgressCallback
+def prepare_data_sets(
+    bench: Path, folder: Path, requested_names: Iterable[str | None], progress: ProgressCallback
 ) -> dict[str | None, str]:
     """Put data sets into ``folder`` and return, for each asked for (None: the default), the name of what is there.
 
@@ -25,29 +25,29 @@ def prepare_data(
     alone; the host's own Python runs it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return {name: _prepare_one(bench, folder, name, progress) for name in sorted(set(wanted), key=str)}
+    return {name: _prepare_data_set(bench, folder, name, progress) for name in sorted(set(requested_names), key=str)}
 
 
-def _prepare_one(bench: Path, folder: Path, name: str | None, progress: ProgressCallback) -> str:
+def _prepare_data_set(bench: Path, folder: Path, name: str | None, progress: ProgressCallback) -> str:
     argv = [sys.executable, "-m", "bench", "data", f"--data-dir={folder}", *([f"--data={name}"] if name else [])]
-    finished = run(argv, cwd=bench.parent, limit_s=_LIMIT_S)
+    finished = run(argv, cwd=bench.parent, limit_s=_DOWNLOAD_LIMIT_S)
     lines = finished.stdout.strip().splitlines()
     if not finished.exit.ok or not lines:
         raise EnvmatrixError(f"the data set could not be prepared: {finished.last_words(3)}")
-    found = json.loads(lines[-1])
-    if found["stand_in"] and found["name"] != name:
-        progress(f"data: {found['name']}, generated; the real data set cannot be had ({found.get('reason')})")
-    return str(found["name"])
+    report = json.loads(lines[-1])
+    if report["stand_in"] and report["name"] != name:
+        progress(f"data: {report['name']}, generated; the real data set cannot be had ({report.get('reason')})")
+    return str(report["name"])
 
 
-def wanted_data(workload: Workload) -> str | None:
+def data_set_name(workload: Workload) -> str | None:
     """Return the name of the data set that a workload asks for; None: the default one."""
     name = workload.options.get("data")
     return None if name is None else str(name)
 
 
-def pinned_workload(workload: Workload, names: Mapping[str | None, str]) -> Workload:
+def pin_data_set(workload: Workload, names: Mapping[str | None, str]) -> Workload:
     """Return a workload with the data set that is really there: a resumed run reads the same."""
     if workload.command:
         return workload
-    return workload.model_copy(update={"options": {**workload.options, "data": names[wanted_data(workload)]}})
+    return workload.model_copy(update={"options": {**workload.options, "data": names[data_set_name(workload)]}})

@@ -5,58 +5,63 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from envmatrix.evidence.evidence import Evidence
-from envmatrix.matrix.readers import NOT_IN_EFFECT, Judge, Reader, reader_of
+from envmatrix.matrix.readers import NOT_IN_EFFECT, PresenceTest, Reader, find_reader
 
 
-def without_reader(variables: Mapping[str, str | None], seen: Sequence[Evidence]) -> Iterator[str]:
+def unread_variable_texts(variables: Mapping[str, str | None], program_evidence: Sequence[Evidence]) -> Iterator[str]:
     """Say of each variable whose reader is in none of a trial's programs that it is not in effect, and why.
 
     A program that could not be looked at may hold it: then that is said.
     """
     for name, value in variables.items():
-        reader = None if value is None else reader_of(name)
+        reader = None if value is None else find_reader(name)
         if reader is None:
             continue
-        there = [_is_there(reader, one) for one in seen]
-        if True in there:
+        loaded = [_is_reader_loaded(reader, evidence) for evidence in program_evidence]
+        if True in loaded:
             continue
-        if None not in there:
-            yield f"{NOT_IN_EFFECT}{name} is read by {reader.name}, and {_instead(reader, seen[0])}"
-        elif any(one.source for one in seen):
+        if None not in loaded:
+            yield f"{NOT_IN_EFFECT}{name} is read by {reader.name}, and {_actual_library_text(reader, program_evidence[0])}"
+        elif any(evidence.source for evidence in program_evidence):
             yield f"not verified: {name} is read by {reader.name}, and nothing shows that it is in the process"
 
 
-def _is_there(reader: Reader, seen: Evidence) -> bool | None:
+def _is_reader_loaded(reader: Reader, evidence: Evidence) -> bool | None:
     """Say whether a program holds a reader, None where that cannot be told."""
-    if reader.judge is Judge.OPENMP and seen.openmp and seen.openmp.library:
-        found = {f"/{name}" for name in (seen.openmp.library, *(seen.openmp.workers or ()))}
-        return any(one.startswith(reader.libraries) for one in found)
-    if reader.judge is Judge.MALLOC and seen.malloc and seen.malloc.library:
-        serves = f"/{seen.malloc.library}".startswith(tuple(part.rstrip(".-") for part in reader.libraries))
-        return serves or (None if seen.source == "outside" else False)  # a program may have one of its own inside
-    if reader.judge is Judge.GPU and seen.cuda and seen.cuda.available is False:
+    if reader.presence_test is PresenceTest.OPENMP and evidence.openmp and evidence.openmp.library:
+        library_paths = {f"/{name}" for name in (evidence.openmp.library, *(evidence.openmp.workers or ()))}
+        return any(library.startswith(reader.libraries) for library in library_paths)
+    if reader.presence_test is PresenceTest.MALLOC and evidence.malloc and evidence.malloc.library:
+        is_serving = f"/{evidence.malloc.library}".startswith(tuple(part.rstrip(".-") for part in reader.libraries))
+        return is_serving or (
+            None if evidence.source == "outside" else False
+        )  # a program may have one of its own inside
+    if reader.presence_test is PresenceTest.GPU and evidence.cuda and evidence.cuda.available is False:
         return False
-    if reader.judge is Judge.INDUCTOR and seen.torch and seen.torch.version:
-        return bool(seen.inductor and seen.inductor.graphs)
-    if seen.libraries is None:
+    if reader.presence_test is PresenceTest.INDUCTOR and evidence.torch and evidence.torch.version:
+        return bool(evidence.inductor and evidence.inductor.graphs)
+    if evidence.libraries is None:
         return None
-    parts = tuple(part for part in reader.libraries if part != "/libtorch_cpu" or _in_torch(reader, seen))
-    return any(part in path for path in seen.libraries for part in parts)
+    parts = tuple(part for part in reader.libraries if part != "/libtorch_cpu" or _may_be_in_torch(reader, evidence))
+    return any(part in path for path in evidence.libraries for part in parts)
 
 
-def _in_torch(reader: Reader, seen: Evidence) -> bool:
+def _may_be_in_torch(reader: Reader, evidence: Evidence) -> bool:
     """Say whether this PyTorch may hold MKL or oneDNN inside; which one has only what it says of itself."""
-    held = seen.torch and {Judge.MKL: seen.torch.mkl, Judge.ONEDNN: seen.torch.onednn}.get(reader.judge)
-    return held is not False
+    reported = evidence.torch and {
+        PresenceTest.MKL: evidence.torch.mkl,
+        PresenceTest.ONEDNN: evidence.torch.onednn,
+    }.get(reader.presence_test)
+    return reported is not False
 
 
-def _instead(reader: Reader, seen: Evidence) -> str:
-    if reader.judge is Judge.OPENMP and seen.openmp and seen.openmp.library:
-        return f"{seen.openmp.library} serves this program"
-    if reader.judge is Judge.MALLOC and seen.malloc and seen.malloc.library:
-        return f"{seen.malloc.library} serves malloc"
-    if reader.judge is Judge.GPU and seen.cuda and seen.cuda.available is False:
+def _actual_library_text(reader: Reader, evidence: Evidence) -> str:
+    if reader.presence_test is PresenceTest.OPENMP and evidence.openmp and evidence.openmp.library:
+        return f"{evidence.openmp.library} serves this program"
+    if reader.presence_test is PresenceTest.MALLOC and evidence.malloc and evidence.malloc.library:
+        return f"{evidence.malloc.library} serves malloc"
+    if reader.presence_test is PresenceTest.GPU and evidence.cuda and evidence.cuda.available is False:
         return "there is no GPU"
-    if reader.judge is Judge.INDUCTOR and seen.torch:
+    if reader.presence_test is PresenceTest.INDUCTOR and evidence.torch:
         return "nothing was compiled"
     return "no program loads it"

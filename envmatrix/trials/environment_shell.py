@@ -15,27 +15,27 @@ from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.environment import Environment, Library, all_libraries, resolve
-from envmatrix.plan.export import asked_words
+from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
+from envmatrix.plan.export import memory_policy_command
 from envmatrix.system.host import this_host
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
 from envmatrix.trials import orphans, own_program
 from envmatrix.trials.experiment import check_placement, snapshot_bench
-from envmatrix.trials.images import Images, open_engines, places_of
+from envmatrix.trials.images import Images, open_engines, build_places
 from envmatrix.trials.trial import (
     base_variables,
     environment_variables,
     packages_to_look_up,
-    placed_limits,
+    process_limits,
     preload_paths,
     trial_variables,
 )
 
 _EVIDENCE_LIMIT_S = 300.0
 #: A program that does nothing, to be looked at.
-_IDLE = Workload.model_validate({"name": "idle", "command": ("python", "-c", ""), "metric": {"wall": True}})
+_IDLE_PROGRAM = Workload.model_validate({"name": "idle", "command": ("python", "-c", ""), "metric": {"wall": True}})
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class Session:
 
     def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
         mounts = Mounts(work, {"bench": self.bench})
-        inside = self.engine.inside(mounts)
+        inner_paths = self.engine.inside(mounts)
         return Job(
             run="session",
             label=work.name,
             prepared=self.prepared,
             argv=argv,
             env={
-                **self._variables(base_variables(inside["work"], inside["bench"], self.prepared.python)),
+                **self._variables(base_variables(inner_paths["work"], inner_paths["bench"], self.prepared.python)),
                 **packages_to_look_up([self.environment]),
             },
             preload=self.preload,
             mounts=mounts,
-            limits=placed_limits(self.environment, limit_s),
+            limits=process_limits(self.environment, limit_s),
             log=log,
         )
 
@@ -80,20 +80,22 @@ class Session:
         """Start one process that does nothing but read back what is active; a program's Python may have no torch."""
         if not self.workload:
             self.prepared.check_torch()
-        with scratch() as work:
-            inside = self.engine.inside(Mounts(work, {"bench": self.bench}))
-            record = f"{inside['work']}/record.json"
-            words: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")
+        with temporary_work_folder() as work:
+            inner_paths = self.engine.inside(Mounts(work, {"bench": self.bench}))
+            record = f"{inner_paths['work']}/record.json"
+            arguments: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")
             if self.prepared.without_torch:
-                words = own_program.command_arguments(_IDLE, record, self.prepared.python, inside["bench"])
-            argv = (self.prepared.python, *words)
+                arguments = own_program.command_arguments(
+                    _IDLE_PROGRAM, record, self.prepared.python, inner_paths["bench"]
+                )
+            argv = (self.prepared.python, *arguments)
             log = work.parent / f"{work.name}.log"
-            ended = self.engine.run(self._job(work, argv, _EVIDENCE_LIMIT_S, log))
-            said = log.read_text(errors="replace") if log.exists() else ""
+            exit_status = self.engine.run(self._job(work, argv, _EVIDENCE_LIMIT_S, log))
+            output = log.read_text(errors="replace") if log.exists() else ""
             log.unlink(missing_ok=True)
-            if not ended.ok or not (work / "record.json").exists():
+            if not exit_status.ok or not (work / "record.json").exists():
                 raise EnvmatrixError(
-                    f"environment {self.environment.name}: the process {ended}\n{said.strip()[-2000:]}"
+                    f"environment {self.environment.name}: the process {exit_status}\n{output.strip()[-2000:]}"
                 )
             body: dict[str, dict[str, object] | None] = json.loads(read_bytes(work / "record.json").decode())
             return dict(body.get("evidence") or {})
@@ -104,14 +106,14 @@ class Session:
         It has our stdin, stdout and stderr (in Docker no stdin); ``python`` means the environment's own.
         """
         argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
-        asked = asked_words(self.environment, self.prepared.python)
-        return self.engine.run(self._job(Path.cwd(), (*asked, *argv), limit_s, None))
+        prefix_words = memory_policy_command(self.environment, self.prepared.python)
+        return self.engine.run(self._job(Path.cwd(), (*prefix_words, *argv), limit_s, None))
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
+def temporary_work_folder() -> Iterator[Path]:
     """Give a work folder that is gone afterwards."""
-    folder = orphans.folder()
+    folder = orphans.work_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix=orphans.session_prefix(), dir=folder))
     try:
@@ -122,11 +124,11 @@ def scratch() -> Iterator[Path]:
 
 def open_session(matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback) -> Session:
     """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
-    environment = resolve(matrix, name, this_host().facts())
-    return open_prepared(environment, all_libraries(matrix), engine_name, Path(matrix.path), progress)
+    environment = resolve_environment(matrix, name, this_host().facts())
+    return prepare_session(environment, all_libraries(matrix), engine_name, Path(matrix.path), progress)
 
 
-def open_prepared(
+def prepare_session(
     environment: Environment,
     libraries: tuple[Library, ...],
     engine_name: str,
@@ -139,9 +141,9 @@ def open_prepared(
     engine_name = choose_engine(progress) if engine_name == AUTO else engine_name
     check_placement([environment], this_host())
     bench = snapshot_bench()[1]
-    engine = open_engines([engine_name], places_of(matrix, bench))[engine_name]
+    engine = open_engines([engine_name], build_places(matrix, bench))[engine_name]
     check_quota(engine, environment)
-    ready = (given or {}).get((environment.image_key, engine_name))
+    supplied = (given or {}).get((environment.image_key, engine_name))
     return Session(
-        environment, engine, ready or engine.prepare(environment.image, libraries, progress), bench, workload
+        environment, engine, supplied or engine.prepare(environment.image, libraries, progress), bench, workload
     )

@@ -14,36 +14,42 @@ from envmatrix.build.cache import Cache
 from envmatrix.engines.base import Engine, Prepared
 from envmatrix.errors import InputError, NothingRanError, Where, suggestion
 from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.model import Workload, cells
+from envmatrix.matrix.model import Workload, factorial_cells
 from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Run, RunFolder
-from envmatrix.results.run import Asked
+from envmatrix.results.run import LauncherOptions
 from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.comparison_sides import Side, arms_of_sides, check_sides, keep_sides
-from envmatrix.trials.data import pinned_workload, prepare_data, wanted_data
-from envmatrix.trials.feasibility import check_homes, check_shares, lacking_quota, lacking_torch, placed_workload
+from envmatrix.trials.comparison_sides import Side, make_side_arms, check_sides, save_side_matrices
+from envmatrix.trials.data import pin_data_set, prepare_data_sets, data_set_name
+from envmatrix.trials.feasibility import (
+    check_home_access,
+    check_batch_split,
+    arms_without_quota,
+    arms_without_torch,
+    resolve_program_folder,
+)
 from envmatrix.trials.images import (
     Images,
-    Maker,
-    check_same_bits,
-    keep_given,
-    kept_given,
-    kept_matrix,
-    libraries_of,
-    makers_of,
-    prepare_sides,
+    ImageBuilder,
+    check_images_unchanged,
+    save_supplied_images,
+    load_supplied_images,
+    side_matrix_path,
+    run_libraries,
+    side_image_builders,
+    prepare_side_images,
 )
-from envmatrix.trials.interleaving_eligibility import with_schedule
+from envmatrix.trials.interleaving_eligibility import decide_schedule
 from envmatrix.trials.program_files import program_files
-from envmatrix.trials.program_variables import check_passing, settled_passing
+from envmatrix.trials.program_variables import check_passed_variables, pass_available_variables
 from envmatrix.version import __version__
 
 #: What places an environment's processes on a machine, and what one of it is called.
-PLACEMENTS = {"cpus": "CPU", "memory_nodes": "memory node"}
+PLACEMENT_NAMES = {"cpus": "CPU", "memory_nodes": "memory node"}
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,15 @@ def find_design(matrix: Matrix, name: str) -> Design:
 def design_environments(matrix: Matrix, design: Design, facts: Mapping[str, str]) -> dict[str, Environment]:
     """Resolve every environment of a design, the baseline first."""
     if design.factors:
-        found = cells(design)
-        return {name: environments.build(matrix, name, chosen, facts) for name, chosen in found.items()}
+        levels_by_name = factorial_cells(design)
+        return {
+            name: environments.build_environment(matrix, name, levels, facts) for name, levels in levels_by_name.items()
+        }
     names = dict.fromkeys((design.baseline, *design.environments, *design.cumulative))
-    return {name: environments.resolve(matrix, name, facts) for name in names}
+    return {name: environments.resolve_environment(matrix, name, facts) for name in names}
 
 
-def arms_of(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) -> tuple[Arm, ...]:
+def make_design_arms(design: Design, names: tuple[str, ...], engines: tuple[str, ...]) -> tuple[Arm, ...]:
     """Return the arms of a design whose environments are called ``names``."""
     return make_arms(names, design.workloads, engines, design.baseline, design.application)
 
@@ -91,7 +99,7 @@ def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
     """Copy ``bench`` into the cache under its digest, so that an edit during a run changes nothing in it."""
     source = source or project.bench_folder()
     digest = bench_options.folder_digest(source)
-    target = _bench_copy(digest)
+    target = _bench_copy_path(digest)
     Cache(project.cache_folder()).folder(
         target.parent,
         lambda place: _copy_bench(source, place / "bench", digest),
@@ -105,19 +113,21 @@ def _copy_bench(source: Path, target: Path, digest: str) -> None:
         raise InputError(f"{source} was changed while it was copied", remedy="try again")
 
 
-def _bench_copy(digest: str) -> Path:
+def _bench_copy_path(digest: str) -> Path:
     return project.cache_folder() / "bench" / digest.removeprefix("sha256:")[:16] / "bench"
 
 
-def maker_of(experiment: Experiment, environment: Environment) -> Maker:
+def find_image_builder(experiment: Experiment, environment: Environment) -> ImageBuilder:
     """Return what makes the image of an environment again."""
     run, folder = experiment.run, experiment.folder
     if environment.side is None:
-        return Maker(experiment.engines, libraries_of(folder, run))
-    return makers_of(folder, run, kept_matrix(folder, environment.side), experiment.bench)[environment.side]
+        return ImageBuilder(experiment.engines, run_libraries(folder, run))
+    return side_image_builders(folder, run, side_matrix_path(folder, environment.side), experiment.bench)[
+        environment.side
+    ]
 
 
-def begin(
+def create_experiment(
     matrix: Matrix,
     design: Design,
     engine_names: tuple[str, ...],
@@ -126,7 +136,7 @@ def begin(
     command: tuple[str, ...],
     launcher: str = "here",
     host: Host | None = None,
-    launcher_options: Asked | None = None,
+    launcher_options: LauncherOptions | None = None,
     bench: Path | None = None,
     name: str | None = None,
     given: Images | None = None,
@@ -144,12 +154,17 @@ def begin(
     """
     digest, bench = snapshot_bench(bench)
     elsewhere = launcher if host else ""
-    placed, host = _placed(matrix, design), host or this_host()
-    about = (host, matrix, sides, design, engine_names, bench, progress)
-    ready, missing, chosen, arms, engines = _prepared(*about, given or {}, placed)
-    gone = {arm.name for arm in arms if (arm.runs, arm.engine) in missing}
-    design, arms = with_schedule(design, arms, chosen, placed, engines, gone)
-    lacking = {**lacking_torch(arms, chosen, placed, ready), **lacking_quota(arms, chosen, elsewhere)}
+    placed_workloads, host = _place_workloads(matrix, design), host or this_host()
+    prepare_arguments = (host, matrix, sides, design, engine_names, bench, progress)
+    prepared_images, unavailable, environments_by_name, arms, engines = _prepare_all(
+        *prepare_arguments, given or {}, placed_workloads
+    )
+    unavailable_arms = {arm.name for arm in arms if (arm.runs, arm.engine) in unavailable}
+    design, arms = decide_schedule(design, arms, environments_by_name, placed_workloads, engines, unavailable_arms)
+    lacking_reasons = {
+        **arms_without_torch(arms, environments_by_name, placed_workloads, prepared_images),
+        **arms_without_quota(arms, environments_by_name, elsewhere),
+    }
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
@@ -160,12 +175,12 @@ def begin(
         bench_digest=digest,
         host=host,
         versions={"envmatrix": __version__},
-        environments=chosen,
-        workloads=(workloads := _pinned(placed, bench, progress)),
+        environments=environments_by_name,
+        workloads=(workloads := _pin_data_sets(placed_workloads, bench, progress)),
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=environments.all_libraries(matrix),
-        images={f"{image}@{engine}": dict(done.facts) for (image, engine), done in ready.items()},
-        skipped=_skipped(design, arms, missing, lacking),
+        images={f"{image}@{engine}": dict(prepared.facts) for (image, engine), prepared in prepared_images.items()},
+        skipped=_skip_reasons(design, arms, unavailable, lacking_reasons),
         sides={side.name: side.of_run() for side in sides if side.name},
         launcher=launcher,
         launcher_options=dict(launcher_options or {}),
@@ -173,13 +188,13 @@ def begin(
         command=command,
         shell_preload=os.environ.get("LD_PRELOAD", ""),
     )
-    run, folder = _new_folder(run, results, matrix, host_names=host_names)
-    keep_given(folder, given or {})
-    keep_sides(folder, sides, bench)
-    return Experiment(run, folder, engines, ready, bench, _data_folder())
+    run, folder = _create_run_folder(run, results, matrix, host_names=host_names)
+    save_supplied_images(folder, given or {})
+    save_side_matrices(folder, sides, bench)
+    return Experiment(run, folder, engines, prepared_images, bench, _data_folder())
 
 
-def _prepared(
+def _prepare_all(
     host: Host,
     matrix: Matrix,
     sides: Sequence[Side],
@@ -187,8 +202,8 @@ def _prepared(
     names: tuple[str, ...],
     bench: Path,
     progress: ProgressCallback,
-    given: Images,
-    placed: Mapping[str, Workload],
+    supplied_images: Images,
+    placed_workloads: Mapping[str, Workload],
 ) -> tuple[
     dict[tuple[str, str], Prepared],
     dict[tuple[str, str], str],
@@ -197,21 +212,27 @@ def _prepared(
     Mapping[str, Engine],
 ]:
     """Return what ``prepare_sides`` does, the environments of all sides by their names in the run, arms and engines."""
-    whole = sides or (Side(None, matrix),)
-    found = [one.of_side(side.name) for side in whole for one in environments_on(host, side.matrix, design).values()]
-    chosen = {environment.name: environment for environment in found}
-    arms = arms_of_sides(design, names) if len(sides) > 1 else arms_of(design, tuple(chosen), names)
-    check_shares(arms, chosen, placed)
-    makers = {side.name: side.maker(names, bench) for side in whole}
+    all_sides = sides or (Side(None, matrix),)
+    resolved = [
+        env.for_side(side.name) for side in all_sides for env in resolve_on_host(host, side.matrix, design).values()
+    ]
+    environments_by_name = {environment.name: environment for environment in resolved}
+    arms = (
+        make_side_arms(design, names)
+        if len(sides) > 1
+        else make_design_arms(design, tuple(environments_by_name), names)
+    )
+    check_batch_split(arms, environments_by_name, placed_workloads)
+    makers = {side.name: side.image_builder(names, bench) for side in all_sides}
     engines = next(reversed(makers.values())).engines
-    ready, missing = prepare_sides(chosen, makers, progress, given)
-    check_sides(sides, chosen, ready, missing)
-    check_homes(placed, engines)
-    _say_what_shm_does_not(design, engines, progress)
-    return ready, missing, chosen, arms, engines
+    prepared_images, unavailable = prepare_side_images(environments_by_name, makers, progress, supplied_images)
+    check_sides(sides, environments_by_name, prepared_images, unavailable)
+    check_home_access(placed_workloads, engines)
+    _report_unsized_shm(design, engines, progress)
+    return prepared_images, unavailable, environments_by_name, arms, engines
 
 
-def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], progress: ProgressCallback) -> None:
+def _report_unsized_shm(design: Design, engines: Mapping[str, Engine], progress: ProgressCallback) -> None:
     unsized = [name for name, engine in engines.items() if not engine.sizes_shm]
     if design.shm and unsized:
         progress(
@@ -219,56 +240,63 @@ def _say_what_shm_does_not(design: Design, engines: Mapping[str, Engine], progre
         )
 
 
-def _skipped(
-    design: Design, arms: tuple[Arm, ...], missing: Mapping[tuple[str, str], str], lacking: Mapping[str, str]
+def _skip_reasons(
+    design: Design,
+    arms: tuple[Arm, ...],
+    unavailable: Mapping[tuple[str, str], str],
+    lacking_reasons: Mapping[str, str],
 ) -> dict[str, str]:
     """Return arm name -> why it cannot run here; NothingRanError when none can, or none beside its reference."""
-    found = {arm.name: missing.get((arm.runs, arm.engine)) or lacking.get(arm.name) for arm in arms}
-    skipped = {name: reason for name, reason in found.items() if reason}
+    reasons = {arm.name: unavailable.get((arm.runs, arm.engine)) or lacking_reasons.get(arm.name) for arm in arms}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
     if len(skipped) == len(arms):
-        first = next(iter(skipped.values()))
-        raise NothingRanError(f"no environment of design {design.name!r} can be had here: {first}")
+        first_reason = next(iter(skipped.values()))
+        raise NothingRanError(f"no environment of design {design.name!r} can be had here: {first_reason}")
     if all(arm.reference in skipped for arm in arms if arm.name not in skipped):
         name, reason = next((name, reason) for name, reason in skipped.items() if name in {a.reference for a in arms})
         raise NothingRanError(f"{name}, which the others are compared with, cannot be had here: {reason}")
     return skipped
 
 
-def _placed(matrix: Matrix, design: Design) -> dict[str, Workload]:
+def _place_workloads(matrix: Matrix, design: Design) -> dict[str, Workload]:
     """Return the workloads of a design, those with a program of the user's own with its folder, which is there."""
-    home = Path(matrix.path).resolve().parent
-    chosen = (*design.workloads, *design.application)
-    return {name: placed_workload(matrix.workloads[name], home) for name in chosen}
+    matrix_folder = Path(matrix.path).resolve().parent
+    workload_names = (*design.workloads, *design.application)
+    return {name: resolve_program_folder(matrix.workloads[name], matrix_folder) for name in workload_names}
 
 
-def _pinned(placed: Mapping[str, Workload], bench: Path, progress: ProgressCallback) -> dict[str, Workload]:
+def _pin_data_sets(
+    placed_workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback
+) -> dict[str, Workload]:
     """Return workloads as run.json keeps them, their data sets made ready and named."""
-    names = prepare_data(bench, _data_folder(), _data_of(placed.values()), progress)
-    return {name: settled_passing(pinned_workload(entry, names), progress) for name, entry in placed.items()}
+    names = prepare_data_sets(bench, _data_folder(), _data_set_names(placed_workloads.values()), progress)
+    return {
+        name: pass_available_variables(pin_data_set(entry, names), progress) for name, entry in placed_workloads.items()
+    }
 
 
-def _data_of(workloads: Iterable[Workload]) -> list[str | None]:
+def _data_set_names(workloads: Iterable[Workload]) -> list[str | None]:
     """Return the data sets that the built-in workloads among these ask for."""
-    return [wanted_data(workload) for workload in workloads if not workload.command]
+    return [data_set_name(workload) for workload in workloads if not workload.command]
 
 
 def _data_folder() -> Path:
     return project.cache_folder() / "data"
 
 
-def _new_folder(run: Run, results: Path, matrix: Matrix, *, host_names: bool) -> tuple[Run, RunFolder]:
+def _create_run_folder(run: Run, results: Path, matrix: Matrix, *, host_names: bool) -> tuple[Run, RunFolder]:
     """Create the run's folder under a name that no other run has."""
     for attempt in itertools.count(1):
         name = run.name if attempt == 1 else f"{run.name}-{attempt}"
         folder = RunFolder(results / name)
         if not folder.path.exists():
-            named = run.model_copy(update={"name": name})
-            folder.create(named, matrix.text, Path(matrix.path).resolve().parent, host_names=host_names)
-            return named, folder
+            renamed_run = run.model_copy(update={"name": name})
+            folder.create(renamed_run, matrix.text, Path(matrix.path).resolve().parent, host_names=host_names)
+            return renamed_run, folder
     raise AssertionError
 
 
-def confined(design: Design, host: Host) -> tuple[int, ...]:
+def confined_cpus(design: Design, host: Host) -> tuple[int, ...]:
     """Return the CPUs that a design confines its trials to (empty: all), checked against the machine."""
     if design.cpus is None:
         return ()
@@ -276,74 +304,76 @@ def confined(design: Design, host: Host) -> tuple[int, ...]:
         cpus = parse_cpus(design.cpus)
     except ValueError as error:
         raise InputError(f"design {design.name!r}: cpus: {error}") from error
-    _check_there(f"design {design.name!r}", "CPU", cpus, host.cpus)
+    _check_exists(f"design {design.name!r}", "CPU", cpus, host.cpus)
     return cpus
 
 
-def environments_on(host: Host, matrix: Matrix, design: Design) -> dict[str, Environment]:
+def resolve_on_host(host: Host, matrix: Matrix, design: Design) -> dict[str, Environment]:
     """Return the environments of a design on a machine; an InputError names what it does not have."""
-    chosen = design_environments(matrix, design, host.facts(confined(design, host)))
-    check_placement(chosen.values(), host)
-    return chosen
+    environments_by_name = design_environments(matrix, design, host.facts(confined_cpus(design, host)))
+    check_placement(environments_by_name.values(), host)
+    return environments_by_name
 
 
-def check_placement(chosen: Iterable[Environment], host: Host, kinds: Iterable[str] = PLACEMENTS) -> None:
+def check_placement(resolved: Iterable[Environment], host: Host, kinds: Iterable[str] = PLACEMENT_NAMES) -> None:
     """Raise InputError for an environment whose CPUs or memory nodes the machine does not have."""
-    for environment, kind in itertools.product(chosen, kinds):
-        written: str | None = getattr(environment, kind)
-        there: tuple[int, ...] = getattr(host, kind)
-        if written is not None and "{" not in written and there:
-            _check_there(f"environment {environment.name!r}", PLACEMENTS[kind], parse_cpus(written), there)
+    for environment, kind in itertools.product(resolved, kinds):
+        requested_text: str | None = getattr(environment, kind)
+        available: tuple[int, ...] = getattr(host, kind)
+        if requested_text is not None and "{" not in requested_text and available:
+            _check_exists(
+                f"environment {environment.name!r}", PLACEMENT_NAMES[kind], parse_cpus(requested_text), available
+            )
 
 
-def _check_there(what: str, kind: str, wanted: Iterable[int], there: tuple[int, ...]) -> None:
-    foreign = set(wanted) - set(there)
+def _check_exists(subject: str, kind: str, requested: Iterable[int], available: tuple[int, ...]) -> None:
+    foreign = set(requested) - set(available)
     if foreign:
         raise InputError(
-            f"{what}: this machine has no {kind} {min(foreign)} for this process",
-            remedy=f"choose among {format_cpus(there)}",
+            f"{subject}: this machine has no {kind} {min(foreign)} for this process",
+            remedy=f"choose among {format_cpus(available)}",
         )
 
 
-def reopen(folder: RunFolder, matrix_path: Path, progress: ProgressCallback) -> Experiment:
+def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCallback) -> Experiment:
     """Load a run that was begun earlier, and prepare on this machine what its remaining trials need.
 
     The environments are those the run began with; of today's matrix only the place of its locks is used.
     """
-    run = folder.load_here()
-    check_passing(run.workloads.values())
-    lacking = sorted({arm.runs for arm in run.arms} - set(run.environments))
-    if lacking:
-        said = f"environment {', '.join(lacking)} is missing, which an arm names"
-        raise InputError(said, where=Where(folder.run_file), remedy="restore it from a copy")
-    bench = kept_bench(run.bench_digest)
-    makers = makers_of(folder, run, matrix_path, bench)
+    run = folder.load_for_resume()
+    check_passed_variables(run.workloads.values())
+    missing_names = sorted({arm.runs for arm in run.arms} - set(run.environments))
+    if missing_names:
+        message = f"environment {', '.join(missing_names)} is missing, which an arm names"
+        raise InputError(message, where=Where(folder.run_file), remedy="restore it from a copy")
+    bench = find_bench_copy(run.bench_digest)
+    makers = side_image_builders(folder, run, matrix_path, bench)
     engines = next(reversed(makers.values())).engines
-    ready, missing = prepare_sides(run.environments, makers, progress, kept_given(folder))
-    _check_still_there(run, missing)
-    check_same_bits(run, ready)
-    prepare_data(bench, _data_folder(), _data_of(run.workloads.values()), progress)
-    return Experiment(run, folder, engines, ready, bench, _data_folder())
+    prepared_images, unavailable = prepare_side_images(run.environments, makers, progress, load_supplied_images(folder))
+    _check_images_available(run, unavailable)
+    check_images_unchanged(run, prepared_images)
+    prepare_data_sets(bench, _data_folder(), _data_set_names(run.workloads.values()), progress)
+    return Experiment(run, folder, engines, prepared_images, bench, _data_folder())
 
 
-def _check_still_there(run: Run, missing: Mapping[tuple[str, str], str]) -> None:
+def _check_images_available(run: Run, unavailable: Mapping[tuple[str, str], str]) -> None:
     """Raise NothingRanError for an image that the run began with and that cannot be had any more."""
     for arm in run.arms:
-        reason = missing.get((arm.runs, arm.engine))
+        reason = unavailable.get((arm.runs, arm.engine))
         if reason and arm.name not in run.skipped:
-            said = f"{arm.runs} cannot be had on {arm.engine} any more: {reason}"
-            raise NothingRanError(said, remedy=f"when that is mended, `envmatrix resume {run.name}` goes on")
+            message = f"{arm.runs} cannot be had on {arm.engine} any more: {reason}"
+            raise NothingRanError(message, remedy=f"when that is mended, `envmatrix resume {run.name}` goes on")
 
 
-def kept_bench(digest: str) -> Path:
+def find_bench_copy(digest: str) -> Path:
     """Return the copy of bench/ that a run began with, or an InputError when it is gone."""
     current, bench = snapshot_bench()
     if current == digest:
         return bench
-    kept = _bench_copy(digest)
-    if not kept.exists():
+    bench_copy = _bench_copy_path(digest)
+    if not bench_copy.exists():
         raise InputError(
             "bench/ has changed since this run began, and the old copy is gone from the cache",
             remedy="check out the version that began it, or begin a new run",
         )
-    return kept
+    return bench_copy

@@ -8,33 +8,37 @@ from pathlib import Path
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
-from envmatrix.trials.program_variables import looked_for, lost_module
+from envmatrix.trials.program_variables import likely_needed_variables, missing_module_name
 
 #: A path that leads out of the folder that it begins in.
-_OUTSIDE = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
+_OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
 
 
-def hints_of(workload: Workload, image: Image, said: str, folder: Path) -> str:
+def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path) -> str:
     """Return what a program of the command line may lack, and the option that gives it; '' where nothing tells.
 
     ``said`` is the end of what it printed, ``folder`` the one that it lies in.
     """
-    return "; ".join(_hints(workload, image, said, folder))
+    return "; ".join(_iterate_hints(workload, image, said, folder))
 
 
-def _hints(workload: Workload, image: Image, said: str, folder: Path) -> Iterator[str]:
-    if line := lacking_module(image, said, folder):
+def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path) -> Iterator[str]:
+    if line := missing_module_hint(image, output, folder):
         yield line
-    names = [name for name in looked_for((), said, places=False) if name not in (*workload.pass_env, *workload.env)]
+    names = [
+        name
+        for name in likely_needed_variables((), output, places=False)
+        if name not in (*workload.pass_env, *workload.env)
+    ]
     if names:
         yield f"it did not get {', '.join(names)} of this shell: --pass-env {','.join(names)}"
-    if line := beyond_folder(workload, said):
+    if line := outside_path_hint(workload, output):
         yield line
 
 
-def lacking_module(image: Image, said: str, folder: Path) -> str:
+def missing_module_hint(image: Image, output: str, folder: Path) -> str:
     """Say which module the Python of a program of the command line lacks, and the option that gives it; else ''."""
-    module = lost_module(said)
+    module = missing_module_name(output)
     if not module:
         return ""
     if image.requirements:
@@ -47,13 +51,13 @@ def lacking_module(image: Image, said: str, folder: Path) -> str:
     )
 
 
-def beyond_folder(workload: Workload, said: str) -> str:
+def outside_path_hint(workload: Workload, output: str) -> str:
     """Say what a trial sees of `..`, if the words of a program or its last ones name a path there; else ''."""
-    for text in (*workload.command, said):
-        found = _OUTSIDE.search(text)
-        if found:
+    for text in (*workload.command, output):
+        match = _OUTSIDE_PATH.search(text)
+        if match:
             return (
-                f"{found[1]} is not there: a trial sees the program's folder and, outside containers, what lies up to "
+                f"{match[1]} is not there: a trial sees the program's folder and, outside containers, what lies up to "
                 "two folders above it; write the whole path"
             )
     return ""

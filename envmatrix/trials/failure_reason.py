@@ -8,8 +8,8 @@ from pathlib import Path
 _LONGEST_REASON = 400
 _TAIL_BYTES = 65536
 #: How the benchmark's own last line begins (docs/record.md), and where it is about how a program ended.
-_BENCH = "bench: error: "
-_ENDED = re.compile(r"(the command ended with .+); its output is in the log\Z")
+_BENCH_ERROR_PREFIX = "bench: error: "
+_COMMAND_ENDED = re.compile(r"(the command ended with .+); its output is in the log\Z")
 #: The last line of a traceback, such as ``torch.cuda.OutOfMemoryError: ...``.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure)(:.*)?\Z")
 _COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segmentation|cannot|denied", re.IGNORECASE)
@@ -17,10 +17,10 @@ _COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segm
 _MEANINGS = {
     "operator torchvision::": "torch and torchvision are of two builds (CPU, CUDA): install both from one index",
 }
-_STEERING = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_ANSI_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-def tail(log: Path | None, lines: int = 15) -> list[str]:
+def log_tail(log: Path | None, lines: int = 15) -> list[str]:
     """Return the last lines of a log as a terminal would show them: of a progress bar its last state."""
     if log is None:
         return []
@@ -30,14 +30,14 @@ def tail(log: Path | None, lines: int = 15) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    shown = (_STEERING.sub("", line.rstrip().rpartition("\r")[2]).rstrip() for line in text.split("\n"))
-    return [line for line in shown if line][-lines:]
+    visible_lines = (_ANSI_SEQUENCE.sub("", line.rstrip().rpartition("\r")[2]).rstrip() for line in text.split("\n"))
+    return [line for line in visible_lines if line][-lines:]
 
 
 def last_line(log: Path | None) -> str:
     """Return ``: `` and the last line that a process printed, '' where there is none."""
-    found = tail(log, 1)
-    return f": {found[-1].strip()[:_LONGEST_REASON]}" if found else ""
+    last_lines = log_tail(log, 1)
+    return f": {last_lines[-1].strip()[:_LONGEST_REASON]}" if last_lines else ""
 
 
 def why_program_failed(log: Path | None) -> str:
@@ -45,22 +45,25 @@ def why_program_failed(log: Path | None) -> str:
 
     '' where the benchmark's last line is not there, as when it was killed.
     """
-    said = tail(log, 200)
-    if not said or not said[-1].startswith(_BENCH):
+    log_lines = log_tail(log, 200)
+    if not log_lines or not log_lines[-1].startswith(_BENCH_ERROR_PREFIX):
         return ""
-    why, own = said[-1].removeprefix(_BENCH), [line.strip() for line in said[:-1]]
-    ended = _ENDED.match(why)
-    if not ended:
-        return why[:_LONGEST_REASON]
-    error = _error_line(own)
-    meant = next((f" ({meaning})" for text, meaning in _MEANINGS.items() if text in error), "")
-    return f"{ended[1]}{': ' + error + meant if error else ' and printed nothing'}"[:_LONGEST_REASON]
+    bench_error, program_lines = (
+        log_lines[-1].removeprefix(_BENCH_ERROR_PREFIX),
+        [line.strip() for line in log_lines[:-1]],
+    )
+    exit_match = _COMMAND_ENDED.match(bench_error)
+    if not exit_match:
+        return bench_error[:_LONGEST_REASON]
+    error = _error_line(program_lines)
+    meaning_text = next((f" ({meaning})" for text, meaning in _MEANINGS.items() if text in error), "")
+    return f"{exit_match[1]}{': ' + error + meaning_text if error else ' and printed nothing'}"[:_LONGEST_REASON]
 
 
 def _error_line(lines: list[str]) -> str:
     """Return the line that tells most: an exception, else a complaint, else the last one."""
     for pattern in (_EXCEPTION.match, _COMPLAINT.search):
-        found = next((line for line in reversed(lines) if pattern(line)), "")
-        if found:
-            return found
+        error_line = next((line for line in reversed(lines) if pattern(line)), "")
+        if error_line:
+            return error_line
     return lines[-1] if lines else ""

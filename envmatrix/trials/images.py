@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, has_stamp
-from envmatrix.build.file_listing import differences
-from envmatrix.build.paths import Places
+from envmatrix.build.file_listing import listing_differences
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Prepared, check_quota, library_path
-from envmatrix.engines.build_record import prepared_from, recorded
+from envmatrix.engines.build_record import prepared_from, prepared_fields
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
 from envmatrix.matrix.parse import parse
@@ -23,16 +23,16 @@ from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.system.shared_files import exists
 
 #: Images that a run did not build (they came with a pack), beside its run.json.
-_GIVEN = "images.json"
+_SUPPLIED_IMAGES_FILE = "images.json"
 #: What the images of each side are made from, in the folder of a run that compares two.
-_SIDES = "sides"
+_SIDES_FOLDER = "sides"
 
 #: So many of the files that differ are named.
-_FEW = 5
-_OTHER_VERSIONS = "check out the locks (containers/locks) that began it, or begin a new run"
-_OTHER_PACKAGES = "put the packages of the interpreter back as they were, or begin a new run"
-_OTHER_BASE = "check out the envmatrix that began it, which has or makes that base, or begin a new run"
-_OTHER_FILES = (
+_MAX_NAMED_FILES = 5
+_VERSIONS_REMEDY = "check out the locks (containers/locks) that began it, or begin a new run"
+_PACKAGES_REMEDY = "put the packages of the interpreter back as they were, or begin a new run"
+_BASE_REMEDY = "check out the envmatrix that began it, which has or makes that base, or begin a new run"
+_FILES_REMEDY = (
     "build with the envmatrix and on the base that began it (run.json names both), or begin a new run; "
     "`envmatrix reproduce --rebuild` measures with other bits and lists what differs"
 )
@@ -41,7 +41,7 @@ Images = Mapping[tuple[str, str], Prepared]
 
 
 @dataclass(frozen=True)
-class Maker:
+class ImageBuilder:
     """What makes the images of one side: engines that find its locks, and the libraries that every image holds."""
 
     engines: Mapping[str, Engine]
@@ -49,7 +49,7 @@ class Maker:
 
 
 def prepare_images(
-    chosen: Mapping[str, Environment],
+    environments: Mapping[str, Environment],
     engines: Mapping[str, Engine],
     libraries: tuple[Library, ...],
     progress: ProgressCallback,
@@ -59,29 +59,29 @@ def prepare_images(
 
     ``given`` (image, engine) is ready already.
     """
-    ready: dict[tuple[str, str], Prepared] = dict(given or {})
-    missing: dict[tuple[str, str], str] = {}
+    prepared_images: dict[tuple[str, str], Prepared] = dict(given or {})
+    unavailable: dict[tuple[str, str], str] = {}
     failures: dict[tuple[str, str], str] = {}
     for engine in engines.values():
-        for env in chosen.values():
+        for env in environments.values():
             key = (env.image_key, engine.name)
             try:
-                if key not in ready and key not in failures:
+                if key not in prepared_images and key not in failures:
                     with Heartbeat(progress, f"image {env.image.name} is prepared for {engine.name}"):
-                        ready[key] = engine.prepare(env.image, libraries, progress)
-                if key in ready:
-                    check_libraries(ready[key], env, here=engine.shares_files)
+                        prepared_images[key] = engine.prepare(env.image, libraries, progress)
+                if key in prepared_images:
+                    check_preloaded_libraries(prepared_images[key], env, here=engine.shares_files)
                     check_quota(engine, env)
             except (SkipEnvironmentError, EngineError) as error:
-                if key not in ready:
+                if key not in prepared_images:
                     failures[key] = str(error)
-                missing[env.name, engine.name] = str(error)
+                unavailable[env.name, engine.name] = str(error)
             if key in failures:
-                missing[env.name, engine.name] = failures[key]
-    return ready, missing
+                unavailable[env.name, engine.name] = failures[key]
+    return prepared_images, unavailable
 
 
-def check_libraries(prepared: Prepared, env: Environment, *, here: bool) -> None:
+def check_preloaded_libraries(prepared: Prepared, env: Environment, *, here: bool) -> None:
     """Find every library that ``env`` preloads, or raise SkipEnvironmentError with the install lines.
 
     ``here``: an absolute path is one of this machine, and not one inside an image.
@@ -92,7 +92,7 @@ def check_libraries(prepared: Prepared, env: Environment, *, here: bool) -> None
             raise SkipEnvironmentError(f"{path} is not here", remedy="correct the path in `preload:`, or install it")
 
 
-def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:
+def open_engines(names: Iterable[str], places: BuildPaths) -> dict[str, Engine]:
     """Find the engines and make sure that each can be used here."""
     engines = {name: find_engine(name, places) for name in names}
     for name, engine in engines.items():
@@ -102,124 +102,136 @@ def open_engines(names: Iterable[str], places: Places) -> dict[str, Engine]:
     return engines
 
 
-def prepare_sides(
-    chosen: Mapping[str, Environment],
-    makers: Mapping[str | None, Maker],
+def prepare_side_images(
+    environments: Mapping[str, Environment],
+    builders: Mapping[str | None, ImageBuilder],
     progress: ProgressCallback,
     given: Images | None = None,
 ) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
     """Prepare the images of every side (None: the run has but one) with its own maker; see ``prepare_images``."""
-    ready: dict[tuple[str, str], Prepared] = dict(given or {})
-    missing: dict[tuple[str, str], str] = {}
-    for side, maker in makers.items():
-        own = {name: environment for name, environment in chosen.items() if environment.side == side}
-        found, without = prepare_images(own, maker.engines, maker.libraries, progress, ready)
-        ready |= found
-        missing |= without
-    return ready, missing
+    prepared_images: dict[tuple[str, str], Prepared] = dict(given or {})
+    unavailable: dict[tuple[str, str], str] = {}
+    for side, builder in builders.items():
+        side_environments = {
+            name: environment for name, environment in environments.items() if environment.side == side
+        }
+        side_images, side_unavailable = prepare_images(
+            side_environments, builder.engines, builder.libraries, progress, prepared_images
+        )
+        prepared_images |= side_images
+        unavailable |= side_unavailable
+    return prepared_images, unavailable
 
 
-def makers_of(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str | None, Maker]:
+def side_image_builders(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str | None, ImageBuilder]:
     """Return what makes the images of a run that was begun: locks beside ``matrix``, or those kept of each side."""
     names = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     if not run.sides:
-        return {None: Maker(open_engines(names, places_of(matrix, bench)), libraries_of(folder, run))}
+        return {None: ImageBuilder(open_engines(names, build_places(matrix, bench)), run_libraries(folder, run))}
     return {
-        name: Maker(open_engines(names, places_of(kept_matrix(folder, name), bench)), side.libraries)
+        name: ImageBuilder(open_engines(names, build_places(side_matrix_path(folder, name), bench)), side.libraries)
         for name, side in run.sides.items()
     }
 
 
-def keep_side(folder: RunFolder, side: str, matrix: str, locks: Path) -> None:
+def save_side_matrix(folder: RunFolder, side: str, matrix: str, locks: Path) -> None:
     """Keep what the images of a side are made from, so that ``resume`` needs neither worktree nor checkout."""
-    kept = kept_matrix(folder, side)
-    beside = kept.parent / "containers" / "locks"
-    beside.mkdir(parents=True, exist_ok=True)
+    matrix_file = side_matrix_path(folder, side)
+    locks_folder = matrix_file.parent / "containers" / "locks"
+    locks_folder.mkdir(parents=True, exist_ok=True)
     for file in sorted(locks.glob("*.txt")):
-        shutil.copyfile(file, beside / file.name)
-    write_whole(kept, matrix)
+        shutil.copyfile(file, locks_folder / file.name)
+    write_whole(matrix_file, matrix)
 
 
-def kept_matrix(folder: RunFolder, side: str) -> Path:
+def side_matrix_path(folder: RunFolder, side: str) -> Path:
     """Return the matrix of a side, in the run's folder; its locks lie beside it."""
-    return folder.path / _SIDES / side / "matrix.yaml"
+    return folder.path / _SIDES_FOLDER / side / "matrix.yaml"
 
 
-def libraries_of(folder: RunFolder, run: Run) -> tuple[Library, ...]:
+def run_libraries(folder: RunFolder, run: Run) -> tuple[Library, ...]:
     """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
     if run.libraries is not None:
         return run.libraries
     return all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file, begun=True))
 
 
-def check_same_bits(run: Run, ready: Mapping[tuple[str, str], Prepared]) -> None:
+def check_images_unchanged(run: Run, prepared_images: Mapping[tuple[str, str], Prepared]) -> None:
     """Raise InputError for an image that holds other versions than when the run began: one run, one set of bits."""
-    for (image, engine), prepared in ready.items():
-        for name, before in run.images.get(f"{image}@{engine}", {}).items():
-            now = prepared.facts.get(name)
-            if name.startswith(("package ", "system ", "base_digest", "modules", "over_packages")) and now != before:
+    for (image, engine), prepared in prepared_images.items():
+        for name, recorded_value in run.images.get(f"{image}@{engine}", {}).items():
+            current_value = prepared.facts.get(name)
+            if (
+                name.startswith(("package ", "system ", "base_digest", "modules", "over_packages"))
+                and current_value != recorded_value
+            ):
                 raise InputError(
-                    f"image {image} on {engine} is not what this run began with: {name} is {now or 'gone'}, "
-                    f"and was {before}",
+                    f"image {image} on {engine} is not what this run began with: {name} is {current_value or 'gone'}, "
+                    f"and was {recorded_value}",
                     remedy=_remedy(name),
                 )
-            if name == "files_digest" and now != before:
+            if name == "files_digest" and current_value != recorded_value:
                 raise InputError(
-                    f"image {image} on {engine} is not what this run began with: {_other_files(before, now)}",
-                    remedy=_OTHER_FILES,
+                    f"image {image} on {engine} is not what this run began with: {_changed_files_text(recorded_value, current_value)}",
+                    remedy=_FILES_REMEDY,
                 )
 
 
 def _remedy(fact: str) -> str:
     if fact.startswith(("over_packages", "package conda:")):
-        return _OTHER_PACKAGES
-    return _OTHER_BASE if fact == "base_digest" else _OTHER_VERSIONS
+        return _PACKAGES_REMEDY
+    return _BASE_REMEDY if fact == "base_digest" else _VERSIONS_REMEDY
 
 
-def unlisted(run: Run, ready: Images) -> dict[str, str]:
+def missing_file_digests(run: Run, prepared_images: Images) -> dict[str, str]:
     """Return the digest of the files of each image that a run was begun without one of, by an older envmatrix."""
-    found = {f"{image}@{engine}": prepared.facts.get("files_digest") for (image, engine), prepared in ready.items()}
-    without = {key for key, facts in run.images.items() if "files_digest" not in facts}
-    return {key: files for key, files in found.items() if files and key in without}
+    digests = {
+        f"{image}@{engine}": prepared.facts.get("files_digest") for (image, engine), prepared in prepared_images.items()
+    }
+    unlisted_images = {key for key, facts in run.images.items() if "files_digest" not in facts}
+    return {key: files for key, files in digests.items() if files and key in unlisted_images}
 
 
-def _other_files(before: str, now: str | None) -> str:
+def _changed_files_text(old_digest: str, new_digest: str | None) -> str:
     """Say which files an image has otherwise than before, as far as this machine knows both."""
-    found = differences(Cache(project.cache_folder()), before, now) if now else []
-    if not found:
-        return f"the digest of its files is {now or 'not known'}, and was {before}"
-    rest = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
-    return f"{len(found)} of its files differ: {', '.join(found[:_FEW])}{rest}"
+    changed_files = listing_differences(Cache(project.cache_folder()), old_digest, new_digest) if new_digest else []
+    if not changed_files:
+        return f"the digest of its files is {new_digest or 'not known'}, and was {old_digest}"
+    omitted_text = f" and {len(changed_files) - _MAX_NAMED_FILES} more" if len(changed_files) > _MAX_NAMED_FILES else ""
+    return f"{len(changed_files)} of its files differ: {', '.join(changed_files[:_MAX_NAMED_FILES])}{omitted_text}"
 
 
-def keep_given(folder: RunFolder, given: Mapping[tuple[str, str], Prepared]) -> None:
+def save_supplied_images(folder: RunFolder, supplied: Mapping[tuple[str, str], Prepared]) -> None:
     """Note, beside run.json, which images were given, so that ``resume`` uses the same ones."""
-    if given:
-        write_whole(folder.path / _GIVEN, json.dumps([recorded(prepared) for prepared in given.values()]) + "\n")
+    if supplied:
+        write_whole(
+            folder.path / _SUPPLIED_IMAGES_FILE,
+            json.dumps([prepared_fields(prepared) for prepared in supplied.values()]) + "\n",
+        )
 
 
-def kept_given(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
+def load_supplied_images(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
     """Return the images that a run was given; an InputError names one that is gone."""
-    file = folder.path / _GIVEN
+    file = folder.path / _SUPPLIED_IMAGES_FILE
     bodies = read_json(file) if exists(file) else []
-    found = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
-    for prepared in found:
+    supplied = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
+    for prepared in supplied:
         file = Path(prepared.reference) if prepared else folder.path
         if prepared and not (exists(file) and has_stamp(file, prepared.stamp)):
             raise InputError(
                 f"image {prepared.reference}, which this run was begun with, is gone, or another file lies there",
                 remedy="`envmatrix reproduce ARCHIVE --check` unpacks it again",
             )
-    return {(prepared.image, prepared.engine): prepared for prepared in found if prepared}
+    return {(prepared.image, prepared.engine): prepared for prepared in supplied if prepared}
 
 
-def locks_beside(matrix_path: Path) -> Path:
+def matrix_locks_folder(matrix_path: Path) -> Path:
     """Return the folder of a matrix's own locks, whether it is there or not."""
     return matrix_path.resolve().parent / "containers" / "locks"
 
 
-def places_of(matrix_path: Path, bench: Path) -> Places:
+def build_places(matrix_path: Path, bench: Path) -> BuildPaths:
     """Return where engines find locks and bench/, and where they build. Locks beside the matrix come first."""
-    beside = locks_beside(matrix_path)
-    locks = beside if beside.is_dir() else project.locks_folder()
-    return Places(Cache(project.cache_folder()), locks, bench)
+    own_locks = matrix_locks_folder(matrix_path)
+    locks = own_locks if own_locks.is_dir() else project.locks_folder()
+    return BuildPaths(Cache(project.cache_folder()), locks, bench)

@@ -12,21 +12,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envmatrix.block import barrier
-from envmatrix.block.interleave import Ended, Interleaving, Lengths, Member, Running, Schedule
+from envmatrix.block.interleave import Ended, Interleaving, TurnLengths, Member, Running, Schedule
 from envmatrix.block.process import Exit
 from envmatrix.build.cache import disk_errors
 from envmatrix.engines.base import Job, TakesTurns
 from envmatrix.errors import EnvmatrixError, NoTrialError, StoreError
 from envmatrix.matrix import Design
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import Company
+from envmatrix.plan.interleaving import InterleavedGroup
 from envmatrix.results import Trial, trial_of
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans, own_program
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.retry import restore
-from envmatrix.trials.trial import check_image, judged, make_job, program_folder, refused
+from envmatrix.trials.retry import rebuild_image
+from envmatrix.trials.trial import (
+    check_image_present,
+    make_finished_trial,
+    make_job,
+    program_folder,
+    make_unstarted_trial,
+)
 
 
 class _NotStartedError(Exception):
@@ -38,7 +44,7 @@ class _NotStartedError(Exception):
 
 
 @contextlib.contextmanager
-def _of(slot: Slot) -> Iterator[None]:
+def _attribute_errors(slot: Slot) -> Iterator[None]:
     """Say of which trial a process came to nothing."""
     try:
         yield
@@ -61,12 +67,12 @@ class _Process:
 
     def hold(self) -> None:
         """Stop all its processes."""
-        with _of(self.slot):
+        with _attribute_errors(self.slot):
             self.running.hold()
 
     def release(self) -> None:
         """Let all its processes go on."""
-        with _of(self.slot):
+        with _attribute_errors(self.slot):
             self.running.release()
 
     def end(self) -> None:
@@ -75,57 +81,57 @@ class _Process:
 
     def exit(self) -> Exit:
         """Wait for its end and return how it ended."""
-        with _of(self.slot):
+        with _attribute_errors(self.slot):
             return self.running.exit()
 
 
-def run_together(
-    experiment: Experiment, company: Company, progress: ProgressCallback, lengths: Lengths | None = None
+def run_interleaved(
+    experiment: Experiment, company: InterleavedGroup, progress: ProgressCallback, lengths: TurnLengths | None = None
 ) -> list[Trial]:
     """Run trials that take turns, to the end of all of them; ``lengths`` of turns that differ (None: the design's).
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
     failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_surely`` does.
     """
-    found: dict[str, Trial] = {}
-    tried: set[str] = set()
+    trials_by_name: dict[str, Trial] = {}
+    retried: set[str] = set()
     while True:
         try:
-            left = company.without(found)
-            done = _run_company(experiment, left, lengths) if left.slots else []
+            remaining = company.without(trials_by_name)
+            new_trials = _run_group(experiment, remaining, lengths) if remaining.slots else []
         except _NotStartedError as error:
-            restore(experiment, error.slot, error.cause, progress)
-            if error.slot.trial in tried:
-                found[error.slot.trial] = refused(error.slot, error.cause)
-            tried.add(error.slot.trial)
+            rebuild_image(experiment, error.slot, error.cause, progress)
+            if error.slot.trial in retried:
+                trials_by_name[error.slot.trial] = make_unstarted_trial(error.slot, error.cause)
+            retried.add(error.slot.trial)
             continue
-        found |= {trial.trial: trial for trial in done}
-        return [found[slot.trial] for slot in company.slots]
+        trials_by_name |= {trial.trial: trial for trial in new_trials}
+        return [trials_by_name[slot.trial] for slot in company.slots]
 
 
-def _run_company(experiment: Experiment, company: Company, lengths: Lengths | None) -> list[Trial]:
+def _run_group(experiment: Experiment, company: InterleavedGroup, lengths: TurnLengths | None) -> list[Trial]:
     """Run trials together; the work folders are gone afterwards."""
     ended_before = orphans.end_processes()
-    folder = orphans.folder() / experiment.run.name
+    folder = orphans.work_folder() / experiment.run.name
     try:
         trials = _Company(experiment, company, folder).run(lengths)
     finally:
         for slot in company.slots:
             shutil.rmtree(folder / slot.trial, ignore_errors=True)
-    first = next((trial.trial for trial in trials if trial.together), None)
-    return [replace(trial, ended_before=ended_before) if trial.trial == first else trial for trial in trials]
+    first_trial = next((trial.trial for trial in trials if trial.together), None)
+    return [replace(trial, ended_before=ended_before) if trial.trial == first_trial else trial for trial in trials]
 
 
 class _Company:
     """Starts the trials of a company when the block runner asks for them, and judges them at their end."""
 
-    def __init__(self, experiment: Experiment, company: Company, folder: Path) -> None:
+    def __init__(self, experiment: Experiment, company: InterleavedGroup, folder: Path) -> None:
         self.experiment, self.company, self.folder = experiment, company, folder
         self.slots = {slot.trial: slot for slot in company.slots}
         self.processes: dict[str, _Process] = {}
         self.broken: list[Trial] = []
 
-    def run(self, lengths: Lengths | None) -> list[Trial]:
+    def run(self, lengths: TurnLengths | None) -> list[Trial]:
         """Run all of them; those that cannot be started as they are say so in a trial."""
         ended = Interleaving(self._schedule(), self._start, lengths).run()
         return [self._judged(self.processes[name], how) for name, how in ended.items()] + self.broken
@@ -148,21 +154,21 @@ class _Company:
             self.broken.append(trial_of(slot, "skipped", reason))
             return None
         try:
-            with _of(slot):
+            with _attribute_errors(slot):
                 return self._member(slot, stack)
         except StoreError:
             raise
         except EnvmatrixError as error:
-            self.broken.append(refused(slot, error))
+            self.broken.append(make_unstarted_trial(slot, error))
             return None
 
     def _member(self, slot: Slot, stack: ExitStack) -> Member:
         engine, job = self.experiment.engines[slot.arm.engine], self._job(slot)
         if not isinstance(engine, TakesTurns):
             raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
-        check_image(engine, job)
+        check_image_present(engine, job)
         with disk_errors(job.mounts.work):
-            gate = stack.enter_context(barrier.opened(job.mounts.work))
+            gate = stack.enter_context(barrier.open_gate(job.mounts.work))
         process = _Process(slot, job, stack.enter_context(engine.started(job)))
         self.processes[slot.trial] = process
         workload = self.experiment.run.workloads[slot.arm.workload]
@@ -175,8 +181,10 @@ class _Company:
         work.mkdir(parents=True)
         job = make_job(self.experiment, slot, work, gate=True)
         program = program_folder(self.experiment, slot, job)
-        job = own_program.with_files(self.experiment.engines[slot.arm.engine], job, *program) if program else job
-        job = replace(job, env={**job.env, **orphans.mark(self.experiment.run.name, slot)})
+        job = (
+            own_program.place_program_files(self.experiment.engines[slot.arm.engine], job, *program) if program else job
+        )
+        job = replace(job, env={**job.env, **orphans.trial_mark(self.experiment.run.name, slot)})
         # The supervisor's own limit is behind those of getting ready (some at once), all turns, and finishing.
         seconds = (4 * len(self.slots) + 1) * job.limits.seconds
         return replace(job, limits=replace(job.limits, seconds=seconds))
@@ -185,7 +193,7 @@ class _Company:
         slot, job, how = process.slot, process.job, ended.exit
         if not how.ok and not how.timed_out and not self.experiment.engines[slot.arm.engine].holds(job.prepared):
             raise _NotStartedError(slot, NoTrialError(f"image {job.prepared.image} went away while it ran"))
-        trial = judged(self.experiment, slot, how, job, started=process.started)
+        trial = make_finished_trial(self.experiment, slot, how, job, started=process.started)
         waves = len(self.company.waves)
         return replace(trial, together=ended.together, waves=waves if waves > 1 else None, ended_before=0)
 

@@ -9,15 +9,15 @@ from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.interleaving import compared, with_own_references
+from envmatrix.plan.interleaving import comparison_roots, with_separate_references
 from envmatrix.results import Run
 
 #: What a process is taken to need before one of its workload was measured: torch with its libraries takes a third.
-UNKNOWN_BYTES = 2**30
+DEFAULT_PROCESS_BYTES = 2**30
 #: An arm of which none was measured may need so many times the most that others of its workload had.
-OF_OTHERS = 1.25
+PEAK_MARGIN = 1.25
 #: Options of a workload, with the values that ``schedule: auto`` wants for turns.
-_PLAIN: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
+_INTERLEAVABLE_OPTIONS: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
 
 
 def has_one_process(workload: Workload) -> bool:
@@ -26,19 +26,19 @@ def has_one_process(workload: Workload) -> bool:
     return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
 
 
-def alone(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
+def not_interleaved_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Say why an arm takes no turns, '' when it can."""
-    if why := _cannot_wait(arm, environment, workload, engine):
+    if why := _cannot_pause_reason(arm, environment, workload, engine):
         return why
     if not environment.turns:
         return "a level says `turns: false`, as a pause would change what it does"
     return ""
 
 
-def _cannot_wait(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
+def _cannot_pause_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Say why no process of an arm can stand still at its gate, '' when they can."""
     options = workload.options
-    if workload.command and (why := _of_program(workload)):
+    if workload.command and (why := _program_reason(workload)):
         return f"workload {arm.workload} is a program of your own {why}"
     if not workload.command and not has_one_process(workload):
         return f"workload {arm.workload} has several processes or devices"
@@ -51,16 +51,19 @@ def _cannot_wait(arm: Arm, environment: Environment, workload: Workload, engine:
     return ""
 
 
-def lone_arms(
+def non_interleaved_arms(
     arms: Iterable[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None],
 ) -> dict[str, str]:  # fmt: skip
     """Return arm -> why it takes no turns, for those that take none."""
-    found = {arm: alone(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine)) for arm in arms}
-    return {arm.name: reason for arm, reason in found.items() if reason}
+    reasons = {
+        arm: not_interleaved_reason(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine))
+        for arm in arms
+    }
+    return {arm.name: reason for arm, reason in reasons.items() if reason}
 
 
-def with_schedule(
+def decide_schedule(
     design: Design, arms: tuple[Arm, ...], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None], skipped: Collection[str] = (),
 ) -> tuple[Design, tuple[Arm, ...]]:  # fmt: skip
@@ -70,16 +73,18 @@ def with_schedule(
     needs none. Programs of one's own on a GPU would hold its memory all at once, and it works on for one that is
     stopped.
     """
-    there = [arm for arm in arms if arm.name not in skipped]
+    running_arms = [arm for arm in arms if arm.name not in skipped]
     if design.schedule == "auto":
-        own_on_gpu = design.gpus and any(workloads[arm.workload].command for arm in there)
-        valid = not own_on_gpu and _turns_are_valid(there, environments, workloads, engines)
-        design = design.model_copy(update={"schedule": "turns" if valid else "sequential"})
-    lone = lone_arms(there, environments, workloads, engines) if design.schedule == "turns" else ()
-    return design, with_own_references(arms, lone)
+        own_on_gpu = design.gpus and any(workloads[arm.workload].command for arm in running_arms)
+        can_interleave = not own_on_gpu and _can_interleave(running_arms, environments, workloads, engines)
+        design = design.model_copy(update={"schedule": "turns" if can_interleave else "sequential"})
+    copied_arms = (
+        non_interleaved_arms(running_arms, environments, workloads, engines) if design.schedule == "turns" else ()
+    )
+    return design, with_separate_references(arms, copied_arms)
 
 
-def _turns_are_valid(
+def _can_interleave(
     arms: Sequence[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None],
 ) -> bool:  # fmt: skip
@@ -91,50 +96,50 @@ def _turns_are_valid(
     """
     return len({arm.engine for arm in arms}) == 1 and all(
         (workload := workloads[arm.workload]).tells_steps
-        and all(workload.options.get(name, plain) == plain for name, plain in _PLAIN.items())
-        and not _cannot_wait(arm, environments[arm.runs], workload, engines.get(arm.engine))
+        and all(workload.options.get(name, required) == required for name, required in _INTERLEAVABLE_OPTIONS.items())
+        and not _cannot_pause_reason(arm, environments[arm.runs], workload, engines.get(arm.engine))
         for arm in arms
     )
 
 
-def sequential(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
+def sequential_reasons(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
     """Return root -> why it, and all that is compared with it, runs one after the other (``plan.turns.compared``).
 
     What is compared is measured in one way: an arm that takes no turns would be held against one that does.
     """
-    roots = compared(run.arms)
-    there = [arm for arm in run.arms if arm.name not in run.skipped]
-    found: dict[str, str] = {}
-    for name, reason in lone_arms(there, run.environments, run.workloads, engines).items():
-        found.setdefault(roots[name], reason)
-    return found
+    roots = comparison_roots(run.arms)
+    running_arms = [arm for arm in run.arms if arm.name not in run.skipped]
+    reasons: dict[str, str] = {}
+    for name, reason in non_interleaved_arms(running_arms, run.environments, run.workloads, engines).items():
+        reasons.setdefault(roots[name], reason)
+    return reasons
 
 
-def in_one_turn(run: Run, engines: Mapping[str, Engine]) -> set[str]:
+def single_turn_roots(run: Run, engines: Mapping[str, Engine]) -> set[str]:
     """Return the roots of what takes no turns for no other reason than that a pause would change what it does.
 
     Its processes can start side by side all the same, and stand still before their warm-up: then each takes all of its
     steps in one go. A program of one's own has no such place.
     """
-    roots = compared(run.arms)
-    found = set(sequential(run, engines))
+    roots = comparison_roots(run.arms)
+    candidates = set(sequential_reasons(run, engines))
     for arm in run.arms:
         workload = run.workloads[arm.workload]
-        about = (run.environments[arm.runs], workload, engines.get(arm.engine))
-        if arm.name not in run.skipped and (workload.command or _cannot_wait(arm, *about)):
-            found.discard(roots[arm.name])
-    return found
+        pause_arguments = (run.environments[arm.runs], workload, engines.get(arm.engine))
+        if arm.name not in run.skipped and (workload.command or _cannot_pause_reason(arm, *pause_arguments)):
+            candidates.discard(roots[arm.name])
+    return candidates
 
 
-def _of_program(workload: Workload) -> str:
+def _program_reason(workload: Workload) -> str:
     """Say why a program takes no turns, '' when it can: its clock would go on while it stands still."""
-    first, *more = workload.sources.values()
-    if not (first.wall or first.steps) or more:
+    main_metric, *further_metrics = workload.sources.values()
+    if not (main_metric.wall or main_metric.steps) or further_metrics:
         return "that tells its own times (its wall time alone, or its `steps`, can be taken in turns)"
     return "that something is prepared for (`prepare`) just before it runs" if workload.prepare else ""
 
 
-def needs(
+def memory_needs(
     arms: Iterable[Arm], peaks: Mapping[str, int], limit: int | None, usual: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Return arm -> the most bytes that its process may need.
@@ -142,6 +147,8 @@ def needs(
     ``peaks`` are the most bytes that a process of an arm has had, ``usual`` that one of a workload has had in any arm,
     ``limit`` what each may have at most.
     """
-    unknown = {workload: int(OF_OTHERS * most) for workload, most in (usual or {}).items()}
-    found = {arm.name: peaks.get(arm.name, unknown.get(arm.workload, UNKNOWN_BYTES)) for arm in arms}
-    return {name: min(need, limit) if limit else need for name, need in found.items()}
+    workload_estimates = {workload: int(PEAK_MARGIN * peak) for workload, peak in (usual or {}).items()}
+    estimates = {
+        arm.name: peaks.get(arm.name, workload_estimates.get(arm.workload, DEFAULT_PROCESS_BYTES)) for arm in arms
+    }
+    return {name: min(need, limit) if limit else need for name, need in estimates.items()}

@@ -14,30 +14,30 @@ import shutil
 from pathlib import Path
 
 from envmatrix.block import orphans
-from envmatrix.block.orphans import MARK
-from envmatrix.build.cache import digest_of
+from envmatrix.block.orphans import TRIAL_VARIABLE
+from envmatrix.build.cache import json_digest
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot
 from envmatrix.system import project
 
-_OWNER = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
+_OWNER_PID = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
 #: Where a trial without a container writes what is temporary (see ``base_variables``).
 _TMP = Path("/tmp")  # noqa: S108
 
 
-def _beginning() -> str:
+def _mark_prefix() -> str:
     """Return what the marks of this cache's trials begin with: another cache's runs are none of our business."""
-    return digest_of(str(project.cache_folder()))[:12] + "/"
+    return json_digest(str(project.cache_folder()))[:12] + "/"
 
 
-def mark(run: str, slot: Slot) -> dict[str, str]:
+def trial_mark(run: str, slot: Slot) -> dict[str, str]:
     """Return the variable that marks a trial's processes."""
-    return {MARK: f"{_beginning()}{run}/{slot.trial}"}
+    return {TRIAL_VARIABLE: f"{_mark_prefix()}{run}/{slot.trial}"}
 
 
-def folder() -> Path:
+def work_folder() -> Path:
     """Return where work folders lie while their processes run; a cache may be shared with other machines."""
-    return project.cache_folder() / "work" / digest_of(platform.node())[:8]
+    return project.cache_folder() / "work" / json_digest(platform.node())[:8]
 
 
 def session_prefix() -> str:
@@ -47,7 +47,7 @@ def session_prefix() -> str:
 
 def killed_runs() -> list[str]:
     """Return the names of the runs that were killed: their work folders are still there."""
-    return sorted(path.name for path in folder().glob("*") if path.is_dir() and not _OWNER.match(path.name))
+    return sorted(path.name for path in work_folder().glob("*") if path.is_dir() and not _OWNER_PID.match(path.name))
 
 
 def remove_files() -> None:
@@ -56,10 +56,10 @@ def remove_files() -> None:
     What an engine keeps of a trial lies beside them as RUN.TRIAL; that engine may never be used again.
     """
     for name in killed_runs():
-        for path in (*folder().parent.glob(f"*/{glob.escape(name)}.*"), folder() / name):
+        for path in (*work_folder().parent.glob(f"*/{glob.escape(name)}.*"), work_folder() / name):
             shutil.rmtree(path, ignore_errors=True)
-    for path in (*folder().glob("session-*"), *_TMP.glob("bench-*.*")):
-        owner = _OWNER.match(path.name)
+    for path in (*work_folder().glob("session-*"), *_TMP.glob("bench-*.*")):
+        owner = _OWNER_PID.match(path.name)
         with contextlib.suppress(OSError):
             if owner and not Path(f"/proc/{owner[1]}").exists() and path.lstat().st_uid == os.getuid():
                 shutil.rmtree(path, ignore_errors=True)
@@ -68,7 +68,7 @@ def remove_files() -> None:
 def end_processes() -> int:
     """End every process of an earlier trial and return how many there were; EngineError when one cannot be ended."""
     try:
-        return orphans.end_processes(_beginning())
+        return orphans.end_processes(_mark_prefix())
     except orphans.CannotEndError as error:
         raise EngineError(
             f"{error}, and trials would be measured beside it",

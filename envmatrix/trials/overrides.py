@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from envmatrix.engines.catalog import AUTO, ENGINES, choose_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.model import too_many_blocks
+from envmatrix.matrix.model import unreachable_verdict_reason
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.system.validation_messages import in_words
+from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials.experiment import find_design
 
 
@@ -29,44 +29,46 @@ class Overrides:
     environments: Sequence[str] | None = None
 
 
-def requested_design(matrix: Matrix, name: str, asked: Overrides) -> Design:
+def apply_overrides(matrix: Matrix, name: str, overrides: Overrides) -> Design:
     """Return the design called ``name`` with what was asked laid over it; an InputError names what cannot be."""
     design = find_design(matrix, name)
-    given = {key: value for key, value in asdict(asked).items() if value is not None}
-    if not given:
+    changes = {key: value for key, value in asdict(overrides).items() if value is not None}
+    if not changes:
         return design
-    if asked.budget is not None:
-        given["claims_first"] = False  # who says when it ends means that
-    if asked.environments is not None:
-        _known("environment", asked.environments, matrix.environments)
-        given |= {"factors": {}, "cumulative": ()}
-    if asked.workloads is not None:
-        _known("workload", asked.workloads, matrix.workloads)
-    found = overridden(design, given)
-    if "min_blocks" in given and (said := too_many_blocks(found)):  # max_blocks alone: a short look
-        raise InputError(f"--min-blocks: {said}", remedy="lower --min-blocks, or raise --max-blocks")
-    return found
+    if overrides.budget is not None:
+        changes["claims_first"] = False  # who says when it ends means that
+    if overrides.environments is not None:
+        _check_known("environment", overrides.environments, matrix.environments)
+        changes |= {"factors": {}, "cumulative": ()}
+    if overrides.workloads is not None:
+        _check_known("workload", overrides.workloads, matrix.workloads)
+    changed_design = with_changed_values(design, changes)
+    if "min_blocks" in changes and (
+        message := unreachable_verdict_reason(changed_design)
+    ):  # max_blocks alone: a short look
+        raise InputError(f"--min-blocks: {message}", remedy="lower --min-blocks, or raise --max-blocks")
+    return changed_design
 
 
-def overridden(design: Design, given: Mapping[str, object]) -> Design:
+def with_changed_values(design: Design, changes: Mapping[str, object]) -> Design:
     """Return a design with other values; an InputError names, as an option, the one that cannot be."""
     try:
-        return Design.model_validate({**design.model_dump(), **given})
+        return Design.model_validate({**design.model_dump(), **changes})
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
-        raise InputError(f"--{option}: {in_words(problem)}") from error
+        raise InputError(f"--{option}: {validation_message(problem)}") from error
 
 
-def _known(kind: str, words: Iterable[str], known: Iterable[str]) -> None:
+def _check_known(kind: str, words: Iterable[str], known_names: Iterable[str]) -> None:
     for word in words:
-        if word not in known:
-            raise InputError(f"no {kind} {word!r}", remedy=suggestion(word, known))
+        if word not in known_names:
+            raise InputError(f"no {kind} {word!r}", remedy=suggestion(word, known_names))
 
 
-def requested_engines(design: Design, named: Sequence[str] | None, progress: ProgressCallback) -> tuple[str, ...]:
+def select_engines(design: Design, named: Sequence[str] | None, progress: ProgressCallback) -> tuple[str, ...]:
     """Return the names of the engines to use: those ``named``, else the design's; 'auto' is the first one here."""
-    found = tuple(choose_engine(progress) if name == AUTO else name for name in (named or design.engines))
-    if not set(found) <= set(ENGINES.built_in):
-        _known("engine", found, ENGINES.names())
-    return tuple(dict.fromkeys(found))
+    engine_names = tuple(choose_engine(progress) if name == AUTO else name for name in (named or design.engines))
+    if not set(engine_names) <= set(ENGINES.built_in):
+        _check_known("engine", engine_names, ENGINES.names())
+    return tuple(dict.fromkeys(engine_names))

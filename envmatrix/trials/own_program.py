@@ -9,25 +9,32 @@ from pathlib import Path, PurePosixPath
 from envmatrix.block.program_folder import lay_out
 from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
-from envmatrix.matrix.metrics import MetricSource, Reported
+from envmatrix.matrix.metrics import MetricSource, ReportedNumber
 from envmatrix.matrix.model import Workload
 
 #: So many folders above the program's own appear around it, each if it has no more entries than this.
-_ABOVE, _MOST_ENTRIES = 2, 1000
+_FOLDERS_ABOVE, _MOST_ENTRIES = 2, 1000
 _PYTHONS = {"python", "python3"}
 
 
-def number_arguments(workload: Workload) -> list[str]:
+def metric_arguments(workload: Workload) -> list[str]:
     """Return the arguments of ``python -m bench command`` that say where the program's numbers are."""
-    (_, first), *more = workload.sources.items()
-    also = [json.dumps({"name": name, **_source(one)}) for name, one in more]
-    checks = [json.dumps({"name": one.label, **_source(one), "tolerance": one.tolerance}) for one in workload.check]
-    return [*_metric(first), *(f"--also={text}" for text in also), *(f"--check={text}" for text in checks)]
+    (_, main_metric), *further_metrics = workload.sources.items()
+    further_texts = [json.dumps({"name": name, **_source_fields(source)}) for name, source in further_metrics]
+    checks = [
+        json.dumps({"name": source.label, **_source_fields(source), "tolerance": source.tolerance})
+        for source in workload.check
+    ]
+    return [
+        *_metric_options(main_metric),
+        *(f"--also={text}" for text in further_texts),
+        *(f"--check={text}" for text in checks),
+    ]
 
 
-def _source(one: Reported) -> dict[str, object]:
-    return one.model_dump(exclude_defaults=True, exclude={"name", "tolerance"}) | (
-        {"better": _better(one)} if isinstance(one, MetricSource) else {}
+def _source_fields(source: ReportedNumber) -> dict[str, object]:
+    return source.model_dump(exclude_defaults=True, exclude={"name", "tolerance"}) | (
+        {"better": _better(source)} if isinstance(source, MetricSource) else {}
     )
 
 
@@ -35,7 +42,7 @@ def _better(metric: MetricSource) -> str:
     return "lower" if metric.wall else metric.better
 
 
-def _metric(metric: MetricSource) -> list[str]:
+def _metric_options(metric: MetricSource) -> list[str]:
     if metric.wall:
         return ["--metric-wall", "--metric-name=value", "--better=lower"]
     if metric.steps:
@@ -54,11 +61,11 @@ def command_arguments(workload: Workload, record: str, python: str, bench: str, 
     ``gate`` is the folder of the gate at which it waits for its turns, '' where it takes none.
     The benchmark is started by its path: the program's folder, where it runs, may hold a ``bench.py`` too.
     """
-    program, *rest = workload.command
-    argv = [python if program in _PYTHONS else program, *rest]
-    before = [f"--prepare={word}" for word in workload.prepare]
-    before += [f"--gate={gate}"] if gate else []
-    return (f"{bench}/__main__.py", "command", f"--record={record}", *before, *number_arguments(workload), "--", *argv)
+    program, *arguments = workload.command
+    argv = [python if program in _PYTHONS else program, *arguments]
+    options = [f"--prepare={word}" for word in workload.prepare]
+    options += [f"--gate={gate}"] if gate else []
+    return (f"{bench}/__main__.py", "command", f"--record={record}", *options, *metric_arguments(workload), "--", *argv)
 
 
 def metric_file(workload: Workload) -> str:
@@ -67,30 +74,30 @@ def metric_file(workload: Workload) -> str:
     return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
 
 
-def with_files(engine: Engine, job: Job, files: Path, inside: str, metric: str = "") -> Job:
+def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, metric: str = "") -> Job:
     """Make the program's folder appear for a job (``link_files``), and return the job that starts there.
 
     If the engine can, what lies next to the folder and to its parent appears too, so that a program finds ``../data``.
     """
     if not engine.starts_anywhere:
-        link_files(job.mounts.work, files, inside, metric)
+        link_files(job.mounts.work, files, inner_path, metric)
         return job
-    *above, own = files.relative_to(files.anchor).parts[-_ABOVE - 1 :] or ("root",)
+    *parents, folder_name = files.relative_to(files.anchor).parts[-_FOLDERS_ABOVE - 1 :] or ("root",)
     place, source = job.mounts.work / "around", files
-    for _ in above:
+    for _ in parents:
         source = source.parent
-    for name, entered in zip([*above], [*above[1:], own], strict=True):
+    for name, entered in zip([*parents], [*parents[1:], folder_name], strict=True):
         place = place / name
         place.mkdir(parents=True)
         _link_entries(place, source, entered)
         source = source / entered
-    place = place / own
+    place = place / folder_name
     place.mkdir(parents=True)
-    link_files(place, files, inside, metric)
+    link_files(place, files, inner_path, metric)
     return replace(job, folder=place)
 
 
-def _link_entries(place: Path, folder: Path, but: str) -> None:
+def _link_entries(place: Path, folder: Path, excluded: str) -> None:
     """Link what lies in a folder into ``place``; nothing of one that is very large, or cannot be listed."""
     try:
         entries = list(folder.iterdir())
@@ -98,7 +105,7 @@ def _link_entries(place: Path, folder: Path, but: str) -> None:
         return
     if len(entries) <= _MOST_ENTRIES:
         for entry in entries:
-            if entry.name != but:
+            if entry.name != excluded:
                 (place / entry.name).symlink_to(entry)
 
 

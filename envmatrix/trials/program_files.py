@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from envmatrix.matrix.model import Workload
 from envmatrix.system.regular_files import RefusedFileError, open_regular
-from envmatrix.system.shared_files import settled
+from envmatrix.system.shared_files import read_with_retry
 
 #: Larger files that a command names are data, and would take long to read for every trial.
 LARGEST_BYTES = 16 * 2**20
@@ -25,40 +25,40 @@ def program_files(workload: Workload) -> dict[str, str]:
     if not workload.command or not workload.files:
         return {}
     root = Path(workload.files)
-    written = root / workload.json_file
-    named = [file for file in _named(workload.command, root) if file != written]
-    beside = dict.fromkeys(file.parent for file in named if file.suffix == ".py") or {root: None}
-    sources = (file for folder in beside for file in _sources(folder))
-    found: dict[str, str] = {}
-    for file in (*named, *sources):
-        if len(found) >= _MOST_FILES:
+    output_file = root / workload.json_file
+    named_files = [file for file in _named_files(workload.command, root) if file != output_file]
+    folders = dict.fromkeys(file.parent for file in named_files if file.suffix == ".py") or {root: None}
+    sources = (file for folder in folders for file in _python_files(folder))
+    digests: dict[str, str] = {}
+    for file in (*named_files, *sources):
+        if len(digests) >= _MOST_FILES:
             break
-        digest = _digest(file)
+        digest = _file_digest(file)
         if digest:
-            found.setdefault(file.relative_to(root).as_posix(), digest)
-    return found
+            digests.setdefault(file.relative_to(root).as_posix(), digest)
+    return digests
 
 
-def edited_files(workload: Workload, began: Mapping[str, str]) -> list[str]:
+def changed_file_texts(workload: Workload, began: Mapping[str, str]) -> list[str]:
     """Return what of a program is no longer as ``began`` (path -> sha256) has it, each as a sentence."""
     root = Path(workload.files or "")
-    now = {name: _digest(root / name) for name in began}
+    current_digests = {name: _file_digest(root / name) for name in began}
     return [
-        f"{name} {'was edited' if now[name] else 'is gone'} since the run began: from then on this is other work"
+        f"{name} {'was edited' if current_digests[name] else 'is gone'} since the run began: from then on this is other work"
         for name in began
-        if now[name] != began[name]
+        if current_digests[name] != began[name]
     ]
 
 
-def _named(command: tuple[str, ...], root: Path) -> Iterator[Path]:
+def _named_files(command: tuple[str, ...], root: Path) -> Iterator[Path]:
     for word in command:
-        inside = not PurePath(word).is_absolute() and ".." not in PurePath(word).parts
+        is_inside = not PurePath(word).is_absolute() and ".." not in PurePath(word).parts
         file = root / word
-        if inside and word and file.is_file():
+        if is_inside and word and file.is_file():
             yield file
 
 
-def _sources(folder: Path) -> Iterator[Path]:
+def _python_files(folder: Path) -> Iterator[Path]:
     """Yield the Python files of a folder, and those of the packages in it."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -68,21 +68,21 @@ def _sources(folder: Path) -> Iterator[Path]:
         if entry.name.endswith(".py") and entry.is_file():
             yield Path(entry.path)
         elif entry.is_dir(follow_symlinks=False) and (Path(entry.path) / "__init__.py").is_file():
-            yield from _sources(Path(entry.path))
+            yield from _python_files(Path(entry.path))
 
 
-def _digest(file: Path) -> str:
+def _file_digest(file: Path) -> str:
     """Return the digest of a file; '' for what is large, gone or not for us to read.
 
     One that cannot be read now is a StoreError: a file server that is away has edited nothing.
     """
-    text = settled(lambda: _beginning(file), file)
+    text = read_with_retry(lambda: _read_head(file), file)
     if text is None:
         return ""
     return "" if len(text) > LARGEST_BYTES else f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
-def _beginning(file: Path) -> bytes | None:
+def _read_head(file: Path) -> bytes | None:
     try:
         with open_regular(file) as body:
             return body.read(LARGEST_BYTES + 1)

@@ -13,7 +13,7 @@ from envmatrix.errors import InputError
 from envmatrix.system.progress import ProgressCallback
 
 #: What `NAME run` is of -> the command that prints the Python that it chooses.
-_PRINTS_PYTHON = {
+_PYTHON_COMMANDS = {
     "poetry": "poetry env info --executable",
     "pipenv": "pipenv --py",
     "pdm": "pdm info --python",
@@ -26,33 +26,36 @@ _PRINTS_PYTHON = {
 }
 
 
-def unwrapped(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
+def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
     """Return the words of the program itself. Raises InputError where the Python that it would run in is not known."""
     if len(words) < 3 or words[1] != "run":
         return words
     if words[0] == "uv":
-        return _of_uv(words[2:], progress)
-    if words[0] in _PRINTS_PYTHON:
+        return _unwrap_uv(words[2:], progress)
+    if words[0] in _PYTHON_COMMANDS:
         raise InputError(
             f"`{words[0]} run` chooses a Python that this cannot see, and a trial has a folder of its own",
-            remedy=f'name that Python: -- "$({_PRINTS_PYTHON[words[0]]})" train.py',
+            remedy=f'name that Python: -- "$({_PYTHON_COMMANDS[words[0]]})" train.py',
         )
     return words
 
 
-def _of_uv(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
+def _unwrap_uv(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
     if words[0].startswith("-"):
         raise InputError(
             f"`uv run {words[0]}`: its options make another environment each time",
             remedy="`uv sync` with what they say, then name its Python: -- .venv/bin/python train.py",
         )
-    here = Path.cwd()
-    root = next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), here)
-    programs = root / os.environ.get("UV_PROJECT_ENVIRONMENT", ".venv") / "bin"
-    if not (programs / "python").exists():
-        raise InputError(f"there is no {programs / 'python'}, which `uv run` would make", remedy="`uv sync` makes it")
-    progress(f"`uv run` would sync first; {programs.parent} is used as it is")
+    current_folder = Path.cwd()
+    root = next(
+        (folder for folder in (current_folder, *current_folder.parents) if (folder / "pyproject.toml").is_file()),
+        current_folder,
+    )
+    bin_folder = root / os.environ.get("UV_PROJECT_ENVIRONMENT", ".venv") / "bin"
+    if not (bin_folder / "python").exists():
+        raise InputError(f"there is no {bin_folder / 'python'}, which `uv run` would make", remedy="`uv sync` makes it")
+    progress(f"`uv run` would sync first; {bin_folder.parent} is used as it is")
     if words[0].endswith(".py"):
-        return (str(programs / "python"), *words)
-    beside = programs / words[0]
-    return (str(beside), *words[1:]) if beside.is_file() else words
+        return (str(bin_folder / "python"), *words)
+    executable = bin_folder / words[0]
+    return (str(executable), *words[1:]) if executable.is_file() else words

@@ -8,12 +8,12 @@ from envmatrix.errors import EngineError, EngineGoneError, InputError, NoTrialEr
 from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import Experiment, maker_of
-from envmatrix.trials.images import check_same_bits
-from envmatrix.trials.trial import REPEATS, STOPPED, refused, run_trial
+from envmatrix.trials.experiment import Experiment, find_image_builder
+from envmatrix.trials.images import check_images_unchanged
+from envmatrix.trials.trial import REPEATS, STOPPED_REASON, make_unstarted_trial, run_trial
 
 
-def run_surely(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
+def run_with_rebuild(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
     """Run one slot. Where it did not come to a trial, look for what is missing and try once more.
 
     One that was stopped for a while runs again, ``REPEATS`` times at most. What is refused twice, with engine and image
@@ -21,48 +21,51 @@ def run_surely(experiment: Experiment, slot: Slot, progress: ProgressCallback) -
     engine or an image is gone for good.
     """
     for repeated in range(REPEATS):
-        trial = _run(experiment, slot, progress)
-        if trial.reason != STOPPED:
+        trial = _run_or_rebuild(experiment, slot, progress)
+        if trial.reason != STOPPED_REASON:
             return replace(trial, repeated=repeated)
         progress(f"{slot.trial} was stopped for a while as it ran: it runs again")
-    return replace(_run(experiment, slot, progress), repeated=REPEATS)
+    return replace(_run_or_rebuild(experiment, slot, progress), repeated=REPEATS)
 
 
-def _run(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
+def _run_or_rebuild(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
     try:
         return run_trial(experiment, slot)
     except NoTrialError as error:
-        restore(experiment, slot, error, progress)
+        rebuild_image(experiment, slot, error, progress)
     try:
         return run_trial(experiment, slot)
     except NoTrialError as error:
-        restore(experiment, slot, error, progress)
-        return refused(slot, error)
+        rebuild_image(experiment, slot, error, progress)
+        return make_unstarted_trial(slot, error)
 
 
-def restore(experiment: Experiment, slot: Slot, error: NoTrialError, progress: ProgressCallback) -> None:
+def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progress: ProgressCallback) -> None:
     """Make a missing image again, the same bits; raise EngineGoneError where engine or image cannot be had."""
     engine, environment = experiment.engines[slot.arm.engine], experiment.run.environments[slot.arm.runs]
     image, key = environment.image, (environment.image_key, engine.name)
     reason = engine.unavailable()
     if reason:
-        raise _gone(experiment, f"engine {engine.name} is gone: {reason}") from error
+        raise _engine_gone_error(experiment, f"engine {engine.name} is gone: {reason}") from error
     try:
         if engine.holds(experiment.prepared[key]):
             return
         progress(f"image {image.name} is gone from {engine.name}: making it again")
-        maker = maker_of(experiment, environment)
-        made = maker.engines[engine.name].prepare(image, maker.libraries, progress)
-        check_same_bits(experiment.run, {key: made})
-        there = engine.holds(made)
+        maker = find_image_builder(experiment, environment)
+        rebuilt = maker.engines[engine.name].prepare(image, maker.libraries, progress)
+        check_images_unchanged(experiment.run, {key: rebuilt})
+        is_present = engine.holds(rebuilt)
     except (EngineError, SkipEnvironmentError, InputError) as why:
-        raise _gone(experiment, f"image {image.name} is gone from {engine.name}: {why.message}") from error
-    if not there:
-        raise _gone(experiment, f"image {image.name} is gone from {engine.name}, and making it again did not help")
-    experiment.prepared[key] = made
+        raise _engine_gone_error(experiment, f"image {image.name} is gone from {engine.name}: {why.message}") from error
+    if not is_present:
+        raise _engine_gone_error(
+            experiment, f"image {image.name} is gone from {engine.name}, and making it again did not help"
+        )
+    experiment.prepared[key] = rebuilt
 
 
-def _gone(experiment: Experiment, what: str) -> EngineGoneError:
+def _engine_gone_error(experiment: Experiment, problem: str) -> EngineGoneError:
     return EngineGoneError(
-        f"{what}; the run was stopped", remedy=f"when that is mended, `envmatrix resume {experiment.run.name}` goes on"
+        f"{problem}; the run was stopped",
+        remedy=f"when that is mended, `envmatrix resume {experiment.run.name}` goes on",
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.verification import prove
+from envmatrix.trials.verification import verify_evidence
 from tests.shipped_levels import environment
 
 SMALL = {"task": "inference", "model": "mlp", "compile": "inductor", "drop_last": "true", "steps": 2, "warmup_steps": 1,
@@ -18,4 +18,4 @@ def test_a_graph_that_is_called_through_cpp_bears_the_claim_out(bench):
         pytest.skip(record["skipped"])
     seen = read_evidence(record["evidence"])
     assert (seen.inductor.graphs, seen.inductor.cpp_wrapper, seen.inductor.cpp_wrapped) == (1, True, True)
-    assert prove(wanted, seen).wrong == ()
+    assert verify_evidence(wanted, seen).wrong == ()

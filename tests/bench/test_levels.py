@@ -8,8 +8,8 @@ import pytest
 
 from envmatrix.evidence.record import read_evidence
 from envmatrix.evidence.settings_in_effect import settled
-from envmatrix.plan.environment import resolve
-from envmatrix.trials.verification import prove
+from envmatrix.plan.environment import resolve_environment
+from envmatrix.trials.verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix
 
 
@@ -36,7 +36,7 @@ def test_a_level_that_does_nothing_is_found_out(plain, factor, name):
         if wanted.variables[key] is None:
             seen.pop(key, None)
     fake = plain.model_copy(update={"variables": seen})
-    said = prove(wanted, fake)
+    said = verify_evidence(wanted, fake)
     best_here = factor == "isa" and name.endswith("avx2") and plain.torch.cpu_capability == "AVX2"  # no AVX-512 here
     this_python = factor == "python" and plain.system.python.startswith(f"{name}.")
     if ((factor, name) in ALREADY or best_here or this_python) and not said.wrong:
@@ -56,9 +56,9 @@ def test_the_team_that_worked_is_the_serving_runtimes(plain):
 
 
 def test_a_runtime_that_nobody_used_is_unproven_and_one_beside_it_is_invalid(plain):
-    wanted = resolve(matrix(), "intel-omp", {"physical_cores": "1", "logical_cpus": "1"})
+    wanted = resolve_environment(matrix(), "intel-omp", {"physical_cores": "1", "logical_cpus": "1"})
     preloaded = {"/x/libiomp5.so": "/x/libiomp5.so"}
     for workers, wrong, unproven in (({"libiomp5": 1}, 0, 0), ({}, 0, 1), ({"libgomp": 1}, 1, 0)):
         openmp = plain.openmp.model_copy(update={"library": "libiomp5", "workers": workers})
-        said = prove(wanted, plain.model_copy(update={"openmp": openmp, "preloaded": preloaded}))
+        said = verify_evidence(wanted, plain.model_copy(update={"openmp": openmp, "preloaded": preloaded}))
         assert (len(said.wrong), len(said.unproven)) == (wrong, unproven), said

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from envmatrix.engines.base import Limits
-from envmatrix.engines.confinement import confined
+from envmatrix.engines.confinement import prepare_confinement
 from tests.toy_nets import lay_out_toy
 
 pytestmark = pytest.mark.local
@@ -56,7 +56,7 @@ def test_a_builder_that_is_none_is_one_clear_line(bench, toy, model, status, wor
 
 
 def test_memory_that_ran_out_in_a_process_beside_it_is_told(bench, toy):
-    with confined(f"envmatrix-test.{os.getpid()}", Limits(60.0, memory_bytes=2**30)) as confinement:
+    with prepare_confinement(f"envmatrix-test.{os.getpid()}", Limits(60.0, memory_bytes=2**30)) as confinement:
         if not confinement.place.groups:
             pytest.skip("this user may make no cgroup with a memory limit")
         _, done = bench(env=toy, status=1, model="toy_nets:hungry", group=confinement.place.groups[0], **SHORT)

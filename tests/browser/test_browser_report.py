@@ -80,7 +80,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
         patched.chdir(path)
         (path / "matrix.yaml").write_text(tuned.MATRIX.format(python=sys.executable))
         tuned.Machine(patched, {"large": 0.2, "there": 0.1, "broken": None})
-        tunes.carry_out(tuned.begun(), tuned.watch)
+        tunes.finish_search(tuned.begun(), tuned.watch)
     tune = path / "results" / "mine" / "report.html"
     long = tune.read_text().replace("=large", "=as-large-as-the-names-of-real-levels-are")  # which the tables must bear
     assert long.count("real-levels") > 1

@@ -20,7 +20,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.docker import DockerEngine
@@ -82,17 +82,17 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def places(tmp_path: Path, tools: Path) -> Places:
+def places(tmp_path: Path, tools: Path) -> BuildPaths:
     """Give an empty cache and an empty folder of locks."""
     root = tmp_path / "cache"
     root.mkdir()
     (root / "tools").symlink_to(tools)
     (tmp_path / "locks").mkdir()
-    return Places(Cache(root), tmp_path / "locks", tmp_path / "bench")
+    return BuildPaths(Cache(root), tmp_path / "locks", tmp_path / "bench")
 
 
 @pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildPaths]:
     """Give places whose cache is the user's (bases are large), and wheels of a few bytes."""
     folder = tmp_path_factory.mktemp("ground")
     for name in ("wheels", "locks", "bench"):
@@ -106,7 +106,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         patch.setenv("PIP_CONFIG_FILE", os.devnull)
         patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
-        yield Places(Cache(project.cache_folder()), folder / "locks", folder / "bench")
+        yield BuildPaths(Cache(project.cache_folder()), folder / "locks", folder / "bench")
 
 
 def demand(reason: str | None) -> None:
@@ -190,7 +190,7 @@ def said() -> Said:
         pytest.param("apptainer", marks=pytest.mark.apptainer),
     ],
 )
-def engine(request: pytest.FixtureRequest, ground: Places) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, ground: BuildPaths) -> Iterator[Engine]:
     """Give each engine in turn; Podman is the docker engine on Podman's socket."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "podman":
@@ -208,7 +208,7 @@ def prepared(engine: Engine) -> Prepared:
 
 
 @pytest.fixture
-def job(prepared: Prepared, ground: Places, tmp_path: Path) -> Job:
+def job(prepared: Prepared, ground: BuildPaths, tmp_path: Path) -> Job:
     """Give a job whose program a test fills in."""
     work = tmp_path / "work"
     work.mkdir()

@@ -10,7 +10,7 @@ import pytest
 from envmatrix.build.context import system_packages
 from envmatrix.build.debian_suites import Suite
 from envmatrix.build.locks import Locks
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import DockerClient, connect
 from envmatrix.errors import EngineError
@@ -22,7 +22,7 @@ PLAIN = Image("plain", suite="bookworm")
 
 
 @pytest.fixture
-def engine(ground: Places) -> DockerEngine:
+def engine(ground: BuildPaths) -> DockerEngine:
     found = DockerEngine(ground)
     demand(found.unavailable())
     return found
@@ -72,13 +72,13 @@ def test_a_base_without_dpkg_is_refused(engine: DockerEngine, client: DockerClie
 
 
 def test_a_lock_that_lacks_what_its_base_needs_is_named_and_leaves_nothing(
-    engine: DockerEngine, client: DockerClient, ground: Places, tmp_path: Path
+    engine: DockerEngine, client: DockerClient, ground: BuildPaths, tmp_path: Path
 ) -> None:
     base = engine.base(PLAIN, Said())
     suite = Suite(base.suite, ground.cache)
     packages = system_packages(PLAIN, suite)
     pins = tuple(pin for pin in suite.closure(packages, base.status) if pin.name != "libpython3-stdlib")
-    places = Places(ground.cache, tmp_path, ground.bench)
+    places = BuildPaths(ground.cache, tmp_path, ground.bench)
     Locks(tmp_path, ground.cache).pin_system(suite.distribution, packages, base.choice, pins, Said())
     before = images_of_build(client, "envmatrix/image-plain:")
     with pytest.raises(EngineError, match="the base lacks a package that the lock takes for granted") as caught:

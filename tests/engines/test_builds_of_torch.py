@@ -18,11 +18,11 @@ import pytest
 from envmatrix.build import builds_of_torch
 from envmatrix.build.builds_of_torch import strangers
 from envmatrix.build.cache import file_digest
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
-from envmatrix.build.overlays import base_of
-from envmatrix.build.paths import Places
-from envmatrix.build.pythons import ask
+from envmatrix.build.overlays import inspect_base_python
+from envmatrix.build.paths import BuildPaths
+from envmatrix.build.pythons import inspect_interpreter
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.local import LocalEngine
 from envmatrix.plan.environment import Image
@@ -57,14 +57,14 @@ def has(folder: Path, *wheels: str) -> None:
         write_wheel(folder, name, version, {f"{name}/__init__.py": f"VERSION = {version!r}\n".encode()})
 
 
-def locked_elsewhere(places: Places, wheels: Path, said: Said) -> Path:
+def locked_elsewhere(places: BuildPaths, wheels: Path, said: Said) -> Path:
     """Return the lock that was made where the index was reached."""
     has(wheels, "torch==1.0+cpu", "torchvision==1.0+cpu")
     return Locks(places.locks, places.cache).make([IMAGE], (), said)[0]
 
 
 @pytest.mark.local
-def test_a_lock_is_not_replaced_by_one_of_two_builds(places: Places, wheels: Path, said: Said) -> None:
+def test_a_lock_is_not_replaced_by_one_of_two_builds(places: BuildPaths, wheels: Path, said: Said) -> None:
     lock = locked_elsewhere(places, wheels, said)
     before = lock.read_text()
     assert "torchvision==1.0+cpu" in before
@@ -77,7 +77,7 @@ def test_a_lock_is_not_replaced_by_one_of_two_builds(places: Places, wheels: Pat
 
 @pytest.mark.local
 def test_a_lock_whose_wheels_lie_in_a_folder_is_used_though_its_index_is_gone(
-    places: Places, wheels: Path, said: Said
+    places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     lock = locked_elsewhere(places, wheels, said)
     prepared = LocalEngine(places).prepare(IMAGE, (), said)
@@ -86,7 +86,7 @@ def test_a_lock_whose_wheels_lie_in_a_folder_is_used_though_its_index_is_gone(
 
 
 @pytest.mark.local
-def test_where_only_another_build_can_be_had_it_is_taken_and_said(places: Places, wheels: Path, said: Said) -> None:
+def test_where_only_another_build_can_be_had_it_is_taken_and_said(places: BuildPaths, wheels: Path, said: Said) -> None:
     lock = locked_elsewhere(places, wheels, said)
     (wheels / "torchvision-1.0+cpu-py3-none-any.whl").unlink()
     has(wheels, "torchvision==1.0")
@@ -116,7 +116,7 @@ def index(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple")
-        monkeypatch.setattr(builds_of_torch, "INDEX", f"{address}/whl/")
+        monkeypatch.setattr(builds_of_torch, "PYTORCH_INDEX", f"{address}/whl/")
         yield address
         server.shutdown()
         thread.join()
@@ -124,16 +124,16 @@ def index(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 @pytest.mark.local
 def test_torchvision_over_a_python_with_a_torch_for_the_cpu_is_the_one_for_the_cpu(
-    places: Places, index: str, said: Said, tmp_path: Path
+    places: BuildPaths, index: str, said: Said, tmp_path: Path
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
     site = next((tmp_path / "own").glob("lib/python3*/site-packages"))
     (site / "torch-1.0+cpu.dist-info").mkdir()
     (site / "torch-1.0+cpu.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0+cpu\n")
-    python = ask(str(tmp_path / "own/bin/python"))
+    python = inspect_interpreter(str(tmp_path / "own/bin/python"))
     assert python is not None
     image = Image("mine", requirements=("torchvision",), interpreter=python.path)
-    _, section = Locks(places.locks, places.cache).of_overlay(image, python, base_of(python), said)
+    _, section = Locks(places.locks, places.cache).overlay_lock(image, python, inspect_base_python(python), said)
     assert [str(pin) for pin in section.packages] == ["torchvision==1.0+cpu"]
 
 
@@ -141,7 +141,7 @@ def test_torchvision_over_a_python_with_a_torch_for_the_cpu_is_the_one_for_the_c
 def test_a_program_of_torchvisions_operators_runs_in_the_built_in_venv(tmp_path: Path) -> None:
     site = Path(os.environ.get("BENCH_SITE_PACKAGES", "/nowhere"))
     there = [file.name.removesuffix(".dist-info").split("-") for file in site.glob("torch*-*.dist-info")]
-    pins = [Pinned(name, version, "") for name, version in there]
+    pins = [PinnedPackage(name, version, "") for name, version in there]
     if "torchvision" not in {pin.name for pin in pins} or strangers(pins):
         pytest.skip("no torchvision of this torch's build can be had here, which is said when it is locked")
     done = subprocess.run([os.environ["BENCH_PYTHON"], "-c", PROGRAM], capture_output=True, text=True, check=False)
@@ -151,7 +151,7 @@ def test_a_program_of_torchvisions_operators_runs_in_the_built_in_venv(tmp_path:
 @pytest.mark.skipif("ENVMATRIX_TEST_TORCHVISION" not in os.environ, reason="an image of 1.4 GB for this alone")
 @pytest.mark.docker
 @pytest.mark.timeout(1200)
-def test_a_program_of_torchvisions_operators_runs_in_an_image(ground: Places, tmp_path: Path) -> None:
+def test_a_program_of_torchvisions_operators_runs_in_an_image(ground: BuildPaths, tmp_path: Path) -> None:
     demand(DockerEngine(ground).unavailable())
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     (tmp_path / "boxes.py").write_text(PROGRAM)

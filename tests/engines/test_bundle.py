@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import connect
 from envmatrix.plan.environment import Image
@@ -31,7 +31,7 @@ SEEN = "import os; print('libjemalloc' in open('/proc/self/maps').read(), os.env
 
 
 @pytest.fixture
-def base(ground: Places):
+def base(ground: BuildPaths):
     """Return the name of an image with a Python, which is there without a registry."""
     demand(DockerEngine(ground).unavailable())
     return DockerEngine(ground).prepare(Image("tiny", requirements=("tinypkg==1.0",)), (), Said())

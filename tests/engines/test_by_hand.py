@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.file_listing import OF_ENGINES, differences, keep_listing, listing_argv
-from envmatrix.build.paths import Places
+from envmatrix.build.file_listing import ENGINE_PATHS, listing_differences, store_listing, listing_argv
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import lacks_privilege
 from envmatrix.engines.docker import DockerEngine
@@ -28,7 +28,7 @@ designs: {default: {environments: jemalloc, workloads: cnn}}
 """
 SEEN = "import os, tinypkg; print(tinypkg.VERSION, os.environ['WORD'], 'jemalloc' in open('/proc/self/maps').read())"
 ANSWER = '1.0 a "b" $c True\n'
-LISTED = listing_argv("/opt/envmatrix/venv/bin/python3", "/", OF_ENGINES)
+LISTED = listing_argv("/opt/envmatrix/venv/bin/python3", "/", ENGINE_PATHS)
 
 
 def said(*argv: str | Path, cwd: Path) -> str:
@@ -38,7 +38,7 @@ def said(*argv: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(ground: Places, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(ground: BuildPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a project whose definitions are written and whose build/context is filled."""
     folder = tmp_path_factory.mktemp("by-hand")
     (folder / "matrix.yaml").write_text(MATRIX)
@@ -55,11 +55,11 @@ def by_hand(folder: Path, file: str) -> str:
     return "\n".join(line.removeprefix("#   ") for line in lines[1:] if line.startswith("#   "))
 
 
-def check_same_files(ground: Places, by_hand: str, by_tool: str) -> None:
+def check_same_files(ground: BuildPaths, by_hand: str, by_tool: str) -> None:
     """Hold what was built by hand to what envmatrix built of the same, path by path: kind, mode and content."""
     assert by_hand.count("\n") > 5000
-    first = keep_listing(ground.cache, by_hand)
-    assert differences(ground.cache, first, by_tool) == []
+    first = store_listing(ground.cache, by_hand)
+    assert listing_differences(ground.cache, first, by_tool) == []
     assert first == by_tool
 
 
@@ -69,7 +69,7 @@ def in_docker(tag: str, *argv: str) -> str:
 
 
 @pytest.mark.docker
-def test_docker_build(folder: Path, ground: Places) -> None:
+def test_docker_build(folder: Path, ground: BuildPaths) -> None:
     demand(DockerEngine(ground).unavailable())
     tag = "envmatrix/jemalloc"
     said("sh", "-ec", by_hand(folder, "jemalloc.Dockerfile"), cwd=folder)
@@ -78,7 +78,7 @@ def test_docker_build(folder: Path, ground: Places) -> None:
         labels, files = labels_of(tag), in_docker(tag, *LISTED)
         said(sys.executable, "-m", "envmatrix", "build", "jemalloc", "--engine", "docker", cwd=folder)
         assert labels_of(tag) == labels
-        check_same_files(ground, files, keep_listing(ground.cache, in_docker(tag, *LISTED)))
+        check_same_files(ground, files, store_listing(ground.cache, in_docker(tag, *LISTED)))
         assert untagged("org.opencontainers.image.title=envmatrix/jemalloc") == []
     finally:
         said("docker", "rmi", "-f", tag, cwd=folder)
@@ -86,7 +86,7 @@ def test_docker_build(folder: Path, ground: Places) -> None:
 
 
 @pytest.mark.apptainer
-def test_apptainer_build(folder: Path, ground: Places) -> None:
+def test_apptainer_build(folder: Path, ground: BuildPaths) -> None:
     demand(ApptainerEngine(ground).unavailable())
     head = (folder / "containers/jemalloc.def").read_text().partition("Bootstrap:")[0]
     told = head.partition("CAP_SYS_RESOURCE, as in most containers: ")[2].partition("apptainer")[0]
@@ -100,4 +100,4 @@ def test_apptainer_build(folder: Path, ground: Places) -> None:
     assert labels["org.opencontainers.image.title"] == "envmatrix/jemalloc"
     said(sys.executable, "-m", "envmatrix", "build", "jemalloc", "--engine", "apptainer", cwd=folder)
     assert labels_of(str(folder / sif)) == labels
-    check_same_files(ground, files, keep_listing(ground.cache, said(*listed, cwd=folder)))
+    check_same_files(ground, files, store_listing(ground.cache, said(*listed, cwd=folder)))

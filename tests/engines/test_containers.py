@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.file_listing import differences
-from envmatrix.build.paths import Places
+from envmatrix.build.file_listing import listing_differences
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Prepared, library_path
 from envmatrix.engines.docker import RUN_LABEL, DockerEngine, half_of_memory
@@ -330,17 +330,17 @@ def test_a_named_image_runs_the_benchmark_alone_with_its_variables_exact(engine:
 
 @pytest.mark.docker
 @pytest.mark.apptainer
-def test_docker_and_apptainer_show_the_same_root_file_system(ground: Places) -> None:
+def test_docker_and_apptainer_show_the_same_root_file_system(ground: BuildPaths) -> None:
     docker, apptainer = DockerEngine(ground), ApptainerEngine(ground)
     demand(docker.unavailable() or apptainer.unavailable())
     one, two = (item.prepare(IMAGE, LIBRARIES, Said()) for item in (docker, apptainer))
-    assert differences(ground.cache, one.facts["files_digest"], two.facts["files_digest"]) == []
+    assert listing_differences(ground.cache, one.facts["files_digest"], two.facts["files_digest"]) == []
     assert one.facts["files_digest"] == two.facts["files_digest"]
 
 
 @pytest.mark.apptainer
 def test_apptainer_alone_builds_the_same_image_from_its_definition(
-    ground: Places, monkeypatch: pytest.MonkeyPatch, said: Said, tmp_path: Path
+    ground: BuildPaths, monkeypatch: pytest.MonkeyPatch, said: Said, tmp_path: Path
 ) -> None:
     engine = ApptainerEngine(ground)
     demand(engine.unavailable())

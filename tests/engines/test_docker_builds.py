@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import connect
 from envmatrix.engines.docker_images import DockerImages
@@ -16,7 +16,7 @@ from tests.engines.conftest import Said, demand, images_of_build
 
 
 @pytest.mark.docker
-def test_a_debian_suites_own_packages_make_an_image_of_the_systems_python(ground: Places, said: Said) -> None:
+def test_a_debian_suites_own_packages_make_an_image_of_the_systems_python(ground: BuildPaths, said: Said) -> None:
     engine = DockerEngine(ground)
     demand(engine.unavailable())
     prepared = engine.prepare(Image("debian", suite="trixie", apt=("python3-absent | python3-six",)), (), said)
@@ -26,7 +26,9 @@ def test_a_debian_suites_own_packages_make_an_image_of_the_systems_python(ground
 
 
 @pytest.mark.docker
-def test_a_failed_build_is_one_clear_error_and_leaves_no_container_and_no_image(ground: Places, tmp_path: Path) -> None:
+def test_a_failed_build_is_one_clear_error_and_leaves_no_container_and_no_image(
+    ground: BuildPaths, tmp_path: Path
+) -> None:
     demand(DockerEngine(ground).unavailable())
     client = connect()
     (tmp_path / "debs").mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.errors import EngineError
@@ -21,7 +21,7 @@ from tests.engines.conftest import IMAGE, Said
     [("unix:///nonexistent/docker.sock", "nothing listens"), ("tcp://127.0.0.1:9", "is down")],
 )
 def test_an_engine_that_is_not_there_says_what_to_do(
-    places: Places, monkeypatch: pytest.MonkeyPatch, host: str, words: str
+    places: BuildPaths, monkeypatch: pytest.MonkeyPatch, host: str, words: str
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", host)
     engine = DockerEngine(places)
@@ -46,6 +46,6 @@ def test_an_engine_without_permission_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.apptainer
-def test_without_apptainer_the_reason_says_where_to_get_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_apptainer_the_reason_says_where_to_get_it(places: BuildPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     assert "apptainer.org" in str(ApptainerEngine(places).unavailable())

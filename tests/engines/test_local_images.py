@@ -14,7 +14,7 @@ import pytest
 
 from envmatrix.build.cache import Cache
 from envmatrix.build.locks import Locks
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
@@ -36,7 +36,7 @@ def usage(folder: Path) -> int:
 
 
 def test_a_venv_is_built_from_a_lock_and_a_second_prepare_builds_nothing(
-    places: Places, wheels: Path, said: Said
+    places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     engine = LocalEngine(places)
     Locks(places.locks, places.cache).make([IMAGE], LIBRARIES, said)
@@ -53,7 +53,7 @@ def test_a_venv_is_built_from_a_lock_and_a_second_prepare_builds_nothing(
 
 
 def test_venvs_of_two_machines_hold_the_same_files_whenever_their_wheels_were_downloaded(
-    places: Places, wheels: Path, said: Said, tmp_path: Path
+    places: BuildPaths, wheels: Path, said: Said, tmp_path: Path
 ) -> None:
     digests = []
     for number in range(2):
@@ -67,7 +67,7 @@ def test_venvs_of_two_machines_hold_the_same_files_whenever_their_wheels_were_do
     assert digests[0] == digests[1]
 
 
-def test_two_versions_of_one_library_lie_side_by_side(places: Places, wheels: Path, said: Said) -> None:
+def test_two_versions_of_one_library_lie_side_by_side(places: BuildPaths, wheels: Path, said: Said) -> None:
     prepared = LocalEngine(places).prepare(IMAGE, LIBRARIES, said)
     one, two = (Path(prepared.libraries[item.key]) / "libtiny.so" for item in LIBRARIES)
     assert one.read_bytes() == b"\x7fELF first"
@@ -76,7 +76,7 @@ def test_two_versions_of_one_library_lie_side_by_side(places: Places, wheels: Pa
 
 
 def test_a_preload_that_its_package_does_not_hold_is_named_with_what_it_has(
-    places: Places, wheels: Path, said: Said
+    places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     wrong = replace(LIBRARIES[0], files=("libtinny.so",))
     with pytest.raises(InputError, match=r"has no libtinny\.so") as refused:
@@ -84,13 +84,15 @@ def test_a_preload_that_its_package_does_not_hold_is_named_with_what_it_has(
     assert "libtiny.so" in refused.value.remedy
 
 
-def test_without_a_committed_lock_one_is_made_in_the_cache_and_said(places: Places, wheels: Path, said: Said) -> None:
+def test_without_a_committed_lock_one_is_made_in_the_cache_and_said(
+    places: BuildPaths, wheels: Path, said: Said
+) -> None:
     LocalEngine(places).prepare(IMAGE, (), said)
     assert any("does not exist; locking it now" in line for line in said)
     assert list(places.locks.iterdir()) == []
 
 
-def test_a_lock_that_matrix_yaml_has_outgrown_is_not_used(places: Places, wheels: Path, said: Said) -> None:
+def test_a_lock_that_matrix_yaml_has_outgrown_is_not_used(places: BuildPaths, wheels: Path, said: Said) -> None:
     Locks(places.locks, places.cache).make([IMAGE], (), said)
     write_wheel(wheels, "tinypkg", "2.0", {"tinypkg/__init__.py": b"VERSION = '2.0'\n"})
     said.clear()
@@ -99,7 +101,7 @@ def test_a_lock_that_matrix_yaml_has_outgrown_is_not_used(places: Places, wheels
     assert any("was made for something else" in line for line in said)
 
 
-def test_a_wrong_hash_names_the_package_the_line_and_the_remedy(places: Places, wheels: Path, said: Said) -> None:
+def test_a_wrong_hash_names_the_package_the_line_and_the_remedy(places: BuildPaths, wheels: Path, said: Said) -> None:
     lock = Locks(places.locks, places.cache).make([IMAGE], (), said)[0]
     good = lock.read_text()
     lock.write_text(good.replace("sha256:", "sha256:" + "0" * 8, 1).replace("0" * 8, "", 1))
@@ -115,20 +117,20 @@ def test_a_wrong_hash_names_the_package_the_line_and_the_remedy(places: Places, 
     assert not (places.cache.root / "venvs").exists()
 
 
-def test_a_replaced_wheel_of_a_library_is_refused_not_passed_over(places: Places, wheels: Path, said: Said) -> None:
+def test_a_replaced_wheel_of_a_library_is_refused_not_passed_over(places: BuildPaths, wheels: Path, said: Said) -> None:
     Locks(places.locks, places.cache).make([], LIBRARIES[:1], said)
     write_wheel(wheels, "tinylib", "1.0", {"tinylib-1.0.data/data/lib/libtiny.so": b"\x7fELF evil"})
     with pytest.raises(InputError, match="does not have the sha256"):
         LocalEngine(places).prepare(IMAGE, LIBRARIES[:1], said)
 
 
-def test_an_extra_index_that_cannot_be_reached_is_passed_over(places: Places, wheels: Path, said: Said) -> None:
+def test_an_extra_index_that_cannot_be_reached_is_passed_over(places: BuildPaths, wheels: Path, said: Said) -> None:
     image = replace(IMAGE, index=("http://127.0.0.1:9/whl/cpu",))
     assert LocalEngine(places).prepare(image, (), said).facts["package tinypkg"] == "1.0"
 
 
 def test_an_unreachable_index_without_another_source_is_one_clear_error(
-    places: Places, wheels: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+    places: BuildPaths, wheels: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
@@ -141,14 +143,14 @@ def test_an_unreachable_index_without_another_source_is_one_clear_error(
     assert "pip config list" in refused.value.remedy
 
 
-def test_a_python_that_is_not_here_skips_with_how_to_get_it(places: Places, said: Said) -> None:
+def test_a_python_that_is_not_here_skips_with_how_to_get_it(places: BuildPaths, said: Said) -> None:
     with pytest.raises(SkipEnvironmentError, match=r"no Python 3\.99") as skipped:
         LocalEngine(places).prepare(replace(IMAGE, python="3.99"), (), said)
     assert "uv python install 3.99" in skipped.value.remedy
 
 
 def test_an_interpreter_without_torch_is_there_for_programs_that_need_none(
-    places: Places, said: Said, tmp_path: Path
+    places: BuildPaths, said: Said, tmp_path: Path
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     bare = str(tmp_path / "bare" / "bin" / "python")
@@ -175,7 +177,7 @@ def put(site: Path, name: str, version: str) -> None:
 
 
 def test_what_was_upgraded_in_an_interpreter_since_it_was_looked_at_is_seen(
-    places: Places, said: Said, tmp_path: Path
+    places: BuildPaths, said: Said, tmp_path: Path
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
     image = Image("host", interpreter=str(tmp_path / "own" / "bin" / "python"))
@@ -189,7 +191,7 @@ def test_what_was_upgraded_in_an_interpreter_since_it_was_looked_at_is_seen(
 
 
 def test_what_torch_an_interpreter_has_is_asked_once_for_all_images_of_it(
-    places: Places, said: Said, tmp_path: Path
+    places: BuildPaths, said: Said, tmp_path: Path
 ) -> None:
     """To import it takes seconds: of the first look at a program, and of the run that follows."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
@@ -205,7 +207,7 @@ def test_what_torch_an_interpreter_has_is_asked_once_for_all_images_of_it(
 
 
 def test_the_packages_of_a_conda_environment_are_known_with_their_builds(
-    places: Places, said: Said, tmp_path: Path
+    places: BuildPaths, said: Said, tmp_path: Path
 ) -> None:
     """No channel of conda's can be had here: what it leaves in an environment is laid there by hand."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
@@ -223,7 +225,7 @@ def test_the_packages_of_a_conda_environment_are_known_with_their_builds(
 
 
 def test_a_library_without_package_or_system_copy_is_missing_with_its_remedy(
-    places: Places, wheels: Path, said: Said
+    places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     absent = Library("malloc-absent", ("absentpkg==1.0",), (), ("libabsent.so.1",))
     prepared = LocalEngine(places).prepare(IMAGE, (absent,), said)
@@ -231,7 +233,9 @@ def test_a_library_without_package_or_system_copy_is_missing_with_its_remedy(
     assert "install it" in prepared.missing["malloc-absent"]
 
 
-def test_the_systems_own_library_serves_where_no_package_can_be_had(places: Places, wheels: Path, said: Said) -> None:
+def test_the_systems_own_library_serves_where_no_package_can_be_had(
+    places: BuildPaths, wheels: Path, said: Said
+) -> None:
     fallback = Library("libc", ("absentpkg==1.0",), (), ("libm.so.6",))
     prepared = LocalEngine(places).prepare(IMAGE, (fallback,), said)
     assert (Path(prepared.libraries["libc"]) / "libm.so.6").resolve().is_file()
@@ -239,7 +243,7 @@ def test_the_systems_own_library_serves_where_no_package_can_be_had(places: Plac
 
 
 def test_what_a_wheel_needs_is_the_systems_own_where_no_debian_package_can_be_had(
-    places: Places, wheels: Path, said: Said
+    places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     mixed = Library("malloc-mixed", ("tinylib==1.0",), ("no-such-package-anywhere",), ("libtiny.so", "libm.so.6"))
     prepared = LocalEngine(places).prepare(IMAGE, (mixed,), said)
@@ -248,13 +252,13 @@ def test_what_a_wheel_needs_is_the_systems_own_where_no_debian_package_can_be_ha
     assert (folder / "libm.so.6").resolve().is_file()
 
 
-def prepare_elsewhere(places: Places, results: multiprocessing.Queue[str]) -> None:
+def prepare_elsewhere(places: BuildPaths, results: multiprocessing.Queue[str]) -> None:
     said = Said()
     prepared = LocalEngine(places).prepare(IMAGE, LIBRARIES, said)
     results.put(f"{prepared.reference} {sum('building a venv' in line for line in said)}")
 
 
-def test_concurrent_builders_build_one_venv_between_them(places: Places, wheels: Path, said: Said) -> None:
+def test_concurrent_builders_build_one_venv_between_them(places: BuildPaths, wheels: Path, said: Said) -> None:
     Locks(places.locks, places.cache).make([IMAGE], LIBRARIES, said)
     context = multiprocessing.get_context("fork")
     results: multiprocessing.Queue[str] = context.Queue()
@@ -266,7 +270,7 @@ def test_concurrent_builders_build_one_venv_between_them(places: Places, wheels:
     assert sum(int(built) for _, built in lines) == 1
 
 
-def test_a_second_venv_costs_a_tenth_of_the_first_at_most(places: Places, wheels: Path, said: Said) -> None:
+def test_a_second_venv_costs_a_tenth_of_the_first_at_most(places: BuildPaths, wheels: Path, said: Said) -> None:
     body = {f"bulk/m{number}.py": b"x = 1\n" * 20_000 for number in range(60)}
     write_wheel(wheels, "bulk", "1.0", body)
     engine = LocalEngine(places)
@@ -292,7 +296,7 @@ def mount(place: Path, options: str) -> None:
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_built(
-    places: Places, wheels: Path, said: Said, mounted: Path
+    places: BuildPaths, wheels: Path, said: Said, mounted: Path
 ) -> None:
     mount(mounted, "size=3m")
     write_wheel(wheels, "bulky", "1.0", {"bulky/data.bin": os.urandom(2 * 2**20)})
@@ -305,7 +309,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_built(
     assert not list(mounted.glob("venvs/*")), "a half-built venv was left"
 
 
-def test_a_read_only_cache_is_one_clear_error(places: Places, wheels: Path, said: Said, mounted: Path) -> None:
+def test_a_read_only_cache_is_one_clear_error(places: BuildPaths, wheels: Path, said: Said, mounted: Path) -> None:
     mount(mounted, "size=1m,ro")
     with pytest.raises(EngineError) as refused:
         LocalEngine(replace(places, cache=Cache(mounted))).prepare(IMAGE, (), said)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.paths import Places, project_places
+from envmatrix.build.paths import BuildPaths, project_paths
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
-from envmatrix.engines.confinement import leftover_groups
+from envmatrix.engines.confinement import leftover_cgroups
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import load
-from envmatrix.plan.environment import all_libraries, resolve
+from envmatrix.plan.environment import all_libraries, resolve_environment
 from envmatrix.system.project import default_matrix
 from tests.engines.conftest import Said
 
@@ -45,7 +45,7 @@ def outcome(job: Job) -> tuple[dict[str, str], list[int], list[str]]:
 
 
 def test_a_process_sees_its_variables_and_nothing_of_the_host(
-    places: Places, job: Job, monkeypatch: pytest.MonkeyPatch
+    places: BuildPaths, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "99")
     hostile = {"A": 'x y,$HOME`id`"q"', "B": "", "C": "é;rm -rf /\\"}
@@ -55,7 +55,7 @@ def test_a_process_sees_its_variables_and_nothing_of_the_host(
     assert set(variables) - set(hostile) <= {"LC_CTYPE"}  # Python itself sets this one
 
 
-def test_a_preload_is_set_in_the_child_alone(places: Places, job: Job) -> None:
+def test_a_preload_is_set_in_the_child_alone(places: BuildPaths, job: Job) -> None:
     library = "/lib/x86_64-linux-gnu/libm.so.6"
     code = "import os; open('out', 'w').write(open('/proc/self/maps').read() + os.environ['LD_PRELOAD'])"
     assert LocalEngine(places).run(replace(job, argv=("/usr/bin/python3", "-S", "-c", code), preload=(library,))).ok
@@ -63,24 +63,24 @@ def test_a_preload_is_set_in_the_child_alone(places: Places, job: Job) -> None:
     assert "LD_PRELOAD" not in os.environ
 
 
-def test_a_process_starts_on_its_cpus(places: Places, job: Job) -> None:
+def test_a_process_starts_on_its_cpus(places: BuildPaths, job: Job) -> None:
     last = max(os.sched_getaffinity(0))
     assert LocalEngine(places).run(replace(job, limits=Limits(60, cpus=(last,)))).ok
     assert outcome(job)[1] == [last]
 
 
-def test_a_cpu_that_does_not_exist_is_an_error_with_its_number(places: Places, job: Job) -> None:
+def test_a_cpu_that_does_not_exist_is_an_error_with_its_number(places: BuildPaths, job: Job) -> None:
     with pytest.raises(EnvmatrixError, match="CPUs 4095"):
         LocalEngine(places).run(replace(job, limits=Limits(60, cpus=(4095,))))
 
 
-def test_arguments_arrive_exactly_as_written(places: Places, job: Job) -> None:
+def test_arguments_arrive_exactly_as_written(places: BuildPaths, job: Job) -> None:
     hostile = ["a b", "$HOME", '"', "'", "\n", "--x", ";id", "*"]
     assert LocalEngine(places).run(replace(job, argv=(*job.argv, *hostile))).ok
     assert outcome(job)[2][1:] == hostile
 
 
-def test_a_process_past_its_limit_is_ended_with_its_children(places: Places, job: Job) -> None:
+def test_a_process_past_its_limit_is_ended_with_its_children(places: BuildPaths, job: Job) -> None:
     code = "sleep 77 & echo $! >out; wait"  # a shell, which has done that long before its limit on any machine
     ended = LocalEngine(places).run(replace(job, argv=("/bin/sh", "-c", code), limits=Limits(seconds=1.5)))
     assert ended.timed_out
@@ -99,17 +99,17 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_running_out_of_memory_is_told_apart_from_other_failures(places: Places, job: Job) -> None:
+def test_running_out_of_memory_is_told_apart_from_other_failures(places: BuildPaths, job: Job) -> None:
     code = "x = bytearray(400 * 2**20); x[::4096] = b'x' * len(x[::4096])"
     ended = LocalEngine(places).run(
         replace(job, argv=(sys.executable, "-c", code), limits=Limits(60, memory_bytes=100 * 2**20))
     )
     assert not ended.ok
     assert ended.out_of_memory or b"MemoryError" in job.log.read_bytes()
-    assert leftover_groups("envmatrix-run.") == []
+    assert leftover_cgroups("envmatrix-run.") == []
 
 
-def test_memory_can_be_bound_to_a_node(places: Places, job: Job) -> None:
+def test_memory_can_be_bound_to_a_node(places: BuildPaths, job: Job) -> None:
     code = "open('out', 'w').write(open('/proc/self/numa_maps').read())"
     if not Path("/proc/self/numa_maps").exists():
         pytest.skip("this kernel has no NUMA")
@@ -124,9 +124,9 @@ def test_memory_can_be_bound_to_a_node(places: Places, job: Job) -> None:
 @pytest.mark.timeout(900)  # where no test before has made it, the venv is made here
 def test_torch_of_the_default_lock_runs_with_a_preloaded_allocator(job: Job, said: Said) -> None:
     matrix = load(default_matrix())
-    image = resolve(matrix, "baseline", {}).image
+    image = resolve_environment(matrix, "baseline", {}).image
     jemalloc = next(item for item in all_libraries(matrix) if item.key == "malloc-jemalloc")
-    engine = LocalEngine(project_places())
+    engine = LocalEngine(project_paths())
     prepared = engine.prepare(image, (jemalloc,), said)
     if jemalloc.key in prepared.missing:
         pytest.skip(prepared.missing[jemalloc.key])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import confinement
 from envmatrix.engines.base import Engine, Job, Limits, LimitsCpuTime, Mounts, Prepared, check_quota
 from envmatrix.engines.local import LocalEngine
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
-def job_of_host(ground: Places, tmp_path: Path) -> Job:
+def job_of_host(ground: BuildPaths, tmp_path: Path) -> Job:
     work = tmp_path / "work"
     work.mkdir()
     prepared = Prepared("host", "local", sys.executable, sys.executable, {})
@@ -63,7 +63,7 @@ def holds(engine: Engine, job: Job) -> None:
     assert (free["cpu_limit"], tenth["cpu_limit"]) == (None, 0.1)
     assert not free["throttled_periods"]
     assert int(str(tenth["throttled_periods"])) > 1, tenth
-    assert confinement.leftover_groups(f"envmatrix-{job.run}.") == []
+    assert confinement.leftover_cgroups(f"envmatrix-{job.run}.") == []
 
 
 def test_a_container_has_the_time_that_its_quota_gives(engine: Engine, job: Job) -> None:
@@ -71,12 +71,12 @@ def test_a_container_has_the_time_that_its_quota_gives(engine: Engine, job: Job)
 
 
 @pytest.mark.local
-def test_a_process_of_the_local_engine_has_the_time_that_its_quota_gives(ground: Places, job_of_host: Job) -> None:
+def test_a_process_of_the_local_engine_has_the_time_that_its_quota_gives(ground: BuildPaths, job_of_host: Job) -> None:
     holds(LocalEngine(ground), job_of_host)
 
 
 @pytest.mark.local
-def test_a_quota_and_a_memory_limit_hold_together(ground: Places, job_of_host: Job) -> None:
+def test_a_quota_and_a_memory_limit_hold_together(ground: BuildPaths, job_of_host: Job) -> None:
     engine = LocalEngine(ground)
     demand(engine.why_no_quota())
     found = at_work(engine, replace(job_of_host, limits=replace(job_of_host.limits, memory_bytes=2**28)), 0.1)
@@ -88,7 +88,7 @@ def test_a_quota_and_a_memory_limit_hold_together(ground: Places, job_of_host: J
 @pytest.fixture
 def quota_above(tmp_path: Path) -> Iterator[Path]:
     """Return a group without a quota of its own, in one that has a twentieth of a CPU."""
-    place = confinement._group("cpu")
+    place = confinement._find_cgroup("cpu")
     demand(None if place else "no control group may be made here")
     assert place
     above = place[0] / f"envmatrix-test-{os.getpid()}"
@@ -124,9 +124,9 @@ def test_a_quota_of_the_group_above_is_found_with_how_often_it_was_used_up(quota
 
 @pytest.mark.local
 def test_where_no_group_may_be_made_an_environment_with_a_quota_is_skipped(
-    ground: Places, monkeypatch: pytest.MonkeyPatch, job_of_host: Job
+    ground: BuildPaths, monkeypatch: pytest.MonkeyPatch, job_of_host: Job
 ) -> None:
-    monkeypatch.setattr(confinement, "_group", lambda controller: None)
+    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: None)
     with pytest.raises(SkipEnvironmentError, match="`cpu_quota` cannot be had with engine local: no control group"):
         check_quota(LocalEngine(ground), TENTH)
     with pytest.raises(SkipEnvironmentError, match="no control group with a CPU quota"):

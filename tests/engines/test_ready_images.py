@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, library_path
 from envmatrix.engines.docker import DockerEngine
@@ -62,7 +62,7 @@ except OSError:
 
 
 @pytest.fixture(scope="module")
-def mine(ground: Places, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def mine(ground: BuildPaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Make an image that has a tag and a variable of its own; give its archive."""
     demand(DockerEngine(ground).unavailable())
     body = {"tinylib-1.0.data/data/lib/libtiny.so": b"\x7fELF no library"}
@@ -100,7 +100,7 @@ def check(engine: Engine, ready: str, work: Path) -> str:
     return f"{prepared.facts['base_digest']} {prepared.reference}"
 
 
-def test_a_local_tag_and_an_archive_run_in_docker(ground: Places, mine: Path, tmp_path: Path) -> None:
+def test_a_local_tag_and_an_archive_run_in_docker(ground: BuildPaths, mine: Path, tmp_path: Path) -> None:
     digest = check(DockerEngine(ground), TAG, tmp_path / "tag")
     assert check(DockerEngine(ground), str(mine), tmp_path / "archive") == digest, "both are one image"
     with pytest.raises(SkipEnvironmentError, match="only a container"):
@@ -133,7 +133,7 @@ def benchmarked(folder: Path, image: str, engines: str, monkeypatch: pytest.Monk
 
 @pytest.mark.apptainer
 def test_a_program_is_benchmarked_in_an_archive_by_docker_and_by_apptainer(
-    ground: Places, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ground: BuildPaths, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The probe, a program's own files, its data, its variables and another allocator: none is in the image."""
     demand(ApptainerEngine(ground).unavailable())
@@ -143,7 +143,7 @@ def test_a_program_is_benchmarked_in_an_archive_by_docker_and_by_apptainer(
 
 
 def test_a_program_is_benchmarked_in_an_image_that_a_registry_has_by_its_digest(
-    ground: Places, mine: Path, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ground: BuildPaths, mine: Path, registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, name = connect(), f"{registry}/ml/train"
     try:
@@ -159,7 +159,9 @@ def test_a_program_is_benchmarked_in_an_image_that_a_registry_has_by_its_digest(
 
 
 @pytest.mark.podman
-def test_an_archive_runs_in_podman(ground: Places, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_runs_in_podman(
+    ground: BuildPaths, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
     demand(None if socket else "no Podman service: set ENVMATRIX_TEST_PODMAN to its socket")
     monkeypatch.setenv("DOCKER_HOST", str(socket))
@@ -172,7 +174,7 @@ def test_an_archive_runs_in_podman(ground: Places, mine: Path, tmp_path: Path, m
 
 
 @pytest.mark.apptainer
-def test_a_local_tag_and_a_sif_run_in_apptainer(ground: Places, mine: Path, tmp_path: Path) -> None:
+def test_a_local_tag_and_a_sif_run_in_apptainer(ground: BuildPaths, mine: Path, tmp_path: Path) -> None:
     engine = ApptainerEngine(ground)
     demand(engine.unavailable())
     digest, sif = check(engine, TAG, tmp_path / "tag").split()

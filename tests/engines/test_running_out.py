@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Job, Prepared
-from envmatrix.engines.confinement import _group
+from envmatrix.engines.confinement import _find_cgroup
 from envmatrix.errors import EngineError
 from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand
 
@@ -34,7 +34,7 @@ def test_running_out_of_memory_is_told(engine: Engine, job: Job) -> None:
 def test_memory_that_runs_out_in_a_child_is_told_from_other_ends(engine: Engine, job: Job) -> None:
     if "podman" in os.environ.get("DOCKER_HOST", ""):
         pytest.skip("Podman does not say of a container whose first process ends by itself that memory ran out in it")
-    if engine.name == "apptainer" and _group("memory") is None:
+    if engine.name == "apptainer" and _find_cgroup("memory") is None:
         pytest.skip("without a control group of our own the limit is RLIMIT_DATA, and nobody is killed")
     parent = f"import subprocess, sys; sys.exit(bool(subprocess.run([sys.executable, '-c', {TOO_MUCH!r}]).returncode))"
     limits = replace(job.limits, memory_bytes=MEMORY_BYTES)
@@ -68,7 +68,7 @@ def test_a_tmp_that_is_full_is_the_trials_own_and_what_it_writes_beside_it_is_ke
 
 
 def test_a_cache_that_is_full_is_one_clear_error_and_leaves_nothing_half_built(
-    engine: Engine, prepared: Prepared, ground: Places, tmp_path: Path
+    engine: Engine, prepared: Prepared, ground: BuildPaths, tmp_path: Path
 ) -> None:
     small = tmp_path / "small"
     small.mkdir()

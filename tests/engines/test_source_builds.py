@@ -12,9 +12,9 @@ import pytest
 
 from envmatrix.build.cache import Cache, file_digest
 from envmatrix.build.locks import Locks
-from envmatrix.build.paths import Places
-from envmatrix.build.pythons import remembered_python
-from envmatrix.build.source_builds import wheels_of
+from envmatrix.build.paths import BuildPaths
+from envmatrix.build.pythons import cached_python
+from envmatrix.build.source_builds import fetch_wheels
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, SourceBuild
@@ -77,14 +77,14 @@ def said_by(python: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def left_behind(places: Places) -> list[str]:
+def left_behind(places: BuildPaths) -> list[str]:
     """Return what of a build that failed is in the cache, its log apart."""
     folders = [places.cache.root / name for name in ("built", "scratch")]
     return [str(path) for folder in folders if folder.exists() for path in folder.iterdir() if path.suffix != ".log"]
 
 
 def test_a_package_is_built_once_against_its_environment_as_matrix_yaml_says(
-    places: Places, source: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+    places: BuildPaths, source: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEAKED", "from the host")
     prepared = LocalEngine(places).prepare(IMAGE, (), said)
@@ -99,7 +99,9 @@ def test_a_package_is_built_once_against_its_environment_as_matrix_yaml_says(
     assert not any("building tinyext" in line for line in said)
 
 
-def test_the_lock_pins_the_source_itself_and_another_one_is_refused(places: Places, source: Path, said: Said) -> None:
+def test_the_lock_pins_the_source_itself_and_another_one_is_refused(
+    places: BuildPaths, source: Path, said: Said
+) -> None:
     lock = Locks(places.locks, places.cache).make([IMAGE], (), said)[0]
     assert "--no-binary=tinyext" in lock.read_text()
     assert f"tinyext==1.0 \\\n    --hash=sha256:{file_digest(source)}" in lock.read_text()
@@ -110,7 +112,7 @@ def test_the_lock_pins_the_source_itself_and_another_one_is_refused(places: Plac
 
 
 def test_two_caches_build_the_same_bytes_and_other_settings_other_ones(
-    places: Places, source: Path, said: Said, tmp_path: Path
+    places: BuildPaths, source: Path, said: Said, tmp_path: Path
 ) -> None:
     def digest(root: Path, build: SourceBuild) -> str:
         root.mkdir(exist_ok=True)
@@ -123,7 +125,9 @@ def test_two_caches_build_the_same_bytes_and_other_settings_other_ones(
     assert digest(tmp_path / "one", replace(BUILD, env=(("TINY_MODE", "slow"),))) != first
 
 
-def test_a_missing_program_skips_the_environment_with_what_to_install(places: Places, source: Path, said: Said) -> None:
+def test_a_missing_program_skips_the_environment_with_what_to_install(
+    places: BuildPaths, source: Path, said: Said
+) -> None:
     image = replace(IMAGE, builds=(replace(BUILD, programs=("tar", "no-such-compiler")),))
     with pytest.raises(SkipEnvironmentError, match="needs no-such-compiler, and there is none") as refused:
         LocalEngine(places).prepare(image, (), said)
@@ -133,7 +137,7 @@ def test_a_missing_program_skips_the_environment_with_what_to_install(places: Pl
 
 
 def test_a_build_that_breaks_tells_the_compiler_s_words_and_leaves_nothing(
-    places: Places, source: Path, said: Said
+    places: BuildPaths, source: Path, said: Said
 ) -> None:
     image = replace(IMAGE, builds=(replace(BUILD, env=(("TINY_MODE", "broken"),)),))
     with pytest.raises(EngineError, match=r"tiny\.c:3: error: expected a semicolon") as refused:
@@ -154,18 +158,18 @@ def test_a_build_that_breaks_tells_the_compiler_s_words_and_leaves_nothing(
     ],
 )
 def test_an_edit_that_does_not_fit_the_source_is_a_mistake_of_matrix_yaml(
-    places: Places, source: Path, said: Said, edit: tuple[str, str, str], words: str
+    places: BuildPaths, source: Path, said: Said, edit: tuple[str, str, str], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
         LocalEngine(places).prepare(replace(IMAGE, builds=(replace(BUILD, edit=(edit,)),)), (), said)
     assert left_behind(places) == []
 
 
-def test_a_python_that_is_not_here_cannot_build(places: Places, source: Path, said: Said) -> None:
-    python = remembered_python(places.cache, None)
-    locked = Locks(places.locks, places.cache).of_image(IMAGE, python, said)
+def test_a_python_that_is_not_here_cannot_build(places: BuildPaths, source: Path, said: Said) -> None:
+    python = cached_python(places.cache, None)
+    locked = Locks(places.locks, places.cache).image_lock(IMAGE, python, said)
     absent = replace(python, target="3.13", tag="cp313-linux_x86_64")
     with pytest.raises(SkipEnvironmentError, match=r"for which this machine needs Python 3\.13"):
-        wheels_of(places.cache, IMAGE, locked, absent, said)
+        fetch_wheels(places.cache, IMAGE, locked, absent, said)
     with pytest.raises(SkipEnvironmentError, match=r"for which this machine needs Python 3\.13"):
-        Locks(places.locks, places.cache).of_image(IMAGE, absent, said)
+        Locks(places.locks, places.cache).image_lock(IMAGE, absent, said)

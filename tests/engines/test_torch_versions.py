@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
 from tests.engines.conftest import demand
 
@@ -35,7 +35,7 @@ designs:
 SKIPPED = {"compiled": "torch 2.0", "fp16": "torch 2.3", "resnet": "torchvision"}
 
 
-def test_every_workload_runs_or_is_skipped_with_its_reason(ground: Places, tmp_path: Path) -> None:
+def test_every_workload_runs_or_is_skipped_with_its_reason(ground: BuildPaths, tmp_path: Path) -> None:
     demand(DockerEngine(ground).unavailable())
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     argv = [sys.executable, "-m", "envmatrix", "bench", "--engine", "docker", "--name", "old", "--quiet"]

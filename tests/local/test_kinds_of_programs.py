@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.cache import Cache, digest_of
+from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.pythons import uv_program
 from envmatrix.system.project import cache_folder
 from tests import held
@@ -84,7 +84,7 @@ ONE_BLOCK = ("bench", "--max-blocks", "1", "--environments", "tcmalloc")
 def python_of_people():
     """A venv with what people install, and the tests' PyTorch; kept for the next session."""
     site = os.environ.get("BENCH_SITE_PACKAGES", "")
-    folder = cache_folder() / "tests" / digest_of(PACKAGES, sys.version, site, _MADE)[:16]
+    folder = cache_folder() / "tests" / json_digest(PACKAGES, sys.version, site, _MADE)[:16]
 
     def build(place: Path) -> None:
         uv = [uv_program(), "--quiet"]

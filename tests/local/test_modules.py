@@ -49,7 +49,7 @@ def tree(tmp_path, monkeypatch):
 def test_a_module_says_what_it_sets_and_nothing_else_gets_in(tree, monkeypatch):
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.setenv("PATH", f"/nowhere:{os.environ['PATH']}")
-    loaded = modules.load(["Stack/2.0"])
+    loaded = modules.load_modules(["Stack/2.0"])
     assert loaded.names == ("Stack/2.0",)
     assert loaded.variables == {
         "PATH": str(tree["bin"]), "PYTHONPATH": str(tree["lib"]), "STACK_SPEED": "20", "STACK_SAYS": "a 'b' $",
@@ -57,34 +57,34 @@ def test_a_module_says_what_it_sets_and_nothing_else_gets_in(tree, monkeypatch):
     before = loaded.digest
     file = tree["bin"].parents[1] / "tree" / "Stack" / "2.0"
     file.write_text(file.read_text() + "setenv MORE 1\n")
-    assert modules.load(["Stack/2.0"]).digest != before
+    assert modules.load_modules(["Stack/2.0"]).digest != before
 
 
 def test_a_module_that_is_not_there_says_so_and_where_to_look(tree):
     with pytest.raises(SkipEnvironmentError, match=r"Absent/9 cannot be loaded: .*Absent/9") as told:
-        modules.load(["Stack/2.0", "Absent/9"])
+        modules.load_modules(["Stack/2.0", "Absent/9"])
     assert "module avail" in told.value.remedy
 
 
 def test_modules_are_found_without_a_login_shell_where_moduleshome_says(tree, monkeypatch):
     monkeypatch.setattr(modules, "_SHELL", modules._SHELL.replace(". /etc/profile", "false"))
-    assert modules.load(["Stack/2.0"]).names == ("Stack/2.0",)
+    assert modules.load_modules(["Stack/2.0"]).names == ("Stack/2.0",)
 
 
 def test_without_the_command_it_says_so(tree, monkeypatch):
     monkeypatch.setattr(modules, "_SHELL", modules._SHELL.replace(". /etc/profile", "false"))
     monkeypatch.setenv("MODULESHOME", "/nowhere")
     with pytest.raises(SkipEnvironmentError, match="neither Lmod nor Environment Modules is here"):
-        modules.load(["Stack/2.0"])
+        modules.load_modules(["Stack/2.0"])
 
 
 def test_paths_are_joined_and_what_an_environment_sets_counts_more():
     own = {"PATH": "/m/bin", "PYTHONPATH": "/m/lib", "A": "module", "B": "module"}
     given = {"PATH": "/python/bin:/usr/bin:/bin", "PYTHONPATH": "/bench", "A": "level"}
-    assert modules.with_modules(own, given) == {
+    assert modules.merge_module_variables(own, given) == {
         "PATH": "/python/bin:/m/bin:/usr/bin:/bin", "PYTHONPATH": "/bench:/m/lib", "A": "level", "B": "module",
     }  # fmt: skip
-    assert modules.with_modules({}, given) == given
+    assert modules.merge_module_variables({}, given) == given
 
 
 def test_programs_run_with_what_a_module_brings(project, tree):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.cache import Cache, digest_of
+from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.pythons import uv_program
 from envmatrix.evidence import checks
 from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system.project import cache_folder
-from envmatrix.trials.verification import prove
+from envmatrix.trials.verification import verify_evidence
 from tests.engines.conftest import demand
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
@@ -87,7 +87,7 @@ KINDS = {
 @pytest.fixture(scope="session")
 def wheel():
     """The folder of the programs of a venv with PyTorch as PyPI has it."""
-    folder = cache_folder() / "tests" / digest_of(WHEEL, sys.version)[:16]
+    folder = cache_folder() / "tests" / json_digest(WHEEL, sys.version)[:16]
 
     def build(place: Path) -> None:
         uv = [uv_program(), "--quiet"]
@@ -123,8 +123,8 @@ def evidence_of(folder, programs, words, threads):
 
 def proven(found, threads):
     of_team = {"openmp": ["libgomp"], "openmp.sleeps": ["true"]} if int(threads) > 1 else {}
-    promised = checks.read({"threads": [threads], **of_team})
-    said = prove(Environment("mine", "", {}, Image("i"), {"OMP_NUM_THREADS": threads}, (), promised), found)
+    promised = checks.parse_claims({"threads": [threads], **of_team})
+    said = verify_evidence(Environment("mine", "", {}, Image("i"), {"OMP_NUM_THREADS": threads}, (), promised), found)
     return said.wrong, said.unproven
 
 

@@ -7,7 +7,7 @@ from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
-from envmatrix.trials.feasibility import check_shares, lacking_quota
+from envmatrix.trials.feasibility import check_batch_split, arms_without_quota
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
@@ -15,7 +15,7 @@ ARMS = make_arms(("a",), ("w",), ("local",), "a")
 
 def checked(options, variables=None, command=()):
     workload = Workload(name="w", options=options) if not command else Workload(name="w", command=command)
-    check_shares(ARMS, {"a": make_environment("a", variables=variables or {})}, {"w": workload})
+    check_batch_split(ARMS, {"a": make_environment("a", variables=variables or {})}, {"w": workload})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_batch_that_can_be_shared_is_not(options, variables):
     ("quota", "launcher", "skipped"), [(1.0, "slurm", True), (1.0, "", False), (None, "slurm", False)]
 )
 def test_no_launcher_elsewhere_limits_cpu_time(quota, launcher, skipped):
-    found = lacking_quota(ARMS, {"a": make_environment("a", cpu_quota=quota)}, launcher)
+    found = arms_without_quota(ARMS, {"a": make_environment("a", cpu_quota=quota)}, launcher)
     assert bool(found) == skipped
     assert all("no control group may be made in its jobs" in reason for reason in found.values())
 
@@ -72,7 +72,7 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
     for module, step in ((images, "open_engines"), (images, "prepare_images"), (experiment, "prepare_data")):
         monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
-        experiment.begin(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())
+        experiment.create_experiment(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())
 
 
 TWO = make_arms(("a", "fast"), ("w",), ("local", "docker"), "a")
@@ -80,7 +80,7 @@ TWO = make_arms(("a", "fast"), ("w",), ("local", "docker"), "a")
 
 def skipped(*missing):
     design = Design(name="d", environments=("fast",), workloads=("w",))
-    return experiment._skipped(design, TWO, dict.fromkeys(missing, "no such Python"), {})
+    return experiment._skip_reasons(design, TWO, dict.fromkeys(missing, "no such Python"), {})
 
 
 def test_a_run_whose_every_reference_is_missing_is_not_begun():

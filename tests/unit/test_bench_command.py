@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bench import metric
 from bench.errors import RunError
 from envmatrix.engines.base import Limits
-from envmatrix.engines.confinement import confined
+from envmatrix.engines.confinement import prepare_confinement
 
 ROOT = Path(__file__).parents[2]
 
@@ -172,7 +172,7 @@ IN_A_CHILD = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 
 def test_memory_that_ran_out_in_the_program_or_in_its_child_is_told(tmp_path, inner):
     code = f"HUNGRY = {HUNGRY!r}\n{inner}" if inner else HUNGRY
     argv = [sys.executable, "-m", "bench", "command", "--record", str(tmp_path / "record.json")]
-    with confined(f"envmatrix-test.{os.getpid()}", Limits(60.0, memory_bytes=2**27)) as confinement:
+    with prepare_confinement(f"envmatrix-test.{os.getpid()}", Limits(60.0, memory_bytes=2**27)) as confinement:
         if not confinement.place.groups:
             pytest.skip("this user may make no cgroup with a memory limit")
         enter = ["/bin/sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', str(confinement.place.groups[0])]

@@ -23,7 +23,7 @@ def test_a_broken_proxy_or_an_answer_cut_off_is_no_more_than_that(monkeypatch, t
 
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
     monkeypatch.setattr(data_sets, "_generate", lambda known: [b""] * 4)
-    monkeypatch.setattr(data_sets, "digest_of", lambda buffers: data_sets.SETS["cifar10-stand-in"].digest)
+    monkeypatch.setattr(data_sets, "images_digest", lambda buffers: data_sets.SETS["cifar10-stand-in"].digest)
     made = data_sets.prepare("cifar10", str(tmp_path))
     assert made.set.name == "cifar10-stand-in"
     assert made.reason.startswith("cannot download cifar10: https://")

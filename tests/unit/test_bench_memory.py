@@ -10,9 +10,9 @@ import pytest
 
 from envmatrix.evidence.record import read_evidence
 from envmatrix.matrix import load
-from envmatrix.plan.environment import Environment, Image, resolve
+from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.plan.export import export_lines
-from envmatrix.trials.verification import prove
+from envmatrix.trials.verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]
 #: What is said of a process, by one that it started.
@@ -96,6 +96,8 @@ def test_interleaving_that_did_not_happen_or_has_one_node_is_found_out(tmp_path,
         "version: 2\ninclude: envmatrix:numa\nenvironments: {baseline: {}}\n"
         "workloads: {w: {command: [python, x.py]}}\ndesigns: {default: {workloads: w}}\n"
     )
-    wanted = resolve(load(tmp_path / "matrix.yaml"), "numa-interleave", {})
-    said = prove(wanted, read_evidence({"memory": memory, "variables": dict(wanted.variables), "preloaded": {}}))
+    wanted = resolve_environment(load(tmp_path / "matrix.yaml"), "numa-interleave", {})
+    said = verify_evidence(
+        wanted, read_evidence({"memory": memory, "variables": dict(wanted.variables), "preloaded": {}})
+    )
     assert (not said.wrong and not said.unproven) == holds, said

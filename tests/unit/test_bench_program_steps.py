@@ -12,7 +12,7 @@ import pytest
 
 from bench.errors import RunError
 from bench.marks import Marks
-from envmatrix.block.barrier import opened
+from envmatrix.block.barrier import open_gate
 from tests.unit.test_bench_program_turns import below, said, started, states
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_steps_after_the_warm_up_are_timed_from_one_line_to_the_next(tmp_path):
 @pytest.mark.parametrize(("warmup", "apart", "counted"), [(1, [2, 2, 2], [3, 3, 0]), (5, [4, 2], [3, 2])])
 def test_in_turns_it_starts_beside_others_and_stops_after_its_first_step(tmp_path, warmup, apart, counted):
     options = ("--metric-steps=^step", f"--metric-warmup={warmup}")
-    with opened(tmp_path) as gate, started(tmp_path, *options, program=STEPS) as process:
+    with open_gate(tmp_path) as gate, started(tmp_path, *options, program=STEPS) as process:
         while said(gate):  # the first time no turn was given yet
             assert states(below(process.pid)) == {"T"}
             gate.go(2, 3)

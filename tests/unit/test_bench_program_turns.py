@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.evidence.tree import children
-from envmatrix.block.barrier import FOLDER, opened
+from envmatrix.block.barrier import FOLDER, open_gate
 
 ROOT = Path(__file__).parents[2]
 #: Starts a child that spins, and spins until it finds a file.
@@ -63,7 +63,7 @@ def said(gate):
 
 
 def test_it_starts_in_its_first_turn_and_stands_still_with_its_children_between_turns(tmp_path):
-    with opened(tmp_path) as gate, started(tmp_path) as process:
+    with open_gate(tmp_path) as gate, started(tmp_path) as process:
         assert said(gate) > 0
         assert not (tmp_path / "started").exists()
         begun = time.monotonic_ns()
@@ -109,7 +109,7 @@ def neighbour():
 
 
 def test_what_others_took_of_its_turns_is_counted(neighbour, tmp_path):
-    with opened(tmp_path) as gate, started(tmp_path) as process:
+    with open_gate(tmp_path) as gate, started(tmp_path) as process:
         for turn in range(6):
             assert said(gate) > 0
             gate.go(0, 1 if turn < 2 else 3)
@@ -127,7 +127,7 @@ def test_what_others_took_of_its_turns_is_counted(neighbour, tmp_path):
 
 def test_one_that_is_in_the_middle_of_starting_another_program_stands_still_too(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    with opened(tmp_path) as gate, started(tmp_path, program=STARTS) as process:
+    with open_gate(tmp_path) as gate, started(tmp_path, program=STARTS) as process:
         said(gate)
         while len(below(process.pid)) < 2:
             gate.go(0, 1)
@@ -141,7 +141,7 @@ def test_one_that_is_in_the_middle_of_starting_another_program_stands_still_too(
 
 
 def test_one_that_ends_in_its_first_turn_was_never_paused(tmp_path):
-    with opened(tmp_path) as gate, started(tmp_path, program="pass") as process:
+    with open_gate(tmp_path) as gate, started(tmp_path, program="pass") as process:
         said(gate)
         gate.go(0, 600)
         assert said(gate) == 0
@@ -152,13 +152,13 @@ def test_one_that_ends_in_its_first_turn_was_never_paused(tmp_path):
 
 @pytest.mark.parametrize("option", ["--metric-regex=speed: (.*)", '--also={"name": "speed", "regex": "speed: (.*)"}'])
 def test_one_that_tells_its_own_times_is_refused(tmp_path, option):
-    with opened(tmp_path), started(tmp_path, option) as process:
+    with open_gate(tmp_path), started(tmp_path, option) as process:
         assert process.wait(60) == 2
         assert "its clock would not stand still" in process.stderr.read()
 
 
 def test_who_is_told_to_end_between_turns_ends_with_the_program_that_stands_still(tmp_path):
-    with opened(tmp_path) as gate, started(tmp_path) as process:
+    with open_gate(tmp_path) as gate, started(tmp_path) as process:
         said(gate)
         while not (tmp_path / "started").exists():
             gate.go(0, 1)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.evidence import programs
-from bench.evidence.programs import _at_work, _merged
+from bench.evidence.programs import _working_programs, _merge_alike
 from bench.evidence.tree import Program, Reaped
 
 BIG = 0.55
@@ -19,7 +19,7 @@ def program(pid, cpu_s, **facts):
 
 def test_many_small_programs_that_are_alike_are_one_that_works():
     many = [program(pid, 0.03, libraries={"/libm.so.6"}) for pid in range(2, 17)]
-    found, left_s = _at_work(_merged([program(1, BIG, libraries={"/libtcmalloc.so.4"}), *many], 0.1), 0.1)
+    found, left_s = _working_programs(_merge_alike([program(1, BIG, libraries={"/libtcmalloc.so.4"}), *many], 0.1), 0.1)
     assert [(one.libraries, one.cpu_s) for one, _ in found] == [
         ({"/libtcmalloc.so.4"}, BIG), ({"/libm.so.6"}, pytest.approx(0.45)),
     ]  # fmt: skip
@@ -50,7 +50,9 @@ def test_what_a_process_took_after_the_last_look_is_its_own(told, taken):
     short, _ = program(2, 0.0)
     short.took(2, 0.3)
     probe = {"cpu_s": 2.0, "probe_cpu_s": [0.2, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
-    programs._settle(SimpleNamespace(programs=lambda: [short], reaped=[reaped(told, (2, short, 0.3))]), {2: probe})
+    programs._settle_cpu_times(
+        SimpleNamespace(programs=lambda: [short], reaped=[reaped(told, (2, short, 0.3))]), {2: probe}
+    )
     assert short.cpu_s == pytest.approx(taken)
 
 
@@ -58,26 +60,28 @@ def test_what_a_parent_was_told_of_a_child_that_only_spoke_itself_is_not_another
     long, _ = program(2, 0.0)
     long.took(2, 1.0)
     other = {"cpu_s": 0.5, "probe_cpu_s": [0.0, 0.0], "children_s": 0.0, "parent": 1, "ended_s": 0.5}
-    programs._settle(SimpleNamespace(programs=lambda: [long], reaped=[reaped(1.6, (2, long, 1.0))]), {3: other})
+    programs._settle_cpu_times(
+        SimpleNamespace(programs=lambda: [long], reaped=[reaped(1.6, (2, long, 1.0))]), {3: other}
+    )
     assert long.cpu_s == pytest.approx(1.1)
 
 
 def test_small_programs_that_differ_are_taken_until_less_than_a_tenth_is_left():
     many = [program(pid, 0.045, libraries={f"/{pid}.so"}) for pid in range(2, 12)]
-    found, left_s = _at_work(_merged([program(1, BIG), *many], 0.1), 0.1)
+    found, left_s = _working_programs(_merge_alike([program(1, BIG), *many], 0.1), 0.1)
     assert (len(found), left_s) == (9, 0.0)
 
 
 def test_what_is_left_of_too_many_is_unseen():
     many = [program(pid, 0.009, libraries={f"/{pid}.so"}) for pid in range(2, 52)]
-    found, left_s = _at_work(_merged([program(1, BIG), *many], 0.1), 0.1)
+    found, left_s = _working_programs(_merge_alike([program(1, BIG), *many], 0.1), 0.1)
     assert (len(found), left_s) == (20, pytest.approx(0.45 - 19 * 0.009))
 
 
 def test_what_nccl_took_in_each_process_is_in_its_evidence(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_GPUS", str(tmp_path))
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    asked = programs.asked_of_nccl(str(tmp_path))
+    asked = programs.nccl_variables(str(tmp_path))
     assert asked["NCCL_DEBUG"] == "INFO"
     for pid in (7, 8):
         (tmp_path / f"{pid}.json").write_text('{"evidence": {"malloc": null}, "probe_ns": 1}')
@@ -91,7 +95,7 @@ def test_what_nccl_took_in_each_process_is_in_its_evidence(tmp_path, monkeypatch
 def test_nccl_is_asked_nothing_where_the_user_asks_or_no_gpu_is(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "_GPUS", str(tmp_path))
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    assert programs.asked_of_nccl(str(tmp_path)) == {}
+    assert programs.nccl_variables(str(tmp_path)) == {}
     monkeypatch.delenv("NCCL_DEBUG")
     monkeypatch.setattr(programs, "_GPUS", str(tmp_path / "nvidia[0-9]*"))
-    assert programs.asked_of_nccl(str(tmp_path)) == {}
+    assert programs.nccl_variables(str(tmp_path)) == {}

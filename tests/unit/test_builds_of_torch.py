@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.builds_of_torch import INDEX, resolve_one_build, strangers
-from envmatrix.build.lockfile import Pinned, read_lock
-from envmatrix.build.pip import Request
+from envmatrix.build.builds_of_torch import PYTORCH_INDEX, resolve_one_build, strangers
+from envmatrix.build.lockfile import PinnedPackage, read_lock
+from envmatrix.build.pip import ResolveRequest
 from envmatrix.errors import EngineError
 
 LOCKS = Path(__file__).parents[2] / "containers" / "locks"
 
 
 def pins(*texts):
-    return tuple(Pinned(*text.split("=="), "0" * 64) for text in texts)
+    return tuple(PinnedPackage(*text.split("=="), "0" * 64) for text in texts)
 
 
 class Pip:
@@ -48,25 +48,25 @@ def test_a_package_of_another_build_of_torch_is_known_by_its_local_version(there
 
 def test_a_stranger_is_asked_for_again_in_the_build_of_the_torch_that_is_there():
     pip, said = Pip(pins("torchvision==0.28.0"), pins("torchvision==0.28.0+cpu")), []
-    found = resolve_one_build(pip, Request(("torchvision",)), said.append, "2.13.0+cpu")
+    found = resolve_one_build(pip, ResolveRequest(("torchvision",)), said.append, "2.13.0+cpu")
     assert found == pins("torchvision==0.28.0+cpu")
-    assert pip.asked[1] == Request(("torchvision", "torchvision==0.28.0+cpu"), (INDEX + "cpu",))
+    assert pip.asked[1] == ResolveRequest(("torchvision", "torchvision==0.28.0+cpu"), (PYTORCH_INDEX + "cpu",))
     assert said == []
 
 
 def test_what_has_no_local_version_is_asked_for_as_exactly_that():
     pip = Pip(pins("torch==2.13.0", "torchvision==0.28.0+cpu"), pins("torch==2.13.0", "torchvision==0.28.0"))
-    resolve_one_build(pip, Request(("torch", "torchvision"), (INDEX + "cpu",)), print)
+    resolve_one_build(pip, ResolveRequest(("torch", "torchvision"), (PYTORCH_INDEX + "cpu",)), print)
     assert pip.asked[1].requirements[-1] == "torchvision===0.28.0"
-    assert pip.asked[1].index == (INDEX + "cpu",)
+    assert pip.asked[1].index == (PYTORCH_INDEX + "cpu",)
 
 
 def test_where_no_other_build_can_be_had_it_is_said_what_will_not_work_and_how_it_would():
     pip, said = Pip(pins("torch==2.13.0+cpu", "torchvision==0.28.0")), []
-    assert resolve_one_build(pip, Request(("torch", "torchvision")), said.append) == pip.answers[0]
+    assert resolve_one_build(pip, ResolveRequest(("torch", "torchvision")), said.append) == pip.answers[0]
     assert "torchvision==0.28.0 is compiled against another build of torch than torch 2.13.0+cpu" in said[0]
     assert "operator torchvision::nms does not exist" in said[0]
-    assert f"-> install both of one build: from {INDEX}cpu" in said[0]
+    assert f"-> install both of one build: from {PYTORCH_INDEX}cpu" in said[0]
 
 
 @pytest.mark.parametrize("file", sorted(LOCKS.glob("torch-*.txt")), ids=lambda file: file.name)

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api.bundle import make_bundle, placed_in
+from envmatrix.api.bundle import make_bundle, bundle_paths
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.plan.export import BUNDLED, dockerfile
+from envmatrix.plan.export import BUNDLE_FOLDER, dockerfile
 from envmatrix.trials.environment_shell import Session
 
 ENVIRONMENT = Environment("e", "", {}, Image("i"), {}, (("malloc-x", "libx.so.1"), ("", "libm.so.6")), ())
@@ -33,13 +33,13 @@ def test_it_holds_files_and_no_links_and_is_replaced_by_the_next(session, tmp_pa
     assert make_bundle(bundle, session) == ("lib/malloc-x/libx.so.1", "libm.so.6")
     file = bundle / "lib" / "malloc-x" / "libx.so.1"
     assert (file.read_text(), file.is_symlink()) == ("x", False)
-    assert placed_in(str(bundle), ("lib/malloc-x/libx.so.1", "libm.so.6")) == (str(file), "libm.so.6")
+    assert bundle_paths(str(bundle), ("lib/malloc-x/libx.so.1", "libm.so.6")) == (str(file), "libm.so.6")
     (bundle / "train.py").write_text("mine")
     (bundle / "lib" / "old").mkdir()
     make_bundle(bundle, session)
     assert sorted(path.name for path in bundle.iterdir()) == ["envmatrix-bundle.json", "lib", "train.py"]
     assert [path.name for path in (bundle / "lib").iterdir()] == ["malloc-x"]
-    made = dockerfile(ENVIRONMENT, placed_in(BUNDLED, ("lib/malloc-x/libx.so.1",)), "debian").splitlines()
+    made = dockerfile(ENVIRONMENT, bundle_paths(BUNDLE_FOLDER, ("lib/malloc-x/libx.so.1",)), "debian").splitlines()
     assert made[2:] == [
         "ARG BASE=debian", "FROM ${BASE}", "COPY lib/ /opt/envmatrix/lib/",
         'ENV LD_PRELOAD="/opt/envmatrix/lib/malloc-x/libx.so.1"',

@@ -4,7 +4,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from envmatrix.evidence import checks
-from envmatrix.evidence.paths import SHORT, known_paths, lookup
+from envmatrix.evidence.paths import SHORT_PATHS, known_paths, lookup
 from envmatrix.evidence.record import read_evidence
 
 EVIDENCE = {
@@ -17,7 +17,7 @@ EVIDENCE = {
 
 
 def contradictions(promised, evidence=EVIDENCE):
-    return checks.contradictions(checks.read(promised), read_evidence(evidence))
+    return checks.contradictions(checks.parse_claims(promised), read_evidence(evidence))
 
 
 def holds(path, *values):
@@ -26,7 +26,7 @@ def holds(path, *values):
 
 def refused(path, *values):
     with pytest.raises(checks.ClaimError) as caught:
-        checks.check(checks.parse(path, values))
+        checks.check(checks.parse_claim(path, values))
     return caught.value
 
 
@@ -90,7 +90,7 @@ def test_numbers_are_compared(value, true):
 
 
 def test_blanks_around_what_is_compared_do_not_count():
-    (claim,) = checks.read({"openmp": ["=  libgomp "]})
+    (claim,) = checks.parse_claims({"openmp": ["=  libgomp "]})
     assert str(claim) == "openmp is = libgomp"
     assert not claim.contradiction(read_evidence({"openmp": {"library": "libgomp"}}))
 
@@ -138,9 +138,9 @@ def test_a_claim_on_a_whole_part_names_what_is_in_it(path):
 
 
 def test_every_path_with_a_name_may_be_claimed_and_every_key_of_an_open_part():
-    for path in (*known_paths(), *SHORT, "variables.MY_OWN", "malloc.options.x", "openmp.settings.OMP.X",
+    for path in (*known_paths(), *SHORT_PATHS, "variables.MY_OWN", "malloc.options.x", "openmp.settings.OMP.X",
                  "collectives.hidden_settings./etc/nccl.conf.NCCL_ALGO", "xla.fallbacks.aten::nonzero"):  # fmt: skip
-        checks.check(checks.parse(path, ["*"]))
+        checks.check(checks.parse_claim(path, ["*"]))
 
 
 @pytest.mark.parametrize(

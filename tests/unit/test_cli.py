@@ -136,7 +136,7 @@ def test_help_does_not_wait_for_heavy_imports():
 
 
 def test_a_bug_is_told_without_a_traceback_and_keeps_it_in_a_file(here, capsys, monkeypatch):
-    monkeypatch.setattr("envmatrix.cli.list._design", lambda entry: 1 / 0)
+    monkeypatch.setattr("envmatrix.cli.list._design_text", lambda entry: 1 / 0)
     assert main(["list"]) == 2
     said = capsys.readouterr().err
     assert "this is a bug in envmatrix: ZeroDivisionError" in said

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bench.cold import turn_start
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.warning import Kind
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.warning import WarningKind
 from envmatrix.stats.cold_turns import cold_turns
-from envmatrix.stats.measurements import TURN_START, fold
+from envmatrix.stats.measurements import TURN_START, fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 PLAN = make_plan(("fast",))
@@ -36,7 +36,7 @@ def test_a_process_says_how_its_turns_begin_unless_the_last_step_set_apart_was_w
 
 def measured(center, spread=0.05, blocks=6):
     """Return measurements whose turns begin so cold, log by log ``spread`` apart."""
-    plain = fold(PLAN, make_trials(PLAN, Machine({}), blocks))
+    plain = fold_trials(PLAN, make_trials(PLAN, Machine({}), blocks))
     shape = plain.table[TURN_START].shape
     assert np.isnan(plain.table[TURN_START]).all(), "these took no turns"
     logs = np.log(center) + spread * np.resize([1.0, -1.0], shape)
@@ -49,7 +49,11 @@ def measured(center, spread=0.05, blocks=6):
 )
 def test_a_report_warns_of_cold_turns_where_a_slower_first_step_is_sure(center, spread, told):
     run = make_run(PLAN, design={"schedule": "turns", "turn_apart": 2})
-    found = [one for one in summarise_measured(run, measured(center, spread)).cautions if one.kind == Kind.COLD_TURNS]
+    found = [
+        one
+        for one in summarise_measurements(run, measured(center, spread)).cautions
+        if one.kind == WarningKind.COLD_TURNS
+    ]
     assert len(found) == told
     for one in found:
         assert one.subject == "cnn"

@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.conda import as_interpreter
+from envmatrix.build.conda import ensure_conda_environment
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
-from envmatrix.trials.program_variables import missing_module
+from envmatrix.trials.program_variables import missing_module_text
 
 FORGE = Image("forge", conda=("python=3.11", "numpy"))
 
@@ -17,12 +17,12 @@ FORGE = Image("forge", conda=("python=3.11", "numpy"))
 def test_without_py_rattler_the_environment_is_skipped_with_the_line_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rattler", None)
     with pytest.raises(SkipEnvironmentError, match=r"py-rattler, which solves python=3\.11, numpy") as told:
-        as_interpreter(Cache(tmp_path), FORGE, print)
+        ensure_conda_environment(Cache(tmp_path), FORGE, print)
     assert told.value.remedy == f"{sys.executable} -m pip install py-rattler"
 
 
 def test_a_program_that_misses_a_module_is_told_where_to_write_its_package():
-    said = missing_module(
+    said = missing_module_text(
         Workload(name="w", command=("python", "a.py")), FORGE, "ModuleNotFoundError: No module named 'yaml'"
     )
     assert said == (

@@ -20,13 +20,13 @@ from envmatrix.report.history_columns import SERIES_COLUMNS
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import Summary, summarise_measured
+from envmatrix.report.summary import Summary, summarise_measurements
 from envmatrix.report.terminal import to_renderable
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.contention import Waiting, contended
 from envmatrix.stats.effects import Contended, Effect, Flag, unless_contended, verdict_of
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"pytorch-ci": 4.32, "tcmalloc": 1.01}
@@ -50,7 +50,7 @@ def trials_of(plan, waits, blocks=10, speed=SPEED, **more):
 
 def summary_of(waits, speed=SPEED, **more) -> Summary:
     plan = make_plan(tuple(speed))
-    return summarise_measured(make_run(plan), fold(plan, trials_of(plan, waits, speed=speed, **more)))
+    return summarise_measurements(make_run(plan), fold_trials(plan, trials_of(plan, waits, speed=speed, **more)))
 
 
 def verdicts(summary: Summary) -> dict[str, tuple[str, str]]:
@@ -170,7 +170,7 @@ def test_time_that_the_hypervisor_took_counts_as_well():
         return trial
 
     machine = Machine({"fast": 1.3}, noise=0.01, stand_in=False)
-    summary = summarise_measured(make_run(plan), fold(plan, map(stolen, make_trials(plan, machine, 10))))
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, map(stolen, make_trials(plan, machine, 10))))
     assert verdicts(summary)["fast"] == ("undecided", Flag.CONTENDED)
 
 
@@ -198,7 +198,7 @@ def test_memory_and_accuracy_are_judged_as_ever():
     plan = make_plan(("small",))
     machine = Machine({}, noise=0.01, memory={"small": 3e8}, stand_in=False)
     trials = (waited(trial, 0.5) for trial in make_trials(plan, machine, 10))
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
     found = summary.analysis.find("small:cnn@local", "peak_rss_bytes")
     assert found is not None
     assert (found.verdict, found.withheld) == ("faster", "")

@@ -14,7 +14,7 @@ from envmatrix.__main__ import main
 from envmatrix.build.lockfile import read_lock
 from envmatrix.errors import InputError
 from envmatrix.results import RunFolder
-from envmatrix.system.regular_files import LARGEST_DOCUMENT
+from envmatrix.system.regular_files import MAX_DOCUMENT_BYTES
 from envmatrix.trials.trial import load_record
 from tests.unit.test_extensions import MATRIX, PLUGINS, WORK
 
@@ -41,7 +41,7 @@ def folder(file):
 
 def large(file):
     with file.open("wb") as opened:
-        opened.truncate(LARGEST_DOCUMENT * 2)
+        opened.truncate(MAX_DOCUMENT_BYTES * 2)
         opened.seek(0, os.SEEK_END)
         opened.write(b"\n")
 
@@ -211,10 +211,10 @@ def test_a_line_that_was_cut_short_is_set_aside_however_long_it_is(tmp_path):
     run = RunFolder(tmp_path)
     whole, cut = b'{"schema":2}\n' * 3, b"x" * 200_000
     run.trials_file.write_bytes(whole + cut)
-    assert run.mend()
+    assert run.remove_partial_lines()
     assert run.trials_file.read_bytes() == whole
     assert (tmp_path / "trials.half-written").read_bytes() == cut + b"\n"
-    assert not run.mend()
+    assert not run.remove_partial_lines()
     Path(run.trials_file).write_bytes(b"only a beginning")
-    assert run.mend()
+    assert run.remove_partial_lines()
     assert run.trials_file.read_bytes() == b""

@@ -13,9 +13,9 @@ from bench import counters
 from bench.evidence import machine, tree
 from envmatrix.doctor.checks import neighbours
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.warning import Kind
-from envmatrix.stats.measurements import fold
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.warning import WarningKind
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.watched import work
 
@@ -102,8 +102,8 @@ def test_a_disturbed_run_is_told_in_every_table(delay, told):
         return replace(trial)
 
     trials = [disturb(trial) for trial in make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10)]
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
-    assert (Kind.DISTURBED in {caution.kind for caution in summary.cautions}) is told
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
+    assert (WarningKind.DISTURBED in {caution.kind for caution in summary.cautions}) is told
     assert ("disturbed" in to_markdown(summary)) is told
     assert ("8%" in to_markdown(summary)) is told
 
@@ -119,8 +119,8 @@ def test_what_a_program_waited_while_all_began_side_by_side_disturbed_nothing(tu
         return replace(trial, together=3)
 
     trials = map(began_beside_others, make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10))
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
-    assert (Kind.DISTURBED in {caution.kind for caution in summary.cautions}) is told
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
+    assert (WarningKind.DISTURBED in {caution.kind for caution in summary.cautions}) is told
     assert ("disturbed" in to_markdown(summary)) is told
 
 
@@ -134,8 +134,8 @@ def test_what_only_an_environment_of_many_ranks_waits_for_is_not_laid_on_the_mac
         return trial
 
     trials = map(wait, make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10))
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
-    (told,) = [caution for caution in summary.cautions if caution.kind is Kind.DISTURBED]
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
+    (told,) = [caution for caution in summary.cautions if caution.kind is WarningKind.DISTURBED]
     assert told.subject.split(", ")[0] == subject
     assert told.text.startswith("disturbed 35%: "), "of those that are named"
     assert ("envmatrix doctor" in told.remedy) is (subject == "the machine")
@@ -153,8 +153,8 @@ def test_blocks_that_others_disturbed_are_told_of_a_run_that_is_quiet_else(block
         return trial
 
     trials = map(disturb, make_trials(plan, Machine({}, noise=0.01, stand_in=False), 10))
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
-    said = [caution.text for caution in summary.cautions if caution.kind is Kind.DISTURBED]
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
+    said = [caution.text for caution in summary.cautions if caution.kind is WarningKind.DISTURBED]
     assert len(said) == told
     if told:
         assert said[0].startswith("2 of 10 blocks were disturbed by other programs (most, block 3: ")

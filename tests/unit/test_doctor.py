@@ -98,7 +98,7 @@ def test_a_controller_that_does_not_answer_is_told_with_what_to_ask(tmp_path, mo
         pytest.skip("no Slurm commands here")
     (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\n")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    monkeypatch.setattr(installed, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(installed, "_COMMAND_LIMIT_S", 1.0)
     monkeypatch.setattr(client, "_PROBE_S", 1.0)
     found = list(installed.slurm(tmp_path))
     assert [(finding.subject, finding.state) for finding in found] == [("Slurm controller", "bad")]
@@ -115,7 +115,7 @@ def test_what_apptainer_may_do_here_is_told(tmp_path, monkeypatch):
     assert {finding.subject: finding.state for finding in here}["Apptainer's images"] == "good"
     assert ("Apptainer as root" in [finding.subject for finding in here]) is apptainer_command.lacks_privilege()
     monkeypatch.setattr(installed, "needs_namespace", lambda: True)
-    monkeypatch.setattr(installed, "_said", lambda *_: (True, "/none"))
+    monkeypatch.setattr(installed, "_command_output", lambda *_: (True, "/none"))
     bare = machine(tmp_path, {"proc/sys/user/max_user_namespaces": "0\n"})
     (finding, *_) = installed.apptainer(bare)
     assert finding.state == "bad"
@@ -130,9 +130,9 @@ def program(folder, name, text="exit 0"):
 
 
 def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
     assert said(installed.local(tmp_path)) == [("good", "held by a control group (cgroup v2)")]
-    monkeypatch.setattr(confinement, "_group", lambda controller: None)
+    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: None)
     (finding,) = installed.local(tmp_path)
     assert (finding.state, "held by RLIMIT_DATA" in finding.found) == ("note", True)
     assert "systemd-run --user --scope" in finding.remedy
@@ -140,7 +140,7 @@ def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
 
 def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told(tmp_path, monkeypatch):
     nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
-    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
     assert said(installed.local(nodes))[1:] == [("good", "trials can be bound to them")]
     monkeypatch.setattr(installed, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # there is none
     monkeypatch.setattr(installed.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))

@@ -15,8 +15,8 @@ from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.engines.docker import container_config, ended
 from envmatrix.engines.docker_client import NotFound
-from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pullable, tag_part
-from envmatrix.engines.local import plain_name
+from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
+from envmatrix.engines.local import file_safe_name
 from envmatrix.errors import EngineError
 
 HOSTILE = {"A": 'x y,$HOME`id`"q"\''}
@@ -111,34 +111,34 @@ def test_the_ways_a_container_ends_are_told_apart() -> None:
 
 
 def test_names_become_tags_that_docker_takes_and_stay_distinct() -> None:
-    assert tag_part("torch-2.13.0") == "torch-2.13.0"
+    assert repository_name("torch-2.13.0") == "torch-2.13.0"
     names = ["a+b", "a-b", "A-B", "a_b_", "..", "é"]
-    assert len({tag_part(name) for name in names}) == len(names)
-    assert all(re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", tag_part(name)) for name in names)
+    assert len({repository_name(name) for name in names}) == len(names)
+    assert all(re.fullmatch(r"[a-z0-9]+([._-][a-z0-9]+)*", repository_name(name)) for name in names)
 
 
 def test_a_tag_beside_a_digest_is_left_out_of_a_pull() -> None:
-    assert pullable("debian:bookworm-slim@sha256:ab") == "debian@sha256:ab"
-    assert pullable("host:5000/debian:x@sha256:ab") == "host:5000/debian@sha256:ab"
-    assert pullable("debian:x") == "debian:x"
+    assert pull_reference("debian:bookworm-slim@sha256:ab") == "debian@sha256:ab"
+    assert pull_reference("host:5000/debian:x@sha256:ab") == "host:5000/debian@sha256:ab"
+    assert pull_reference("debian:x") == "debian:x"
 
 
 def test_long_names_that_differ_at_their_end_stay_distinct_and_short():
-    first, second = plain_name("x" * 120 + "1"), plain_name("x" * 120 + "2")
+    first, second = file_safe_name("x" * 120 + "1"), file_safe_name("x" * 120 + "2")
     assert first != second
     assert max(len(first), len(second)) <= 100
-    assert plain_name("a.b") != plain_name("a+b")
-    assert plain_name("b0001-p002") == "b0001-p002"
+    assert file_safe_name("a.b") != file_safe_name("a+b")
+    assert file_safe_name("b0001-p002") == "b0001-p002"
 
 
 @pytest.mark.parametrize("swap", [True, False])
 def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
-    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
-    monkeypatch.setattr(confinement, "remove_group", lambda group: True)
+    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
     (tmp_path / "g").mkdir()
     if swap:
         (tmp_path / "g" / "memory.swap.max").write_text("max")
-    with confinement.confined("g", Limits(9.0, memory_bytes=2**30)) as found:
+    with confinement.prepare_confinement("g", Limits(9.0, memory_bytes=2**30)) as found:
         assert found.kind == "cgroup v2"
     found = {file.name: file.read_text() for file in (tmp_path / "g").iterdir()}
     assert found == {"memory.max": str(2**30), **({"memory.swap.max": "0"} if swap else {})}
@@ -152,9 +152,9 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
     ],
 )
 def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(tmp_path, monkeypatch, kind, written):
-    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, kind))
-    monkeypatch.setattr(confinement, "remove_group", lambda group: True)
-    with confinement.confined("g", Limits(9.0, cpu_quota=1.5)) as found:
+    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, kind))
+    monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
+    with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=1.5)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name: file.read_text() for file in (tmp_path / "g").iterdir()} == written
     host = container_config(replace(JOB, limits=Limits(9.0, cpu_quota=1.5)), "1:1")["HostConfig"]
@@ -162,9 +162,9 @@ def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(t
 
 
 def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(confinement, "_group", lambda controller: (tmp_path, "cgroup v2"))
-    monkeypatch.setattr(confinement, "remove_group", lambda group: True)
-    with confinement.confined("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
+    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
+    with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name for file in (tmp_path / "g").iterdir()} == {"cpu.max", "memory.max"}
 

@@ -19,7 +19,7 @@ def matrix():
 
 
 def test_the_book_recipe_is_what_the_book_says(matrix):
-    book = environment.resolve(matrix, "book", FACTS)
+    book = environment.resolve_environment(matrix, "book", FACTS)
     assert dict(book.variables) == {
         "OMP_NUM_THREADS": "2",
         "KMP_AFFINITY": "granularity=fine,compact,1,0",
@@ -30,10 +30,10 @@ def test_the_book_recipe_is_what_the_book_says(matrix):
 
 
 def test_a_factorial_cell_is_found_by_the_name_in_its_report(matrix):
-    found = environment.resolve(matrix, "malloc-tcmalloc+openmp-intel", FACTS)
+    found = environment.resolve_environment(matrix, "malloc-tcmalloc+openmp-intel", FACTS)
     assert (found.levels["malloc"], found.levels["openmp"]) == ("tcmalloc", "intel")
     with pytest.raises(InputError, match="no environment"):
-        environment.resolve(matrix, "malloc-tcmalloc+openmp-absent", FACTS)
+        environment.resolve_environment(matrix, "malloc-tcmalloc+openmp-absent", FACTS)
 
 
 def test_images_of_a_factorial_design_are_known_before_it_runs():
@@ -44,7 +44,7 @@ environments: {baseline: {}}
 workloads: {cnn: {model: fashion-cnn}}
 designs: {d: {factors: {torch: [old, new]}, workloads: cnn}}
 """
-    assert list(environment.images_of(parse(text, Path("m.yaml")))) == ["torch-old", "torch-new"]
+    assert list(environment.all_images(parse(text, Path("m.yaml")))) == ["torch-old", "torch-new"]
 
 
 @pytest.mark.parametrize("key", ["cpus", "memory_nodes"])
@@ -56,7 +56,7 @@ factors: {{place: {{here: {{}}, there: {{{key}: {value}}}}}}}
 environments: {{baseline: {{}}, there: {{place: there}}}}
 """
     with pytest.raises(InputError, match=rf"m\.yaml:3:\d+: {key}: '{value}' is no CPU list"):
-        environment.resolve(parse(text, Path("m.yaml")), "there", {})
+        environment.resolve_environment(parse(text, Path("m.yaml")), "there", {})
 
 
 def test_a_place_may_be_a_template():
@@ -66,12 +66,12 @@ factors: {place: {here: {}, there: {cpus: "0-{last_cpu}"}}}
 environments: {baseline: {}, there: {place: there}}
 """
     matrix = parse(text, Path("m.yaml"))
-    assert environment.resolve(matrix, "there", {}).cpus == "0-{last_cpu}"
-    assert environment.resolve(matrix, "there", {"last_cpu": "3"}).cpus == "0-3"
+    assert environment.resolve_environment(matrix, "there", {}).cpus == "0-{last_cpu}"
+    assert environment.resolve_environment(matrix, "there", {"last_cpu": "3"}).cpus == "0-3"
 
 
 def test_allocators_are_preloaded_before_openmp(matrix):
-    assert [file for _, file in environment.resolve(matrix, "pytorch-ci", FACTS).preload] == [
+    assert [file for _, file in environment.resolve_environment(matrix, "pytorch-ci", FACTS).preload] == [
         "libjemalloc.so.2",
         "libiomp5.so",
     ]
@@ -79,13 +79,13 @@ def test_allocators_are_preloaded_before_openmp(matrix):
 
 def test_list_variables_of_two_levels_are_joined(matrix):
     chosen = {"malloc": "glibc-tuned", "hugepages": "glibc"}
-    found = environment.build(matrix, "both", chosen, FACTS).variables["GLIBC_TUNABLES"]
+    found = environment.build_environment(matrix, "both", chosen, FACTS).variables["GLIBC_TUNABLES"]
     assert found.endswith("trim_threshold=536870912:glibc.malloc.hugetlb=1")
 
 
 def test_a_level_that_does_not_fit_names_what_it_requires(matrix):
     with pytest.raises(InputError, match=r"requires openmp to be intel or intel-2023\.1 or llvm, not gnu"):
-        environment.build(matrix, "bad", {"affinity": "compact"}, FACTS)
+        environment.build_environment(matrix, "bad", {"affinity": "compact"}, FACTS)
 
 
 def test_two_levels_that_set_one_variable_differently_are_refused():
@@ -95,11 +95,11 @@ factors: {a: {x: {env: {V: 1}}}, b: {y: {env: {V: 2}}}}
 environments: {baseline: {}}
 """
     with pytest.raises(InputError, match="V to '2', but another level already sets it to '1'"):
-        environment.resolve(parse(text, Path("m")), "baseline", {})
+        environment.resolve_environment(parse(text, Path("m")), "baseline", {})
 
 
 def test_setting_levels_share_one_image(matrix):
-    resolved = [environment.resolve(matrix, name, FACTS) for name in matrix.environments]
+    resolved = [environment.resolve_environment(matrix, name, FACTS) for name in matrix.environments]
     names = {env.image.name for env in resolved if env.levels["torch"] == "2.13.0"}
     assert names == {"torch-2.13.0"}
     assert len({env.image.name for env in resolved}) == len({env.levels["torch"] for env in resolved})
@@ -108,5 +108,5 @@ def test_setting_levels_share_one_image(matrix):
 def test_an_environment_survives_its_way_through_json(matrix):
     kept = TypeAdapter(environment.Environment)
     for name in matrix.environments:
-        one = environment.resolve(matrix, name, FACTS)
+        one = environment.resolve_environment(matrix, name, FACTS)
         assert kept.validate_json(kept.dump_json(one)) == one

@@ -19,14 +19,14 @@ from envmatrix.report.exports import trials_csv
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.terminal import present
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.terminal import print_summary
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.within_run import compare_environments
-from envmatrix.trials.program_files import LARGEST_BYTES, edited_files, program_files
+from envmatrix.trials.program_files import LARGEST_BYTES, changed_file_texts, program_files
 from tests.synthetic import Machine, copied, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("cheat", "honest"))
@@ -60,7 +60,7 @@ def own(numbers, checks=None, speed=None, seed=1):
 
 def told(workload, checks=None, numbers=lambda trial: {"memory": 1e9, "score": 5.0}):
     run = make_run(PLAN, workloads={"cnn": workload})
-    return summarise_measured(run, fold(PLAN, own(numbers, checks)))
+    return summarise_measurements(run, fold_trials(PLAN, own(numbers, checks)))
 
 
 def loss(of_cheat, tolerance=0.05, spread=0.0):
@@ -137,7 +137,7 @@ def test_without_a_check_every_answer_says_that_equal_work_was_not_checked():
     for trial in own(lambda _: {}):
         live.add(trial)
     assert "equal work not checked" in live.headline()
-    built_in = summarise_measured(make_run(PLAN), fold(PLAN, make_trials(PLAN, Machine({"cheat": 3.0}), 8)))
+    built_in = summarise_measurements(make_run(PLAN), fold_trials(PLAN, make_trials(PLAN, Machine({"cheat": 3.0}), 8)))
     assert "not checked" not in built_in.groups[0].headline
 
 
@@ -154,7 +154,7 @@ def test_a_comparison_says_what_work_was_not_checked_and_calls_nobody_as_fast_wh
 
 
 def folded(checks=None):
-    return fold(PLAN, own(lambda _: {}, checks))
+    return fold_trials(PLAN, own(lambda _: {}, checks))
 
 
 def program_run(path, workload, checks, digest="sha256:1", seed=1):
@@ -183,7 +183,7 @@ def test_stored_runs_of_a_program_that_was_edited_are_compared_with_a_word_on_it
 
 def printed(summary):
     out = io.StringIO()
-    present(summary, Console(file=out, width=200, force_terminal=False))
+    print_summary(summary, Console(file=out, width=200, force_terminal=False))
     return out.getvalue()
 
 
@@ -207,7 +207,7 @@ def test_further_metrics_have_their_own_direction_and_stand_in_every_report():
 
 
 def test_a_record_with_endless_names_fills_no_memory():
-    measured = fold(PLAN, own(lambda trial: {f"{trial.trial}-{n}": 1.0 for n in range(50)}))
+    measured = fold_trials(PLAN, own(lambda trial: {f"{trial.trial}-{n}": 1.0 for n in range(50)}))
     assert sum(name.startswith("own.") for name in measured.table) <= 64
 
 
@@ -270,13 +270,13 @@ def test_the_files_of_a_program_are_those_that_decide_what_it_does(program):
 
 def test_a_file_that_was_edited_or_is_gone_is_named(program):
     root, began = Path(program.files), program_files(program)
-    assert edited_files(program, began) == []
+    assert changed_file_texts(program, began) == []
     (root / "notes.txt").write_text("other")
     (root / "out.json").write_text("other")
-    assert edited_files(program, began) == []
+    assert changed_file_texts(program, began) == []
     (root / "net/deep/x.py").write_text("other")
     (root / "run.yaml").unlink()
-    assert edited_files(program, began) == [
+    assert changed_file_texts(program, began) == [
         "run.yaml is gone since the run began: from then on this is other work",
         "net/deep/x.py was edited since the run began: from then on this is other work",
     ]

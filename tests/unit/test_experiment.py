@@ -14,8 +14,8 @@ from envmatrix.plan.environment import all_libraries
 from envmatrix.results import RunFolder
 from envmatrix.system import bench_options, project
 from envmatrix.trials.experiment import snapshot_bench
-from envmatrix.trials.images import check_same_bits, libraries_of
-from envmatrix.trials.overrides import Overrides, requested_design
+from envmatrix.trials.images import check_images_unchanged, run_libraries
+from envmatrix.trials.overrides import Overrides, apply_overrides
 from tests.synthetic import make_plan, make_run
 
 
@@ -60,23 +60,23 @@ def test_a_resumed_run_has_the_libraries_of_its_whole_matrix_as_when_it_began(tm
     matrix = parse(MATRIX, tmp_path / "matrix.yaml")
     folder = RunFolder(tmp_path / "run")
     folder.create(make_run(make_plan(()), libraries=all_libraries(matrix)), "something else")
-    assert [library.key for library in libraries_of(folder, folder.load())] == ["malloc-jemalloc"]
+    assert [library.key for library in run_libraries(folder, folder.load())] == ["malloc-jemalloc"]
     folder.create(make_run(make_plan(()), libraries=None), MATRIX)  # as runs of schema 1 are read
-    assert libraries_of(folder, folder.load()) == all_libraries(matrix)
+    assert run_libraries(folder, folder.load()) == all_libraries(matrix)
 
 
 @pytest.mark.parametrize("facts", [{"package torch": "2.13.0"}, {}])
 def test_a_run_is_not_resumed_on_other_bits(facts):
     run = SimpleNamespace(images={"image@docker": {"package torch": "2.6.0", "image_id": "1"}})
     began = Prepared("image", "docker", "ref", "python", {}, {"package torch": "2.6.0", "image_id": "2"})
-    check_same_bits(run, {("image", "docker"): began})
+    check_images_unchanged(run, {("image", "docker"): began})
     with pytest.raises(InputError, match=r"package torch is (2\.13\.0|gone), and was 2\.6\.0"):
-        check_same_bits(run, {("image", "docker"): replace(began, facts=facts)})
+        check_images_unchanged(run, {("image", "docker"): replace(began, facts=facts)})
 
 
 @pytest.mark.parametrize("name", ["allocators", "book"])
 def test_environments_that_are_asked_for_take_the_place_of_factors_and_steps(name):
     matrix = load(project.default_matrix())
     assert matrix.designs[name].factors or matrix.designs[name].environments
-    found = requested_design(matrix, name, Overrides(environments=("tcmalloc",)))
+    found = apply_overrides(matrix, name, Overrides(environments=("tcmalloc",)))
     assert (found.environments, dict(found.factors), found.cumulative) == (("tcmalloc",), {}, ())

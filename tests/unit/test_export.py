@@ -10,7 +10,7 @@ from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.export import training_script
-from envmatrix.plan.environment import Environment, Image, resolve
+from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.plan.export import dockerfile, export_lines
 from envmatrix.results import RunFolder
 from tests.committed import REFERENCES, SCHEMA_1
@@ -72,6 +72,6 @@ def test_a_dockerfile_says_what_it_cannot_unset():
 @pytest.mark.parametrize("path", [*REFERENCES, SCHEMA_1], ids=lambda path: path.name)
 def test_the_matrix_of_a_run_that_an_older_envmatrix_took_can_be_exported(path):
     folder = RunFolder(path)
-    run = folder.load_here()
+    run = folder.load_for_resume()
     matrix = matrix_of_run(folder, run)
-    assert resolve(matrix, run.design.baseline, {}).levels
+    assert resolve_environment(matrix, run.design.baseline, {}).levels

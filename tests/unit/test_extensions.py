@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.build.paths import project_places
+from envmatrix.build.paths import project_paths
 from envmatrix.cli.parser import COMMANDS
 from envmatrix.engines.catalog import DEFAULT, ENGINES, find_engine
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import LAUNCHERS
 from envmatrix.matrix import Design
 from envmatrix.report.catalog import FIGURES, REPORTS
-from envmatrix.system.plugins import Catalog, ExtensionError, load
+from envmatrix.system.plugins import Catalog, ExtensionError, import_target
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 #: These take no engine, launcher, run or report.
@@ -142,7 +142,7 @@ def test_the_words_of_the_toys_are_unknown_where_they_are_not_installed(tmp_path
 def test_the_preferred_engine_is_the_one_that_is_here(project, monkeypatch, capsys):
     for name in ("DockerEngine", "ApptainerEngine", "LocalEngine"):
         monkeypatch.setattr(f"envmatrix.engines.{name[:-6].lower()}.{name}.unavailable", lambda self: "not today")
-    toy = load("envmatrix_toy.engine:ToyEngine")
+    toy = import_target("envmatrix_toy.engine:ToyEngine")
     monkeypatch.setattr(toy, "preference", 9)
     assert main(["plan", "--engine", "auto"]) == 0
     assert "engine auto: toy" in capsys.readouterr().err
@@ -274,9 +274,9 @@ def test_what_is_built_in_can_be_made_and_is_what_its_protocol_says():
     for catalog in (LAUNCHERS, REPORTS):
         for name in catalog.built_in:
             assert catalog.make(name).name == name
-    assert all(callable(load(target)) for target in FIGURES.values())
+    assert all(callable(import_target(target)) for target in FIGURES.values())
     assert Design.model_fields["engines"].default == (DEFAULT,)
-    assert project_places().cache.root
+    assert project_paths().cache.root
 
 
 def test_no_entry_point_is_looked_for_when_a_name_is_built_in(monkeypatch):

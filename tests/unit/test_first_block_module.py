@@ -9,7 +9,7 @@ import pytest
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.results import RunFolder
-from envmatrix.runner.budget_check import FirstBlock
+from envmatrix.runner.budget_check import FirstBlockCheck
 from envmatrix.trials.experiment import Experiment
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials
 
@@ -26,7 +26,7 @@ def told(tmp_path, environment, last_words, **more):
     machine = Machine({}, outcome={environment: "failed"})
     trial = next(one for one in make_trials(plan, machine, 1) if one.environment == environment)
     (folder.logs / f"{trial.trial}.log").write_text(last_words)
-    return FirstBlock(Experiment(run, folder, {}, {}, tmp_path, tmp_path), 1).add(trial)
+    return FirstBlockCheck(Experiment(run, folder, {}, {}, tmp_path, tmp_path), 1).add(trial)
 
 
 @pytest.mark.parametrize("environment", ["baseline", "control", "fast"])
@@ -52,7 +52,7 @@ def test_a_program_of_the_command_line_is_told_of_options_and_not_of_keys_of_a_m
 def test_what_a_block_takes_is_told_when_all_that_take_turns_have_ended(tmp_path):
     """Each of them starts later and is alive for less time than all together: two of them said 9 seconds, not 10."""
     plan = make_plan(("fast", "slow", "twin"), budget_s=50.0)
-    first = FirstBlock(Experiment(make_run(plan), RunFolder(tmp_path), {}, {}, tmp_path, tmp_path), 1)
+    first = FirstBlockCheck(Experiment(make_run(plan), RunFolder(tmp_path), {}, {}, tmp_path, tmp_path), 1)
     said = [
         first.add(replace(trial, started=1e9 + 2 * trial.position, wall_s=10.0 - 2 * trial.position, together=5))
         for trial in make_trials(plan, Machine({}), 1)

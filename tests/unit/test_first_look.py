@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api import programs
-from envmatrix.api.program_metric import metric_of
+from envmatrix.api.program_metric import choose_metric
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import Record
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH
 from envmatrix.plan.environment import all_libraries
 from envmatrix.trials import orphans
-from envmatrix.trials.overrides import Overrides, requested_design
-from envmatrix.trials.python_wrappers import unwrapped
-from envmatrix.trials.trial_run import started
+from envmatrix.trials.overrides import Overrides, apply_overrides
+from envmatrix.trials.python_wrappers import unwrap_command
+from envmatrix.trials.trial_run import find_program
 from envmatrix.units import as_budget, parse_duration
 
 
@@ -33,7 +33,7 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
         return SimpleNamespace(output="it")
 
     monkeypatch.setattr(programs, "look", look)
-    seen = programs._looked(None, None, 2, lambda _: None, done.append)
+    seen = programs._run_program(None, None, 2, lambda _: None, done.append)
     assert (seen.output, done) == ("it", ["swept", "looked", "it", "looked", "it"])
 
 
@@ -41,12 +41,12 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
 def made(tmp_path, monkeypatch):
     """Make a matrix for a program that takes so long once."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(programs, "_possible", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
+    monkeypatch.setattr(programs, "_usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
 
     def make(wall_s, said=None, **asked):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
-        monkeypatch.setattr(programs, "_looked", lambda *_: seen)
-        words = programs.Asked(("python", "mine.py"))
+        monkeypatch.setattr(programs, "_run_program", lambda *_: seen)
+        words = programs.ProgramRequest(("python", "mine.py"))
         return programs.make_matrix(
             words, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
         )
@@ -73,7 +73,7 @@ def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):
 
 @pytest.mark.parametrize(("processes", "schedule"), [(0, "auto"), (1, "sequential")])
 def test_a_program_that_was_seen_to_work_on_a_gpu_takes_no_turns(made, monkeypatch, processes, schedule):
-    monkeypatch.setattr(programs, "_on_gpu", lambda _: processes)
+    monkeypatch.setattr(programs, "_gpu_process_count", lambda _: processes)
     found = made(5.0)
     assert (found.matrix.designs["default"].schedule, found.on_gpu) == (schedule, processes)
 
@@ -84,8 +84,8 @@ def test_a_budget_that_is_given_is_kept_whatever_can_be_claimed_then(made):
     assert (design.budget, design.claims_first) == (300.0, False)
     assert "claims_first" not in made_of.text
     saved = made(60.0).matrix
-    assert requested_design(saved, "default", Overrides()).claims_first
-    assert not requested_design(saved, "default", Overrides(budget="5m")).claims_first
+    assert apply_overrides(saved, "default", Overrides()).claims_first
+    assert not apply_overrides(saved, "default", Overrides(budget="5m")).claims_first
 
 
 def test_what_is_left_out_to_be_done_soon_is_told_with_the_budget_that_has_time_for_all(made):
@@ -132,7 +132,7 @@ def test_a_budget_is_written_as_it_is_read_and_hardly_longer(seconds, text):
     ],
 )
 def test_a_program_is_called_as_its_script_or_module_is(words, called):
-    assert programs._stem(words.split()) == called
+    assert programs._program_label(words.split()) == called
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_uv_run_is_the_python_of_its_project_which_no_trial_syncs(tmp_path, monk
     (tmp_path / "src").mkdir()
     monkeypatch.delenv("UV_PROJECT_ENVIRONMENT", raising=False)
     monkeypatch.chdir(tmp_path / "src")
-    assert " ".join(unwrapped(tuple(words.split()), lambda _: None)) == wanted.format(venv=tmp_path / ".venv")
+    assert " ".join(unwrap_command(tuple(words.split()), lambda _: None)) == wanted.format(venv=tmp_path / ".venv")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_uv_run_is_the_python_of_its_project_which_no_trial_syncs(tmp_path, monk
 def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path, monkeypatch, words, remedy):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as told:
-        unwrapped(tuple(words.split()), lambda _: None)
+        unwrap_command(tuple(words.split()), lambda _: None)
     assert remedy in told.value.remedy
 
 
@@ -184,7 +184,7 @@ def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path,
 )
 def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(text, remedy):
     with pytest.raises(InputError) as told:
-        started((text,))
+        find_program((text,))
     assert told.value.remedy == remedy
 
 
@@ -201,7 +201,7 @@ def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypa
     Path(name).write_text("#!/bin/sh\n")
     Path(name).chmod(mode)
     with pytest.raises(InputError) as told:
-        started((name, "--fast"))
+        find_program((name, "--fast"))
     assert told.value.remedy == remedy
 
 
@@ -214,16 +214,16 @@ ONE_BY_ONE = [(0.05 * number, 18 * number) for number in range(50)]
 
 
 def test_steps_are_timed_if_that_is_asked_for():
-    source, why = metric_of("", "^step", STEPS)
+    source, why = choose_metric("", "^step", STEPS)
     assert (source.steps, source.warmup) == ("^step", 8)
     assert "40 lines" in why
-    assert metric_of("", "^step [12]:", STEPS)[0].warmup == 1, "two lines"
+    assert choose_metric("", "^step [12]:", STEPS)[0].warmup == 1, "two lines"
 
 
 @pytest.mark.parametrize("output", [STEPS, STEPS.replace("step", "\x1b[1mstep\x1b[0m")])
 def test_steps_whose_lines_come_one_after_another_are_timed_and_the_number_that_is_left_is_told(output):
     times = [(0.05 * number, 40 * number) for number in range(50)]
-    source, why = metric_of("", "", output, 3.0, times)
+    source, why = choose_metric("", "", output, 3.0, times)
     assert source.steps == "^step [0-9]+"
     assert "for throughput, 12.5 img/s: --metric-regex " in why
 
@@ -232,20 +232,20 @@ def test_steps_whose_lines_come_one_after_another_are_timed_and_the_number_that_
     "arrivals", [(), AT_ONCE, [(0.001 * number, 18 * number) for number in range(50)], ONE_BY_ONE[:20]]
 )
 def test_steps_whose_lines_come_together_or_too_fast_to_be_timed_are_not_chosen(arrivals):
-    assert metric_of("", "", STEPS, 3.0, ONE_BY_ONE)[0].steps
-    assert metric_of("", "", STEPS, 3.0, arrivals)[0].regex
+    assert choose_metric("", "", STEPS, 3.0, ONE_BY_ONE)[0].steps
+    assert choose_metric("", "", STEPS, 3.0, arrivals)[0].regex
 
 
 def test_a_pattern_is_not_refused_for_lines_that_a_long_output_left_out():
     cut = "start\n[... 3000000 bytes left out ...]\nend\n"
-    assert metric_of("", "^step", cut)[0].steps == "^step"
-    assert metric_of("speed: (.*)", "", cut)[0].regex == "speed: (.*)"
+    assert choose_metric("", "^step", cut)[0].steps == "^step"
+    assert choose_metric("speed: (.*)", "", cut)[0].regex == "speed: (.*)"
 
 
 def test_steps_on_both_sides_of_what_is_left_out_are_steps():
     lines = [f"step {number}: loss 0.5" for number in range(400)]
     cut = "\n".join([*lines[:40], "step 4\n[... 3000000 bytes left out ...]\np 359: loss 0.5", *lines[360:]])
-    assert metric_of("", "", cut, 9.0, ONE_BY_ONE)[0].steps == "^step [0-9]+"
+    assert choose_metric("", "", cut, 9.0, ONE_BY_ONE)[0].steps == "^step [0-9]+"
 
 
 @pytest.mark.parametrize(
@@ -254,4 +254,4 @@ def test_steps_on_both_sides_of_what_is_left_out_are_steps():
 )
 def test_a_pattern_of_steps_that_is_of_no_use_is_an_error(pattern, said):
     with pytest.raises(InputError, match=said):
-        metric_of("", pattern, STEPS)
+        choose_metric("", pattern, STEPS)

@@ -187,4 +187,4 @@ def test_a_damaged_run_is_resumed_or_refused_with_a_message(project, data):
     changed = data.draw(mutated((copy / name).read_text(), RUN_ODD, most=3))
     (copy / name).write_bytes(changed.encode("utf-8", "surrogatepass"))
     with contextlib.suppress(EnvmatrixError):  # a message; whatever else is raised would be called a bug
-        runs.carry_out(runs.reopen_run("two", progress=silent), once)
+        runs.finish_run(runs.reopen_run("two", progress=silent), once)

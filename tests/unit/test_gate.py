@@ -14,7 +14,7 @@ import pytest
 import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.bundle.comparison import Reproduction
-from envmatrix.cli.parser import COMMANDS, _top, command_parser
+from envmatrix.cli.parser import COMMANDS, _top_level_parser, command_parser
 from envmatrix.errors import ExitCode, first_code
 from tests.synthetic import Machine, make_plan, make_run, write_run
 
@@ -101,7 +101,9 @@ def test_every_list_of_exit_codes_names_them_all():
     table = {int(code) for code in re.findall(r"^\| (\d+) \|", page.partition("## Exit codes")[2], re.MULTILINE)}
     readme = re.search(r"Exit codes: (.*?)\. ", (ROOT / "README.md").read_text(), re.DOTALL)[1]
     listed = {int(code) for code in re.findall(r"(?:^|[ \n])(\d+) [a-z]", readme)}
-    help_text = {int(code) for code in re.findall(r"[:,]\s(\d+) [a-z]", _top().epilog.partition("exit codes")[2])}
+    help_text = {
+        int(code) for code in re.findall(r"[:,]\s(\d+) [a-z]", _top_level_parser().epilog.partition("exit codes")[2])
+    }
     assert table == listed == help_text == {int(code) for code in ExitCode}
 
 

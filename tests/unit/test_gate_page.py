@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from envmatrix.plan.schedule import side_arms
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
@@ -27,7 +27,7 @@ def blocks_at_5_percent():
     """Return after how many blocks two that are alike would be told so, were their trials to differ by 5 %."""
     found = []
     for seed in range(20):
-        measured = fold(PLAN, make_trials(PLAN, Machine({}, noise=0.05), 30, seed))
+        measured = fold_trials(PLAN, make_trials(PLAN, Machine({}, noise=0.05), 30, seed))
         (item,) = compare_environments(make_run(PLAN), measured, "old.baseline", "new.baseline", 0.05).items
         found.append(30 * (math.log(item.high / item.low) / math.log(1.05)) ** 2)
     return median(found)

@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.cli.completion import SHELLS
-from envmatrix.cli.launching import given_options
+from envmatrix.cli.launching import read_launcher_options
 from envmatrix.cli.parser import COMMANDS, GROUPS, command_parser, parse
 from envmatrix.errors import InputError
 
@@ -91,7 +91,7 @@ def test_a_list_is_written_with_commas_or_by_giving_its_option_again(argv):
 
 
 def value(found, option):
-    return {**vars(found), **given_options(found)}[option[2:]]
+    return {**vars(found), **read_launcher_options(found)}[option[2:]]
 
 
 def test_every_list_takes_commas_and_repeats():

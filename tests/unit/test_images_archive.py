@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from envmatrix.build.archive import docker_archive
+from envmatrix.build.archive import write_docker_archive
 from envmatrix.build.debian_suites import base_digest
 
 
@@ -15,7 +15,7 @@ def test_the_archive_names_the_machine_it_was_made_on(tmp_path, monkeypatch, mac
     monkeypatch.setattr("platform.machine", lambda: machine)
     with tarfile.open(tmp_path / "base.tar", "w"):
         pass
-    docker_archive(tmp_path / "base.tar", tmp_path / "image.tar", "base:1")
+    write_docker_archive(tmp_path / "base.tar", tmp_path / "image.tar", "base:1")
     with tarfile.open(tmp_path / "image.tar") as archive:
         config = json.loads(archive.extractfile("config.json").read())
     assert (config["architecture"], config["os"]) == (named, "linux")

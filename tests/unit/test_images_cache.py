@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.cache import IN_MEMORY, Cache, digest_of
+from envmatrix.build.cache import MEMORY_FOLDER, Cache, json_digest
 from envmatrix.errors import EngineError
 
 
@@ -73,14 +73,14 @@ def test_an_unwritable_cache_is_an_error_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_a_digest_depends_on_order_and_on_nothing_else() -> None:
-    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
-    assert digest_of(["a", "b"]) != digest_of(["b", "a"])
+    assert json_digest({"a": 1, "b": 2}) == json_digest({"b": 2, "a": 1})
+    assert json_digest(["a", "b"]) != json_digest(["b", "a"])
 
 
 def test_files_that_fit_are_made_in_memory_and_others_in_the_cache(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     with cache.quick_scratch("a", 1) as small, cache.quick_scratch("a", 2**60) as large:
-        assert small.is_relative_to(IN_MEMORY)
+        assert small.is_relative_to(MEMORY_FOLDER)
         assert large.is_relative_to(tmp_path)
         (small / "file").touch()
     assert not small.exists()

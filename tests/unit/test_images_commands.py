@@ -9,19 +9,19 @@ import pytest
 
 from envmatrix.api import images
 from envmatrix.build import debian_packages, pip, venvs
-from envmatrix.build.system_libraries import install_lines
+from envmatrix.build.system_libraries import install_hints
 from envmatrix.engines.base import Prepared, library_path
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system import project
-from envmatrix.trials.images import check_libraries
+from envmatrix.trials.images import check_preloaded_libraries
 
 HOSTILE = ["--index-url=http://evil.example", "-r/etc/passwd", "torch; rm -rf $HOME", "$(touch x)", 'a"b', "a b"]
 
 
 def test_resolving_asks_pip_for_a_report_and_installs_nothing() -> None:
-    request = pip.Request(("torch==2.13.0", "numpy"), ("https://wheels.example/cpu",))
+    request = pip.ResolveRequest(("torch==2.13.0", "numpy"), ("https://wheels.example/cpu",))
     assert pip.resolve_argv(["python", "-m", "pip"], request, Path("r.json")) == [
         "python", "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--only-binary=:all:",
         "--extra-index-url=https://wheels.example/cpu", "--report", "r.json", "--", "torch==2.13.0", "numpy",
@@ -30,7 +30,7 @@ def test_resolving_asks_pip_for_a_report_and_installs_nothing() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_requirement_stays_one_argument_after_the_options(text: str) -> None:
-    argv = pip.resolve_argv(["pip"], pip.Request((text,)), Path("r"))
+    argv = pip.resolve_argv(["pip"], pip.ResolveRequest((text,)), Path("r"))
     assert argv[argv.index("--") + 1 :] == [text]
     argv = debian_packages.print_uris_argv((), text)
     assert argv[argv.index("--") + 1 :] == [text]
@@ -63,7 +63,7 @@ def test_a_preload_path_that_the_loader_would_split_is_refused(path: str) -> Non
 
 
 def test_a_library_that_cannot_be_had_skips_with_a_line_for_each_package_manager() -> None:
-    lines = install_lines(Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)))
+    lines = install_hints(Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)))
     prepared = Prepared("i", "local", "/v", "/v/python", {}, missing={"malloc-jemalloc": f"no apt\n  -> {lines}"})
     with pytest.raises(SkipEnvironmentError) as skipped:
         library_path(prepared, "malloc-jemalloc", "libjemalloc.so.2")
@@ -106,8 +106,8 @@ def test_an_absolute_path_is_preloaded_as_written_and_its_environment_is_skipped
     prepared = Prepared("i", "docker", "i", "python", {}, loader=frozenset({"libnuma.so.1"}))
     wanted = Environment("mine", "", {}, Image("i"), {}, (("", str(tmp_path / "lib.so")),), ())
     assert library_path(prepared, *wanted.preload[0]) == str(tmp_path / "lib.so")
-    check_libraries(prepared, wanted, here=False)
+    check_preloaded_libraries(prepared, wanted, here=False)
     with pytest.raises(SkipEnvironmentError, match=r"lib\.so is not here"):
-        check_libraries(prepared, wanted, here=True)
+        check_preloaded_libraries(prepared, wanted, here=True)
     (tmp_path / "lib.so").touch()
-    check_libraries(prepared, wanted, here=True)
+    check_preloaded_libraries(prepared, wanted, here=True)

@@ -16,12 +16,12 @@ from envmatrix.build.definitions import (
     Recipe,
     docker_quote,
     environment_variables,
-    left_open,
+    unfilled_variables,
     named_definition,
     named_dockerfile,
     shell_quote,
-    whole_definition,
-    whole_dockerfile,
+    standalone_definition,
+    standalone_dockerfile,
 )
 from envmatrix.build.labels import REVISION, SOURCE, public_url, publisher_labels
 from envmatrix.errors import InputError
@@ -103,13 +103,13 @@ def test_a_named_dockerfile_adds_metadata_and_no_layer() -> None:
 def test_a_value_that_depends_on_the_machine_is_left_to_the_user_and_said() -> None:
     book = environment({"OMP_NUM_THREADS": "{physical_cores}", "OMP_PLACES": "{0:2}", "ABSENT": None})
     assert environment_variables(book, {}) == {"OMP_PLACES": "{0:2}"}
-    assert left_open(book) == {"OMP_NUM_THREADS": "{physical_cores}"}
-    assert "--env OMP_NUM_THREADS={physical_cores}" in whole_dockerfile(book, RECIPE)
-    assert "--env OMP_NUM_THREADS={physical_cores}" in whole_definition(book, RECIPE)
+    assert unfilled_variables(book) == {"OMP_NUM_THREADS": "{physical_cores}"}
+    assert "--env OMP_NUM_THREADS={physical_cores}" in standalone_dockerfile(book, RECIPE)
+    assert "--env OMP_NUM_THREADS={physical_cores}" in standalone_definition(book, RECIPE)
 
 
 def test_a_whole_dockerfile_ends_as_an_ordinary_user_that_runs_the_benchmark() -> None:
-    lines = whole_dockerfile(environment({"A": "1"}), RECIPE).splitlines()
+    lines = standalone_dockerfile(environment({"A": "1"}), RECIPE).splitlines()
     start = lines.index("WORKDIR /work")
     entry = 'ENTRYPOINT ["env", "PYTHONSAFEPATH=1", "python3", "-m", "bench"]'
     assert lines[start + 1 : start + 3] == ["USER 65532:65532", entry]
@@ -119,8 +119,8 @@ def test_a_whole_dockerfile_ends_as_an_ordinary_user_that_runs_the_benchmark() -
 
 def test_a_dockerfile_and_a_definition_give_an_image_the_same_labels() -> None:
     made = environment({"A": "1"})
-    docker = whole_dockerfile(made, RECIPE).partition("LABEL org.envmatrix.bench")[2]
-    apptainer = whole_definition(made, RECIPE).partition("%labels\n")[2].partition("\n\n")[0]
+    docker = standalone_dockerfile(made, RECIPE).partition("LABEL org.envmatrix.bench")[2]
+    apptainer = standalone_definition(made, RECIPE).partition("%labels\n")[2].partition("\n\n")[0]
     pairs = [line.strip().partition(" ")[::2] for line in apptainer.splitlines()]
     said = {name: re.sub(r"\{\{ (\w+) \}\}", r"${\1}", value) for name, value in pairs}
     text = f"org.envmatrix.bench{docker}".replace("\\\n", "")
@@ -167,8 +167,8 @@ def test_what_is_in_no_checkout_has_no_revision(tmp_path: Path) -> None:
 
 
 def test_the_steps_of_a_build_hold_no_value_of_the_user() -> None:
-    one = whole_dockerfile(environment({"A": "1"}), RECIPE)
-    two = whole_dockerfile(environment({"A": "2; rm -rf /"}), RECIPE)
+    one = standalone_dockerfile(environment({"A": "1"}), RECIPE)
+    two = standalone_dockerfile(environment({"A": "2; rm -rf /"}), RECIPE)
     steps = [[line for line in text.splitlines() if line.startswith(("RUN", " &&", "COPY"))] for text in (one, two)]
     assert steps[0] == steps[1]
 

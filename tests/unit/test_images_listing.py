@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.build.archive import tar_of_folders
+from envmatrix.build.archive import write_folders_tar
 from envmatrix.build.cache import Cache, file_digest, file_stamp, has_stamp
-from envmatrix.build.file_listing import differences, keep_listing, listing_argv, listing_file
+from envmatrix.build.file_listing import listing_differences, store_listing, listing_argv, listing_file
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
-from envmatrix.trials.images import check_same_bits
+from envmatrix.trials.images import check_images_unchanged
 
 
 def listed(folder, *left_out):
@@ -55,14 +55,14 @@ def test_differences_name_each_path_and_what_became_of_it(tmp_path):
     first, second = fill(tmp_path / "1", ["a", "b", "c", "d"]), fill(tmp_path / "2", ["a", "c", "d", "e"])
     (second / "a").write_text("changed")
     (second / "c").chmod(0o600)
-    then, now = (keep_listing(cache, listed(folder)) for folder in (first, second))
-    assert differences(cache, then, now) == [
+    then, now = (store_listing(cache, listed(folder)) for folder in (first, second))
+    assert listing_differences(cache, then, now) == [
         "/a is another", "/b is gone", "/c is another", "/e is new",
     ]  # fmt: skip
     (second / "c").chmod(0o755)
-    assert "/c has another mode" in differences(cache, then, keep_listing(cache, listed(second)))
-    assert differences(cache, then, then) == []
-    assert differences(cache, "sha256:unknown", now) == []
+    assert "/c has another mode" in listing_differences(cache, then, store_listing(cache, listed(second)))
+    assert listing_differences(cache, then, then) == []
+    assert listing_differences(cache, "sha256:unknown", now) == []
 
 
 @pytest.fixture
@@ -72,23 +72,23 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_other_files_are_refused_with_their_paths_or_their_digests(tmp_path, cache):
-    then, now = (keep_listing(cache, listed(fill(tmp_path / name, [*name * 9]))) for name in "ab")
+    then, now = (store_listing(cache, listed(fill(tmp_path / name, [*name * 9]))) for name in "ab")
     run = SimpleNamespace(images={"image@docker": {"files_digest": then, "image_id": "1"}})
     same = Prepared("image", "docker", "ref", "python", {}, {"files_digest": then, "image_id": "2"})
     other = Prepared("image", "docker", "ref", "python", {}, {"files_digest": now, "image_id": "2"})
-    check_same_bits(run, {("image", "docker"): same})
+    check_images_unchanged(run, {("image", "docker"): same})
     with pytest.raises(InputError, match="3 of its files differ: /a is gone, /b is new, /link is another"):
-        check_same_bits(run, {("image", "docker"): other})
+        check_images_unchanged(run, {("image", "docker"): other})
     listing_file(cache, then).unlink()
     with pytest.raises(InputError, match=f"the digest of its files is {now}, and was {then}"):
-        check_same_bits(run, {("image", "docker"): other})
+        check_images_unchanged(run, {("image", "docker"): other})
 
 
 def test_another_base_is_refused_with_what_makes_the_right_one(cache):
     run = SimpleNamespace(images={"image@docker": {"base_digest": "sha256:1"}})
     other = Prepared("image", "docker", "ref", "python", {}, {"base_digest": "sha256:2"})
     with pytest.raises(InputError, match="base_digest is sha256:2, and was sha256:1") as refused:
-        check_same_bits(run, {("image", "docker"): other})
+        check_images_unchanged(run, {("image", "docker"): other})
     assert "check out the envmatrix that began it" in refused.value.remedy
 
 
@@ -112,6 +112,6 @@ def test_folders_of_libraries_make_one_tar_whenever_and_under_whatever_umask(tmp
     made = []
     for umask in (0o022, 0o002):
         folder = fill(tmp_path / f"{umask}", ["libx.so.1", "liby.so"], umask)
-        tar_of_folders({"openmp": str(folder)}, tmp_path / f"{umask}.tar")
+        write_folders_tar({"openmp": str(folder)}, tmp_path / f"{umask}.tar")
         made.append(file_digest(tmp_path / f"{umask}.tar"))
     assert made[0] == made[1]

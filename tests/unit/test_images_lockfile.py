@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.build.lockfile import Lock, Pinned, Section, asked_text, parse_lock
+from envmatrix.build.lockfile import Lock, PinnedPackage, Section, request_text, parse_lock
 from envmatrix.errors import InputError
 
 FILE = Path("containers/locks/x.txt")
@@ -16,11 +16,11 @@ DIGEST = "a" * 64
 names = st.from_regex(r"[a-z0-9][a-z0-9.+-]{0,20}", fullmatch=True)
 versions = st.from_regex(r"[0-9][A-Za-z0-9.!+~:-]{0,12}", fullmatch=True)
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
-wheels = st.builds(Pinned, names, versions, digests)
-packages = st.builds(lambda n, v, d: Pinned(n, v, d, f"{n}_1_amd64.deb"), names, versions, digests)
+wheels = st.builds(PinnedPackage, names, versions, digests)
+packages = st.builds(lambda n, v, d: PinnedPackage(n, v, d, f"{n}_1_amd64.deb"), names, versions, digests)
 asked = (
     st.lists(st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1), min_size=1)
-    .map(asked_text)
+    .map(request_text)
     .filter(bool)
 )
 sections = st.builds(
@@ -44,7 +44,7 @@ def test_a_lock_reads_back_as_it_was_written(written: list[Section]) -> None:
 
 
 def test_each_package_knows_its_line_in_the_file() -> None:
-    section = Section("image", "i", "a b", (Pinned("a", "1", DIGEST), Pinned("b", "2", DIGEST)))
+    section = Section("image", "i", "a b", (PinnedPackage("a", "1", DIGEST), PinnedPackage("b", "2", DIGEST)))
     text = Lock(FILE, (section,)).text()
     for pin in parse_lock(text, FILE).sections[0].packages:
         assert text.splitlines()[pin.line - 1].startswith(f"{pin.name}==")
@@ -72,7 +72,9 @@ def test_a_line_that_is_no_exact_pin_is_refused_with_its_place(line: str) -> Non
 
 
 def test_a_lock_made_for_other_requirements_does_not_serve() -> None:
-    lock = Lock(FILE, (Section("image", "torch", "torch==2.13.0 ; numpy", (Pinned("torch", "2.13.0", DIGEST),)),))
-    assert lock.find("image", "torch", asked_text(["torch==2.13.0", "numpy"]))
-    assert lock.find("image", "torch", asked_text(["torch==2.14.1", "numpy"])) is None
-    assert lock.find("image", "other", asked_text(["torch==2.13.0", "numpy"])) is None
+    lock = Lock(
+        FILE, (Section("image", "torch", "torch==2.13.0 ; numpy", (PinnedPackage("torch", "2.13.0", DIGEST),)),)
+    )
+    assert lock.find("image", "torch", request_text(["torch==2.13.0", "numpy"]))
+    assert lock.find("image", "torch", request_text(["torch==2.14.1", "numpy"])) is None
+    assert lock.find("image", "other", request_text(["torch==2.13.0", "numpy"])) is None

@@ -8,8 +8,8 @@ import pytest
 
 from envmatrix.build import pythons, source_builds
 from envmatrix.build.cache import Cache
-from envmatrix.build.lockfile import Pinned
-from envmatrix.build.pip import Request, resolve
+from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.pip import ResolveRequest, resolve
 from envmatrix.errors import EngineError, EnvmatrixError
 from tests.engines.conftest import write_wheel
 
@@ -30,7 +30,7 @@ def wheels(tmp_path, monkeypatch):
 
 def failure(requirements, scratch):
     with pytest.raises(EngineError) as refused:
-        resolve(PIP, Request(tuple(requirements)), scratch)
+        resolve(PIP, ResolveRequest(tuple(requirements)), scratch)
     return refused.value.message, refused.value.remedy
 
 
@@ -66,6 +66,6 @@ def test_a_missing_uv_is_told_before_anything_is_downloaded(tmp_path, wheels, mo
     monkeypatch.setattr(pythons.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EnvmatrixError, match="uv is not installed") as refused:
-        source_builds.check_uv(cache, [Pinned("torch", "2.13.0", "0" * 64)])
+        source_builds.check_uv(cache, [PinnedPackage("torch", "2.13.0", "0" * 64)])
     assert "python -m pip install uv" in (refused.value.remedy or "")
     source_builds.check_uv(cache, [])

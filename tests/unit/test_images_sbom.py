@@ -10,7 +10,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 
 STATUS = """Package: libc6
@@ -34,12 +34,12 @@ SAID = json.dumps({"status": STATUS, "licences": {"libc6": ["GPL-2+", "LGPL-2.1"
 DIGEST = "sha256:" + "0" * 64
 
 
-def wheel(folder: Path, name: str, *said: str) -> tuple[Pinned, Path]:
+def wheel(folder: Path, name: str, *said: str) -> tuple[PinnedPackage, Path]:
     file = folder / f"{name}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(file, "w") as archive:
         text = "\n".join(("Metadata-Version: 2.4", f"Name: {name}", "Version: 1.0", *said))
         archive.writestr(f"{name}-1.0.dist-info/METADATA", text)
-    return Pinned(name, "1.0", file_digest(file)), file
+    return PinnedPackage(name, "1.0", file_digest(file)), file
 
 
 def test_a_bill_holds_against_the_official_schema_and_has_hashes_licences_and_dependencies(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_bill_holds_against_the_official_schema_and_has_hashes_licences_and_de
     numpy = wheel(tmp_path, "num-py", "Classifier: License :: OSI Approved :: BSD License")
     extra = wheel(tmp_path, "extra", "License: MIT")
     pins, files = zip(torch, numpy, extra, strict=True)
-    debian = [Pinned("tool", "1:1.0+b1", "a" * 64, "tool_1%3a1.0+b1_amd64.deb")]
+    debian = [PinnedPackage("tool", "1:1.0+b1", "a" * 64, "tool_1%3a1.0+b1_amd64.deb")]
     bill = bill_of_materials("torch", DIGEST, [*installed_packages(SAID, debian), *locked_packages(pins, files)])
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
     document = json.loads(json.dumps(bill))

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from envmatrix.build.lockfile import Pinned
-from envmatrix.build.locks import image_asked
-from envmatrix.build.pip import Request, download_argv, resolve_argv
-from envmatrix.build.source_builds import build_argv, build_variables, check_glibc, edit, unpacked
+from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.locks import image_request_text
+from envmatrix.build.pip import ResolveRequest, download_argv, resolve_argv
+from envmatrix.build.source_builds import build_argv, build_variables, check_glibc, edit_source, unpack_source
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment, Image, SourceBuild
 
-SOURCE = Pinned("ext", "1.0", "a" * 64)
+SOURCE = PinnedPackage("ext", "1.0", "a" * 64)
 LEVEL = """
 version: 1
 factors:
@@ -43,12 +43,12 @@ def matrix(build: str) -> str:
 def test_a_build_arrives_at_its_image_and_survives_run_json() -> None:
     text = "build: {my.ext: {env: {A: '1'}, edit: {a/b.txt: {old: \"new\\nline\"}}, programs: [cmake, g++]}}"
     found = parse(matrix(text), Path("matrix.yaml"))
-    env = environments.resolve(found, "more", {})
+    env = environments.resolve_environment(found, "more", {})
     build = SourceBuild("my-ext", (("A", "1"),), (("a/b.txt", "old", "new\nline"),), ("cmake", "g++"))
     assert env.image.builds == (build,)
     kept = TypeAdapter(Environment)
     assert kept.validate_json(kept.dump_json(env)) == env
-    assert image_asked(env.image) == "torch==2.13.0 ; My_Ext==1.0 ; --no-binary=my-ext"
+    assert image_request_text(env.image) == "torch==2.13.0 ; My_Ext==1.0 ; --no-binary=my-ext"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_mistakes_in_a_build_are_named_with_their_place(build: str, place: str, 
 
 
 def test_pip_takes_the_source_of_what_is_built_and_wheels_of_all_else(tmp_path: Path) -> None:
-    argv = resolve_argv(["pip"], Request(("a==1", "ext==1"), sources=("ext",)), tmp_path / "report")
+    argv = resolve_argv(["pip"], ResolveRequest(("a==1", "ext==1"), sources=("ext",)), tmp_path / "report")
     assert argv.index("--no-binary=ext") > argv.index("--only-binary=:all:")
     argv = download_argv(["pip"], tmp_path / "r.txt", tmp_path, (), sources=("ext",))
     assert argv.index("--no-binary=ext") > argv.index("--only-binary=:all:")
@@ -109,8 +109,8 @@ def archive(folder: Path, *members: tuple[str, bytes, str]) -> Path:
 
 def test_texts_of_a_source_are_replaced_byte_for_byte(tmp_path: Path) -> None:
     body = "set(A 14)\r\n\nset(A 14)\n"
-    folder = unpacked(archive(tmp_path, ("ext-1.0/x.txt", tarfile.REGTYPE, body)), tmp_path / "out", SOURCE)
-    edit(folder, "x.txt", "set(A 14)", "set(A 17)\nset(B)", SOURCE)
+    folder = unpack_source(archive(tmp_path, ("ext-1.0/x.txt", tarfile.REGTYPE, body)), tmp_path / "out", SOURCE)
+    edit_source(folder, "x.txt", "set(A 14)", "set(A 17)\nset(B)", SOURCE)
     assert (folder / "x.txt").read_bytes() == b"set(A 17)\nset(B)\r\n\nset(A 17)\nset(B)\n"
 
 
@@ -130,7 +130,7 @@ def test_a_source_that_holds_anything_but_files_inside_it_is_refused(
 ) -> None:
     file = archive(tmp_path, ("ext-1.0/good", tarfile.REGTYPE, "x"), member)
     with pytest.raises(EngineError, match="no plain file inside it"):
-        unpacked(file, tmp_path / "out", SOURCE)
+        unpack_source(file, tmp_path / "out", SOURCE)
     assert not (tmp_path / "out").exists()
 
 
@@ -138,7 +138,7 @@ def test_a_source_that_holds_anything_but_files_inside_it_is_refused(
 def test_what_is_no_archive_is_one_clear_error(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "ext-1.0.tar.gz").write_bytes(body)
     with pytest.raises(EngineError, match="is no source distribution"):
-        unpacked(tmp_path / "ext-1.0.tar.gz", tmp_path / "out", SOURCE)
+        unpack_source(tmp_path / "ext-1.0.tar.gz", tmp_path / "out", SOURCE)
 
 
 def test_what_this_machine_links_is_not_put_under_an_older_glibc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.errors import InputError
-from envmatrix.evidence.paths import SHORT
+from envmatrix.evidence.paths import SHORT_PATHS
 from envmatrix.matrix import include, load
-from envmatrix.matrix.include import LIBRARY, library
+from envmatrix.matrix.include import LIBRARY_FOLDER, packaged_names
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.yaml_positions import parse_yaml
-from envmatrix.plan.environment import resolve
+from envmatrix.plan.environment import resolve_environment
 from envmatrix.system import bench_options
 from envmatrix.system.project import default_matrix
 
@@ -44,7 +44,7 @@ def content(matrix):
 
 
 def full(claims):
-    return {(SHORT.get(path, path), *values) for path, values in claims.items()}
+    return {(SHORT_PATHS.get(path, path), *values) for path, values in claims.items()}
 
 
 def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
@@ -66,7 +66,7 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
             assert full(body.claims) <= full(now.claims), "what was claimed still is, and more"
     assert dict(old.environments) == {name: new.environments[name] for name in old.environments}
     for name in old.environments:
-        plain = [replace(resolve(matrix, name, {}), claims=(), turns=True) for matrix in (old, new)]
+        plain = [replace(resolve_environment(matrix, name, {}), claims=(), turns=True) for matrix in (old, new)]
         assert plain[0] == plain[1]
     # What ships asks for long looks since there are any, and `quick` has the time that a slow machine needs. Designs of
     # workloads alone compared nothing: theirs are held against one of them since.
@@ -92,11 +92,11 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
 
 def test_a_newcomer_can_read_the_matrix_and_every_library():
     assert len(default_matrix().read_text().splitlines()) < 70
-    for file in (default_matrix(), *LIBRARY.glob("*.yaml")):
+    for file in (default_matrix(), *LIBRARY_FOLDER.glob("*.yaml")):
         assert max(map(len, file.read_text().splitlines())) <= 120
 
 
-@pytest.mark.parametrize("name", library())
+@pytest.mark.parametrize("name", packaged_names())
 def test_a_packaged_library_stands_alone(name):
     text = f"version: 2\ninclude: envmatrix:{name}\nenvironments: {{baseline: {{}}}}\n"
     matrix = parse(text, Path("m.yaml"))
@@ -114,7 +114,7 @@ def test_a_program_of_ones_own_gets_the_factors(tmp_path):
     matrix = load(root)
     assert next(iter(matrix.factors["malloc"].levels)) == "glibc"
     assert list(matrix.factors["malloc"].levels)[-1] == "ours"
-    assert resolve(matrix, "both", {}).variables == {"A": "b", "OMP_NUM_THREADS": "1"}
+    assert resolve_environment(matrix, "both", {}).variables == {"A": "b", "OMP_NUM_THREADS": "1"}
 
 
 def test_files_that_include_nothing_have_the_digest_and_the_text_of_the_file(tmp_path):
@@ -347,7 +347,7 @@ def test_what_a_packaged_file_lacks_is_told_once_at_the_line_that_includes_it(tm
     assert f"{file}:2:11: envmatrix:training: no environment 'baseline' to compare with\n" in told
     assert f"{file}:2:31: envmatrix:designs: no environment 'baseline' to compare with\n" in told
     assert told.count("no environment") == 2
-    assert str(LIBRARY) not in told
+    assert str(LIBRARY_FOLDER) not in told
 
 
 def test_what_a_packaged_file_holds_too_is_told_at_the_line_that_includes_it(tmp_path):

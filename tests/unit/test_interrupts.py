@@ -53,7 +53,7 @@ def interrupted_run(path, monkeypatch, seconds, number):
     made = {trial.trial: trial for trial in make_trials(plan, Machine({}), plan.max_blocks)}
 
     def run_trial(experiment, slot, progress):
-        (orphans.folder() / experiment.run.name).mkdir(parents=True, exist_ok=True)
+        (orphans.work_folder() / experiment.run.name).mkdir(parents=True, exist_ok=True)
         with (path / "log").open("ab") as log:
             assert run_logged(Order(["/bin/sleep", "0.005"], {}, path, 20), log).ok
         return made[slot.trial]
@@ -100,7 +100,7 @@ def test_what_is_held_is_done_whole_and_the_signal_is_raised_after_it(deep):
         if left == deep:
             done.append("never")
 
-    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
+    with pytest.raises(KeyboardInterrupt), interrupts.handle_signals():
         work(deep)
     assert done == ["whole"] * deep
 
@@ -120,14 +120,14 @@ def test_a_signal_that_a_finaliser_swallowed_is_raised_by_the_next_check():
         reached.append("swallowed")
         interrupts.check()
 
-    with pytest.raises(KeyboardInterrupt), interrupts.remembered():
+    with pytest.raises(KeyboardInterrupt), interrupts.handle_signals():
         work()
     assert reached == ["swallowed"]
 
 
 def test_outside_a_run_signals_mean_what_they_meant():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with interrupts.remembered():
+    with interrupts.handle_signals():
         assert signal.getsignal(signal.SIGTERM) != before[1]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
@@ -142,14 +142,14 @@ def test_a_second_signal_right_after_the_first_says_nothing_new_and_a_later_one_
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
             os.kill(os.getpid(), signal.SIGTERM)  # as nox, or a batch system, does
-            interrupts.heeded()
+            interrupts.mark_handled()
             interrupts.check()
             done.append("what it ends with")
         if left:
             now[0] += 10.0
             end_twice(left - 1)
 
-    with interrupts.remembered():
+    with interrupts.handle_signals():
         end_twice(1)
     assert done == ["what it ends with"] * 2
 

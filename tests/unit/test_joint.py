@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bench import arguments, digest, options, variables
 from bench.__main__ import _parser
 from bench.errors import BenchError
-from envmatrix.block.orphans import MARK
+from envmatrix.block.orphans import TRIAL_VARIABLE
 from envmatrix.errors import InputError
 from envmatrix.matrix import parse
 from envmatrix.matrix.model import Workload
@@ -136,7 +136,7 @@ def test_the_benchmark_takes_every_argument_of_the_page():
 def test_the_host_sets_the_variables_of_the_page_and_no_others():
     assert set(base_variables("/work", "/bench", "/python")) | {
         "ENVMATRIX_PAD",
-        MARK,
+        TRIAL_VARIABLE,
         variables.NAMES,
         "BENCH_PACKAGES",
     } == {word for word in told("**Variables** that the host sets") if word.isupper()}
@@ -211,7 +211,7 @@ def test_any_text_means_the_same_in_matrix_yaml_and_on_the_command_line(name, te
 def test_what_the_host_writes_as_an_argument_is_read_as_the_same_value(name):
     option = bench_options.options()[name]
     for value in [option.default, *option.choices, *([[4, 8]] if option.type == "list-of-int" else [])]:
-        (argument,) = bench_options.arguments({name: value})
+        (argument,) = bench_options.command_line_arguments({name: value})
         texts = vars(_parser().parse_args(["run", argument]))
         assert options.convert(OPTIONS[name], texts[name]) == value
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.api.runs import tell_doubts
+from envmatrix.api.runs import report_unknown_variables
 from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.parse import load, parse
-from envmatrix.matrix.readers import is_known
-from envmatrix.matrix.variables import FAMILIES, doubts, known, near
-from envmatrix.plan.environment import Environment, Image, resolve
-from envmatrix.trials.trial import read_by
-from envmatrix.trials.verification import prove
+from envmatrix.matrix.readers import has_known_reader
+from envmatrix.matrix.variables import FAMILIES, find_unread_variables, known_variables, near
+from envmatrix.plan.environment import Environment, Image, resolve_environment
+from envmatrix.trials.trial import drop_named_variables
+from envmatrix.trials.verification import verify_evidence
 
 MATRIX = """version: 2
 factors:
@@ -86,13 +86,13 @@ def test_a_known_name_and_one_of_no_family_are_not_doubted(written):
 
 
 def test_it_is_known_who_reads_each_name_of_the_list():
-    assert len(known()) > 400
-    assert [name for name in known() if not is_known(name)] == []
-    assert [family for family in FAMILIES if not is_known(family)] == []
+    assert len(known_variables()) > 400
+    assert [name for name in known_variables() if not has_known_reader(name)] == []
+    assert [family for family in FAMILIES if not has_known_reader(family)] == []
 
 
 def test_no_level_that_ships_with_envmatrix_is_doubted():
-    assert list(doubts(load(Path(__file__).parents[2] / "matrix.yaml"))) == []
+    assert list(find_unread_variables(load(Path(__file__).parents[2] / "matrix.yaml"))) == []
 
 
 def test_check_tells_a_misspelt_variable_with_its_line_and_column(file, capsys):
@@ -112,20 +112,20 @@ def test_check_tells_a_misspelt_variable_with_its_line_and_column(file, capsys):
 
 def test_a_run_tells_what_its_own_levels_misspell_before_anything_is_built(file):
     matrix, said = load(file), []
-    tell_doubts(matrix, matrix.designs["default"], said.append)
+    report_unknown_variables(matrix, matrix.designs["default"], said.append)
     assert len(said) == 1
     assert "OMP_NUM_THREAD;" in said[0]
 
 
 def test_the_place_of_a_matrix_that_is_no_file_is_its_name(tmp_path):
-    (first, _) = doubts(parse(MATRIX, tmp_path / "pipe"))
+    (first, _) = find_unread_variables(parse(MATRIX, tmp_path / "pipe"))
     assert str(first).startswith(f"{tmp_path / 'pipe'}: team=misspelt: ")
 
 
 @pytest.mark.parametrize(("name", "unproven"), [("odd", True), ("next", True), ("sure", False), ("baseline", False)])
 def test_a_trial_with_a_variable_that_nothing_is_known_to_read_is_unproven(file, name, unproven):
-    environment = resolve(load(file), name, {})
-    found = prove(environment, Evidence.model_validate({"variables": dict(environment.variables)}))
+    environment = resolve_environment(load(file), name, {})
+    found = verify_evidence(environment, Evidence.model_validate({"variables": dict(environment.variables)}))
     assert any("nothing is known to read" in text for text in found.unproven) == unproven
 
 
@@ -140,7 +140,7 @@ def trial(variables, seen, programs=()):
         ],
     }
     environment = Environment("e", "", {}, Image("i"), variables, (), ())
-    return prove(environment, Evidence.model_validate({**evidence, "variables": variables})).unproven
+    return verify_evidence(environment, Evidence.model_validate({**evidence, "variables": variables})).unproven
 
 
 GNU = {"libraries": ["/t/libtorch_cpu.so", "/t/libgomp.so.1"], "openmp": {"library": "libgomp"},
@@ -205,9 +205,9 @@ def test_what_nobody_could_look_into_may_hold_the_reader():
 
 def test_a_variable_of_ones_own_is_not_verified_unless_its_program_names_it(file):
     matrix = load(file)
-    environment = resolve(matrix, "odd", {})
+    environment = resolve_environment(matrix, "odd", {})
     assert environment.unread == ("OMP_NUM_THREAD", "MY_OWN_SWITCH")
     workload = matrix.workloads["mine"].model_copy(update={"files": str(file.parent)})
-    assert read_by(environment, workload, ["train.py"]).unread == environment.unread
+    assert drop_named_variables(environment, workload, ["train.py"]).unread == environment.unread
     (file.parent / "train.py").write_text("import os; os.environ.get('MY_OWN_SWITCH', 'OMP_NUM_THREAD')")
-    assert read_by(environment, workload, ["train.py"]).unread == ("OMP_NUM_THREAD",)
+    assert drop_named_variables(environment, workload, ["train.py"]).unread == ("OMP_NUM_THREAD",)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envmatrix.trials.failure_reason import tail, why_program_failed
+from envmatrix.trials.failure_reason import log_tail, why_program_failed
 
 ENDED = "bench: error: the command ended with exit status 1; its output is in the log\n"
 CHAINED = """Traceback (most recent call last):
@@ -43,7 +43,7 @@ def test_a_log_that_is_not_there_or_has_no_last_word_says_nothing(tmp_path):
     assert why_program_failed(tmp_path / "none") == ""
     (tmp_path / "log").write_text("killed before it could say why\n")
     assert why_program_failed(tmp_path / "log") == ""
-    assert tail(None) == []
+    assert log_tail(None) == []
 
 
 def test_an_error_that_names_no_cause_is_told_with_it(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from envmatrix.errors import StoreError
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.steady_state_runs import LEAST_S, START_S, WHOLE_S, reserve_s, seconds_of
+from envmatrix.plan.steady_state_runs import MIN_RUN_S, START_S, FULL_RUN_S, reserve_s, next_run_s
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.redact import redact
 from envmatrix.runner import loop as runner
@@ -57,7 +57,7 @@ def test_each_environment_has_one_look_after_the_blocks_and_no_control_has_one(c
     plan = make_plan(NAMES, max_blocks=6, target=0.001, budget_s=1e9)
     found = carry_out(plan)
     assert [look.arm for look in found.folder.looks(plan)] == LOOKED
-    assert [slot.look_s for slot in found.now] == [WHOLE_S] * 3
+    assert [slot.look_s for slot in found.now] == [FULL_RUN_S] * 3
     assert found.ended.outcomes == {"ok": 24}, "looks are no trials of a block"
     assert "3 long looks" in found.said[0]
     measured = read_measurements(found.folder, plan)
@@ -71,7 +71,7 @@ def test_blocks_leave_them_a_fifth_of_the_budget_and_they_share_it(carry_out):
     assert trials_s <= 120 - reserve_s(120, 3) + 6 * 4
     assert "budget" in found.ended.why
     assert len(found.now) == 3
-    assert all(LEAST_S <= slot.look_s < WHOLE_S for slot in found.now)
+    assert all(MIN_RUN_S <= slot.look_s < FULL_RUN_S for slot in found.now)
     assert trials_s + sum(slot.look_s + START_S for slot in found.now) <= 120
 
 
@@ -154,7 +154,7 @@ def test_a_look_is_asked_for_with_its_seconds():
 
 @pytest.mark.parametrize(
     ("left", "looks", "seconds"),
-    [(1000.0, 8, WHOLE_S), (80.0, 8, 6.0), (40.0, 8, LEAST_S), (LEAST_S + START_S - 0.1, 1, None)],
+    [(1000.0, 8, FULL_RUN_S), (80.0, 8, 6.0), (40.0, 8, MIN_RUN_S), (MIN_RUN_S + START_S - 0.1, 1, None)],
 )
 def test_what_is_left_is_shared(left, looks, seconds):
-    assert seconds_of(left, looks) == seconds
+    assert next_run_s(left, looks) == seconds

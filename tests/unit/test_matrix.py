@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.parse import MatrixError, parse
-from envmatrix.plan.environment import resolve
+from envmatrix.plan.environment import resolve_environment
 from envmatrix.system.project import default_matrix
 from envmatrix.units import parse_duration
 
@@ -177,7 +177,7 @@ def test_a_claim_may_compare_with_what_the_machine_has():
 @pytest.mark.parametrize("path", ["/opt/my/lib.so.2", "{home}/lib/x.so"])
 def test_a_library_may_be_preloaded_by_its_absolute_path_as_a_run_writes_it_too(path):
     matrix = parse(GOOD.replace("default: {}", f"default: {{preload: '{path}'}}"), Path("m.yaml"))
-    assert resolve(matrix, "baseline", {}).preload == (("", path),)
+    assert resolve_environment(matrix, "baseline", {}).preload == (("", path),)
 
 
 def test_all_mistakes_are_told_at_once():

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from envmatrix.errors import InputError
-from envmatrix.matrix.include import KINDS, LIBRARY, gather
+from envmatrix.matrix.include import SECTIONS, LIBRARY_FOLDER, read_includes
 from envmatrix.matrix.parse import _Parser, parse
 from envmatrix.matrix.schema import json_schema
 from envmatrix.matrix.yaml_positions import parse_yaml
@@ -30,7 +30,7 @@ def examples():
         shown = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         shown += [textwrap.dedent(part) for part in re.findall(r"(?:^ {4}.*\n)+", text, re.MULTILINE)]
         for number, part in enumerate(shown):
-            begins = re.match(rf"\s*(?:#.*\s*)*(version|{'|'.join(KINDS)}):", part)
+            begins = re.match(rf"\s*(?:#.*\s*)*(version|{'|'.join(SECTIONS)}):", part)
             if begins and "..." not in part:
                 body = part if re.search("^version:", part, re.MULTILINE) else f"version: 2\n{part}"
                 yield pytest.param(body, id=f"{page.relative_to(PROJECT)}-{number}")
@@ -42,7 +42,7 @@ def test_the_committed_schema_is_up_to_date():
 
 
 @pytest.mark.parametrize(
-    "file", [default_matrix(), *sorted(LIBRARY.glob("*.yaml")), *(PROJECT.glob("examples/*/*.yaml"))]
+    "file", [default_matrix(), *sorted(LIBRARY_FOLDER.glob("*.yaml")), *(PROJECT.glob("examples/*/*.yaml"))]
 )
 def test_the_schema_accepts_what_comes_with_envmatrix(file):
     assert refusal(file.read_text()) == ""
@@ -56,7 +56,7 @@ def test_the_schema_accepts_every_example_of_the_pages(text):
 def test_there_are_examples_of_every_section():
     found = "\n".join(str(one.values[0]) for one in examples())
     assert len(list(examples())) > 15
-    assert [kind for kind in KINDS if f"\n{kind}:" not in found] == []
+    assert [kind for kind in SECTIONS if f"\n{kind}:" not in found] == []
 
 
 #: An entry of every kind with every key; each is a matrix of its own.
@@ -105,7 +105,7 @@ def with_value(whole, path, value):
 def accepted(text):
     """Say whether `check` accepts every entry of a matrix; names of other entries are not looked up."""
     try:
-        reader = _Parser(gather(parse_yaml(text, Path("m.yaml"))))
+        reader = _Parser(read_includes(parse_yaml(text, Path("m.yaml"))))
         return reader.matrix() is not None
     except InputError:
         return False

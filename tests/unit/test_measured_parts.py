@@ -10,7 +10,7 @@ import pytest
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.system.atomic_files import append_line
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import agreement, paired, precision
@@ -75,8 +75,8 @@ def test_what_is_kept_of_a_run_says_what_the_run_says_and_is_small(tmp_path):
         if trial.block == 8 and trial.outcome == "ok":
             document = {**trial.document, "timing": {**trial.document["timing"], "turns": turns}}
             folder.append(replace(trial, document=document, together=4))
-    before = estimate(plan, fold(plan, folder.trials(plan)))
-    facts = fold(plan, folder.trials(plan)).facts
+    before = estimate(plan, fold_trials(plan, folder.trials(plan)))
+    facts = fold_trials(plan, folder.trials(plan)).facts
     parts.keep(folder)
     size = folder.trials_file.stat().st_size
     again = folder.path / parts.KEPT
@@ -88,8 +88,10 @@ def test_what_is_kept_of_a_run_says_what_the_run_says_and_is_small(tmp_path):
     assert again.stat().st_size < size / 6
     kept = list(parts.trials_of(folder, plan))
     assert not any("evidence" in trial.document for trial in kept if trial.document)
-    assert repr(estimate(plan, fold(plan, kept)).effects) == repr(before.effects)
-    assert sum(one.in_turns for one in fold(plan, kept).facts.values()) == sum(one.in_turns for one in facts.values())
+    assert repr(estimate(plan, fold_trials(plan, kept)).effects) == repr(before.effects)
+    assert sum(one.in_turns for one in fold_trials(plan, kept).facts.values()) == sum(
+        one.in_turns for one in facts.values()
+    )
     again.write_bytes(gzip.compress(b"x")[:-9])
     with pytest.raises(EnvmatrixError, match="restore it from a copy"):
         list(parts.trials_of(folder, plan))

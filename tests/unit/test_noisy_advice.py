@@ -10,13 +10,13 @@ import pytest
 from envmatrix.api.result import Result
 from envmatrix.cli import answer
 from envmatrix.report.headline import of_control
-from envmatrix.report.summary import summarise_measured
+from envmatrix.report.summary import summarise_measurements
 from envmatrix.results import trial_of
-from envmatrix.runner.budget_check import FirstBlock, too_short
+from envmatrix.runner.budget_check import FirstBlockCheck, budget_too_short_text
 from envmatrix.runner.time_to_decision import blocks_until
-from envmatrix.stats.comparison import Compared
+from envmatrix.stats.comparison import ArmComparison
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.slow_trials import SlowTrials
 from envmatrix.units import LONGEST_S, MOST_BLOCKS
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
@@ -26,7 +26,7 @@ NOISY = Machine({"b": 1.1}, noise=0.9, stand_in=False)
 
 
 def told(tmp_path, machine, blocks=6, **more):
-    return answer.how_to_decide(
+    return answer.undecided_advice(
         Result(write_run(tmp_path / "run", make_plan(("a", "b"), **more), machine, blocks).path)
     )
 
@@ -41,7 +41,7 @@ def test_a_hopeless_noise_is_told_with_how_long_it_would_take_and_no_command(tmp
     assert found, said
     result = Result(tmp_path / "run")
     wanted = max(blocks_until(one, 0.03) or 0 for one in result.effects if not one.is_control)
-    took_s = answer._taken(result)[0]
+    took_s = answer._elapsed_and_blocks(result)[0]
     hours = int(found[1]) * (24 if found[2] == "days" else 1)
     assert hours == pytest.approx(took_s * wanted / 6 / 3600, rel=0.05), "as long as trials took so far"
 
@@ -56,7 +56,7 @@ def test_more_blocks_of_a_busy_machine_are_not_asked_for(tmp_path):
     plan = folder.load().plan
     for trial in make_trials(plan, Machine({"pytorch-ci": 4.3}, noise=0.02, stand_in=False), 8):
         folder.append(waited(trial, BUSY[trial.environment]))
-    said = answer.how_to_decide(Result(folder.path))
+    said = answer.undecided_advice(Result(folder.path))
     assert said.startswith("undecided: pytorch-ci; more blocks of a busy machine do not decide: make the machine quiet")
     assert "--budget" not in said
 
@@ -65,7 +65,7 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
     """One once said `--budget 250h3m --max-blocks 16762`."""
     result = Result(write_run(tmp_path / "run", make_plan(("a",)), NOISY, 8).path)
     (effect,) = (one for one in result.effects if not one.is_control)
-    item = Compared(
+    item = ArmComparison(
         "w@local",
         "baseline",
         "a",
@@ -81,7 +81,7 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
         smallest=1.5,
         wanted=16762,
     )
-    said = answer.how_to_tell(result, SimpleNamespace(items=[item]), 0.03, "envmatrix compare run")
+    said = answer.gate_advice(result, SimpleNamespace(items=[item]), 0.03, "envmatrix compare run")
     assert re.fullmatch(
         r"at this noise it would take about \d+ (hours|days) to tell: make the machine quiet first .*", said
     )
@@ -92,10 +92,10 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
 
 @pytest.mark.parametrize(("trial_s", "command"), [(30.0, True), (3600.0, False)])
 def test_a_budget_of_days_is_never_suggested_before_a_run_either(trial_s, command):
-    said = too_short(60.0, 6, trial_s, 10)
+    said = budget_too_short_text(60.0, 6, trial_s, 10)
     assert ("--budget" in said) is command
     assert ("give it about 66 hours, or fewer environments" in said) is not command
-    assert too_short(60.0, 6, LONGEST_S / 66 * 1.01, 10).count("--budget") == 0
+    assert budget_too_short_text(60.0, 6, LONGEST_S / 66 * 1.01, 10).count("--budget") == 0
 
 
 def test_that_a_budget_is_too_short_is_said_once(tmp_path):
@@ -104,7 +104,7 @@ def test_that_a_budget_is_too_short_is_said_once(tmp_path):
     run = run.model_copy(
         update={"workloads": {name: one.model_copy(update={"options": {}}) for name, one in run.workloads.items()}}
     )
-    first = FirstBlock(SimpleNamespace(plan=plan, run=run), 1)
+    first = FirstBlockCheck(SimpleNamespace(plan=plan, run=run), 1)
     line = first.announce(1, busy=4.0)
     assert "give it --budget" in line
     slots = plan.block(0)
@@ -135,14 +135,14 @@ def test_the_headline_has_what_the_control_says():
         return trial
 
     trials = map(off, make_trials(plan, Machine({"fast": 3.0}, noise=0.01, stand_in=False), 10))
-    (group,) = summarise_measured(make_run(plan), fold(plan, trials)).groups
+    (group,) = summarise_measurements(make_run(plan), fold_trials(plan, trials)).groups
     assert group.headline.startswith("fast is ")
     assert " But a second copy of baseline, the control, is 1.5" in group.headline
-    quiet = fold(plan, make_trials(plan, Machine({}, noise=0.9, stand_in=False), 10))
-    (group,) = summarise_measured(make_run(plan), quiet).groups
+    quiet = fold_trials(plan, make_trials(plan, Machine({}, noise=0.9, stand_in=False), 10))
+    (group,) = summarise_measurements(make_run(plan), quiet).groups
     assert "At this noise (control " in group.headline
 
 
 def test_trials_that_are_many_times_as_slow_are_not_told_in_thousands_of_percent():
-    assert SlowTrials(1, 10, 64.58).by == "65.6x slower"
-    assert SlowTrials(1, 10, 0.25).by == "25% slower"
+    assert SlowTrials(1, 10, 64.58).slowdown_text == "65.6x slower"
+    assert SlowTrials(1, 10, 0.25).slowdown_text == "25% slower"

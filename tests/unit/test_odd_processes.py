@@ -9,14 +9,14 @@ from shlex import quote
 import pytest
 
 from envmatrix.evidence import checks
-from envmatrix.evidence.notices import oddities
+from envmatrix.evidence.notices import process_oddities
 from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.warning import Kind
-from envmatrix.stats.measurements import fold
-from envmatrix.trials.program_variables import about_shell
-from envmatrix.trials.verification import prove
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.warning import WarningKind
+from envmatrix.stats.measurements import fold_trials
+from envmatrix.trials.program_variables import describe_shell_variables
+from envmatrix.trials.verification import verify_evidence
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.unit.test_proof import evidence_of
 
@@ -40,7 +40,7 @@ CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0
     ],
 )  # fmt: skip
 def test_it_is_told_with_its_cause(evidence, words):
-    (text,) = oddities(read_evidence(evidence))
+    (text,) = process_oddities(read_evidence(evidence))
     assert words in text
 
 
@@ -53,14 +53,14 @@ def test_it_is_told_with_its_cause(evidence, words):
     ],
 )  # fmt: skip
 def test_of_what_is_as_it_should_be_nothing_is_told(evidence):
-    assert list(oddities(read_evidence(evidence))) == []
+    assert list(process_oddities(read_evidence(evidence))) == []
 
 
 def test_threads_that_share_one_cpu_prove_no_number_of_them():
-    two = Environment("e", "", {}, Image("i"), {}, (), checks.read({"threads": ["2"]}))
+    two = Environment("e", "", {}, Image("i"), {}, (), checks.parse_claims({"threads": ["2"]}))
     seen = {"torch": {"threads": 2}, "openmp": {"library": "libgomp", "workers": {"libgomp": 1}}, "cpu": CPU}
-    assert prove(two, read_evidence(seen)).unproven == ()
-    found = prove(two, read_evidence({**seen, "cpu": {**CPU, "thread_affinity": {"0": 3}}}))
+    assert verify_evidence(two, read_evidence(seen)).unproven == ()
+    found = verify_evidence(two, read_evidence({**seen, "cpu": {**CPU, "thread_affinity": {"0": 3}}}))
     assert found.wrong == ()
     assert found.unproven == ("all its threads may run on CPU 0 alone: nothing shows that so many did the work",)
 
@@ -71,8 +71,8 @@ def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
     for trial in make_trials(plan, Machine({}, noise=0.01), 6):
         evidence = {**trial.document["evidence"], "libraries": [SKLEARN, TORCH]}
         trials.append(replace(trial, document={**trial.document, "evidence": evidence}))
-    found = summarise_measured(make_run(plan), fold(plan, trials)).cautions
-    (told,) = [caution for caution in found if caution.kind is Kind.ODDITY]
+    found = summarise_measurements(make_run(plan), fold_trials(plan, trials)).cautions
+    (told,) = [caution for caution in found if caution.kind is WarningKind.ODDITY]
     assert "2 copies of an OpenMP runtime" in told.text
     assert {"baseline", "fast", "sound"} <= {name.partition(":")[0] for name in told.subject.split(", ")}
 
@@ -80,25 +80,25 @@ def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
 def test_a_library_that_the_loader_cannot_preload_into_a_program_is_told(tmp_path):
     found = evidence_of(tmp_path, ["sh", "-c", f"LD_PRELOAD=/not/there.so {sys.executable} -c {quote(WORK)}"])
     assert found.lost_preloads == ["/not/there.so"]
-    assert "LD_PRELOAD names /not/there.so in it, which the loader could not load" in oddities(found)
+    assert "LD_PRELOAD names /not/there.so in it, which the loader could not load" in process_oddities(found)
 
 
 def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatch):
     passed = ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "PATH", "DATA_DIR")
     for name in ("LD_PRELOAD", *passed[:2]):
         monkeypatch.delenv(name, raising=False)
-    assert about_shell(passed) == []
+    assert describe_shell_variables(passed) == []
     for name, value in {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "LD_PRELOAD": "/my/lib.so"}.items():
         monkeypatch.setenv(name, value)
-    first, second = about_shell(passed)
+    first, second = describe_shell_variables(passed)
     assert first.startswith("your shell sets MALLOC_ARENA_MAX=2, OMP_NUM_THREADS=1: every environment has it")
     assert second.startswith("your shell's LD_PRELOAD (/my/lib.so) is left out of every run")
     plan = make_plan(("fast",))
     run = make_run(plan, shell_preload="/my/lib.so")
     workloads = {name: one.model_copy(update={"pass_env": passed}) for name, one in run.workloads.items()}
-    measured = fold(plan, make_trials(plan, Machine({}, noise=0.01), 6))
-    told = summarise_measured(run.model_copy(update={"workloads": workloads}), measured).cautions
-    texts = [caution.text for caution in told if caution.kind is Kind.SHELL]
+    measured = fold_trials(plan, make_trials(plan, Machine({}, noise=0.01), 6))
+    told = summarise_measurements(run.model_copy(update={"workloads": workloads}), measured).cautions
+    texts = [caution.text for caution in told if caution.kind is WarningKind.SHELL]
     assert texts == [
         "every environment had its MALLOC_ARENA_MAX, OMP_NUM_THREADS, unless a level sets it",
         "no environment had its LD_PRELOAD (/my/lib.so)",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from envmatrix.__main__ import main
 from envmatrix.api.places import load_matrix
-from envmatrix.build.lockfile import Pinned
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.system import project
-from envmatrix.trials.images import places_of
+from envmatrix.trials.images import build_places
 
 MATRIX = """version: 2
 factors:
@@ -23,7 +23,7 @@ designs:
 
 
 def test_the_first_lock_of_a_matrix_is_written_beside_it_and_found_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Locks, "_pip", lambda *_: (Pinned("numpy", "2.3.0", "a" * 64),))
+    monkeypatch.setattr(Locks, "_pip", lambda *_: (PinnedPackage("numpy", "2.3.0", "a" * 64),))
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
@@ -34,5 +34,5 @@ def test_the_first_lock_of_a_matrix_is_written_beside_it_and_found_there(tmp_pat
     (file,) = (tmp_path / "containers" / "locks").iterdir()
     assert written == str(file)
     assert "numpy==2.3.0" in file.read_text()
-    assert places_of(tmp_path / load_matrix().path, tmp_path).locks == file.parent
+    assert build_places(tmp_path / load_matrix().path, tmp_path).locks == file.parent
     assert set(project.locks_folder().iterdir()) == ours

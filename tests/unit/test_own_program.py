@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.block.program_folder import COPIED_BYTES
+from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.engines.base import Job, Limits, Mounts
-from envmatrix.engines.docker import let_write
+from envmatrix.engines.docker import allow_writes
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
-from envmatrix.trials.feasibility import check_program
-from envmatrix.trials.own_program import link_files, metric_file, with_files
+from envmatrix.trials.feasibility import check_program_exists
+from envmatrix.trials.own_program import link_files, metric_file, place_program_files
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_a_script_that_is_not_in_the_programs_folder_is_missed(tmp_path, command
     (tmp_path / "train.py").touch()
     workload = Workload(name="mine", command=tuple(command.split()))
     if not said:
-        check_program(workload, tmp_path)
+        check_program_exists(workload, tmp_path)
         return
     with pytest.raises(InputError, match=re.escape(said)):
-        check_program(workload, tmp_path)
+        check_program_exists(workload, tmp_path)
 
 
 def test_an_old_metric_or_record_is_neither_read_nor_overwritten(tmp_path):
@@ -85,13 +85,13 @@ def test_small_files_are_copied_so_that_a_program_may_write_to_them_and_large_on
     files, work = tmp_path / "files", tmp_path / "work"
     (files / "logs").mkdir(parents=True)
     work.mkdir()
-    (files / "log.txt").write_bytes(b"x" * COPIED_BYTES)
-    (files / "weights.pt").write_bytes(b"x" * (COPIED_BYTES + 1))
+    (files / "log.txt").write_bytes(b"x" * MAX_COPIED_BYTES)
+    (files / "weights.pt").write_bytes(b"x" * (MAX_COPIED_BYTES + 1))
     (files / "last").symlink_to("log.txt")
     link_files(work, files, str(files))
     assert {path.name for path in work.iterdir() if path.is_symlink()} == {"weights.pt", "last", "logs"}
     (work / "log.txt").write_text("new")
-    assert (files / "log.txt").read_bytes() == b"x" * COPIED_BYTES
+    assert (files / "log.txt").read_bytes() == b"x" * MAX_COPIED_BYTES
 
 
 def job(work):
@@ -106,7 +106,7 @@ def test_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(t
     (files / "train.py").write_text("")
     (tmp_path / "repository" / "data" / "x.bin").write_text("x")
     (tmp_path / "common" / "y.bin").write_text("y")
-    there = with_files(SimpleNamespace(starts_anywhere=True), job(work), files, str(files)).folder
+    there = place_program_files(SimpleNamespace(starts_anywhere=True), job(work), files, str(files)).folder
     assert there.name == "project"
     assert (there / "train.py").exists()
     assert (there / "../data/x.bin").read_text() == "x"
@@ -120,7 +120,7 @@ def test_a_container_starts_in_its_work_folder(tmp_path):
     files.mkdir()
     work.mkdir()
     (files / "train.py").write_text("")
-    assert with_files(SimpleNamespace(starts_anywhere=False), job(work), files, "/room/files").folder is None
+    assert place_program_files(SimpleNamespace(starts_anywhere=False), job(work), files, "/room/files").folder is None
     assert (work / "train.py").exists()
 
 
@@ -132,7 +132,7 @@ def test_in_docker_the_containers_user_may_write_to_the_copies_but_is_given_noth
     monkeypatch.setattr("os.getuid", lambda: 0)
     monkeypatch.setattr("pathlib.Path.stat", lambda path, **more: SimpleNamespace(st_uid=0, st_mode=0o40755))
     monkeypatch.setattr("os.chown", lambda path, *ids, follow_symlinks: given.append((path.name, ids, follow_symlinks)))
-    let_write(tmp_path / "work", "9:9", made_here=False)
+    allow_writes(tmp_path / "work", "9:9", made_here=False)
     assert given == [("work", (9, 9), False)]
-    let_write(tmp_path / "work", "9:9", made_here=True)
+    allow_writes(tmp_path / "work", "9:9", made_here=True)
     assert sorted(name for name, *_ in given[1:]) == ["data", "log.txt", "out", "work"]

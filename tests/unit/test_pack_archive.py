@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envmatrix.bundle.archive import entry_of, unpack, write_archive
+from envmatrix.bundle.archive import make_entry, unpack, write_archive
 from envmatrix.bundle.manifest import Manifest, is_safe, read_manifest
 from envmatrix.bundle.rerun import packed_design
-from envmatrix.bundle.signature import sign, verify
+from envmatrix.bundle.signature import sign_manifest, verify_signature
 from envmatrix.errors import InputError, StoreError
 from envmatrix.results import RunFolder
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
@@ -25,7 +25,7 @@ FILES = {"run/run.json": b'{"schema": 1}', "bench/a.py": b"print(1)\n" * 3000, "
 
 
 def manifest(files):
-    return Manifest("r", "2026-01-01", "0.1", {name: entry_of(data) for name, data in files.items()})
+    return Manifest("r", "2026-01-01", "0.1", {name: make_entry(data) for name, data in files.items()})
 
 
 def packed(path, files=None, signature=None):
@@ -66,7 +66,7 @@ def test_a_pack_is_written_to_a_pipe_and_its_digest_is_of_what_was_written(tmp_p
         read = beside.submit(pipe.read_bytes)
         written = write_archive(pipe, manifest(FILES), FILES, None)
     assert read.result() == archive.read_bytes()
-    assert written == entry_of(archive)
+    assert written == make_entry(archive)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -180,16 +180,16 @@ def keys(tmp_path):
 
 def test_a_signature_says_who_made_the_archive_and_a_stranger_is_refused(keys):
     text = manifest(FILES).text()
-    mine, other = sign(text, keys / "mine"), sign(text, keys / "other")
-    assert verify(text, mine, keys / "signers", keys) == "signed by me@example.org"
-    assert "which --signers does not name" in verify(text, other, None, keys)
-    assert verify(text, None, None, keys).startswith("not signed")
+    mine, other = sign_manifest(text, keys / "mine"), sign_manifest(text, keys / "other")
+    assert verify_signature(text, mine, keys / "signers", keys) == "signed by me@example.org"
+    assert "which --signers does not name" in verify_signature(text, other, None, keys)
+    assert verify_signature(text, None, None, keys).startswith("not signed")
     with pytest.raises(StoreError, match="nobody of"):
-        verify(text, other, keys / "signers", keys)
+        verify_signature(text, other, keys / "signers", keys)
     with pytest.raises(StoreError, match="not signed"):
-        verify(text, None, keys / "signers", keys)
+        verify_signature(text, None, keys / "signers", keys)
     for signers in (keys / "signers", None):
         with pytest.raises(StoreError, match="does not fit"):
-            verify(text + " ", mine, signers, keys)
+            verify_signature(text + " ", mine, signers, keys)
     with pytest.raises(InputError, match="could not be signed"):
-        sign(text, keys / "nosuch")
+        sign_manifest(text, keys / "nosuch")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.debian_suites import EPOCH
-from envmatrix.bundle.archive import entry_of, unpack, write_archive
-from envmatrix.bundle.images import given_images, packed_images
+from envmatrix.build.debian_suites import SOURCE_DATE_EPOCH
+from envmatrix.bundle.archive import make_entry, unpack, write_archive
+from envmatrix.bundle.images import load_packed_images, image_contents
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError
 from envmatrix.results import RunFolder
-from envmatrix.trials.images import keep_given, kept_given, prepare_images
+from envmatrix.trials.images import save_supplied_images, load_supplied_images, prepare_images
 
 KEY = ("torch-2.13.0", "apptainer")
 
@@ -28,10 +28,10 @@ def prepared(tmp_path):
 
 
 def packed(tmp_path, prepared, change=lambda contents: None):
-    contents = packed_images({KEY[1]: find_engine(KEY[1])}, {KEY: prepared})
+    contents = image_contents({KEY[1]: find_engine(KEY[1])}, {KEY: prepared})
     change(contents)
     name = next(name for name in contents if name.endswith(".sif"))
-    files = {name: entry_of(content) for name, content in contents.items()}
+    files = {name: make_entry(content) for name, content in contents.items()}
     images = {"@".join(KEY): {"sha256": files[name].sha256, "file": name}}
     manifest = Manifest("r", "2026-01-01", "0.1", files, images)
     write_archive(tmp_path / "a.tar.gz", manifest, contents, None)
@@ -40,7 +40,7 @@ def packed(tmp_path, prepared, change=lambda contents: None):
 
 
 def test_an_image_comes_out_as_it_went_in(tmp_path, prepared):
-    given = given_images(packed(tmp_path, prepared), tmp_path / "out")[KEY]
+    given = load_packed_images(packed(tmp_path, prepared), tmp_path / "out")[KEY]
     assert Path(given.reference).read_bytes() == Path(prepared.reference).read_bytes()
     assert Path(given.reference).is_relative_to(tmp_path / "out")
     for name in ("image", "engine", "python", "libraries", "facts", "missing", "loader"):
@@ -48,18 +48,18 @@ def test_an_image_comes_out_as_it_went_in(tmp_path, prepared):
 
 
 def test_an_image_that_is_unpacked_again_is_the_one_that_a_run_began_with(tmp_path, prepared):
-    given = given_images(packed(tmp_path, prepared), tmp_path / "out")
+    given = load_packed_images(packed(tmp_path, prepared), tmp_path / "out")
     folder = RunFolder(tmp_path)
-    keep_given(folder, given)
+    save_supplied_images(folder, given)
     file = Path(given[KEY].reference)
-    assert file.stat().st_mtime == int(EPOCH)  # whenever it is unpacked
+    assert file.stat().st_mtime == int(SOURCE_DATE_EPOCH)  # whenever it is unpacked
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out").mkdir()
     packed(tmp_path, prepared)
-    assert kept_given(folder) == given
+    assert load_supplied_images(folder) == given
     file.write_bytes(b"another")
     with pytest.raises(InputError, match="another file lies there"):
-        kept_given(folder)
+        load_supplied_images(folder)
 
 
 @pytest.mark.parametrize("change", [{"reference": "/etc/passwd"}, {"engine": "local"}, {"image": "other"}, {"new": 1}])
@@ -70,7 +70,7 @@ def test_a_description_of_something_else_is_refused(tmp_path, prepared, change):
 
     manifest = packed(tmp_path, prepared, forge)
     with pytest.raises(StoreError, match="does not say how it is started"):
-        given_images(manifest, tmp_path / "out")
+        load_packed_images(manifest, tmp_path / "out")
 
 
 @pytest.mark.parametrize("body", ["words", 1, [], None])
@@ -79,20 +79,20 @@ def test_a_description_that_is_no_object_is_refused(tmp_path, prepared, body):
         contents[next(name for name in contents if name.endswith(".json"))] = json.dumps(body).encode()
 
     with pytest.raises(StoreError, match="does not say how it is started"):
-        given_images(packed(tmp_path, prepared, forge), tmp_path / "out")
+        load_packed_images(packed(tmp_path, prepared, forge), tmp_path / "out")
 
 
 def test_a_pack_without_image_files_gives_none(tmp_path):
-    assert given_images(Manifest("r", "", "", {}, {"@".join(KEY): {"sha256": "0"}}), tmp_path) == {}
+    assert load_packed_images(Manifest("r", "", "", {}, {"@".join(KEY): {"sha256": "0"}}), tmp_path) == {}
 
 
 def test_a_given_image_is_not_built_and_a_resumed_run_finds_it_again(tmp_path, prepared):
     folder = RunFolder(tmp_path)
-    assert kept_given(folder) == {}
-    keep_given(folder, {KEY: prepared})
-    assert kept_given(folder) == {KEY: prepared}
-    ready, missing = prepare_images({}, {}, (), print, kept_given(folder))
+    assert load_supplied_images(folder) == {}
+    save_supplied_images(folder, {KEY: prepared})
+    assert load_supplied_images(folder) == {KEY: prepared}
+    ready, missing = prepare_images({}, {}, (), print, load_supplied_images(folder))
     assert (ready, missing) == ({KEY: prepared}, {})
     Path(prepared.reference).unlink()
     with pytest.raises(InputError, match="is gone"):
-        kept_given(folder)
+        load_supplied_images(folder)

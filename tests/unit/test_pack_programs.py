@@ -9,7 +9,13 @@ import pytest
 from envmatrix.bundle.archive import unpack, write_archive
 from envmatrix.bundle.contents import make_manifest
 from envmatrix.bundle.manifest import Entry, Manifest
-from envmatrix.bundle.programs import check_there, given_programs, left_out, packed_programs, with_programs
+from envmatrix.bundle.programs import (
+    check_requirements_present,
+    use_local_programs,
+    not_packed_texts,
+    collect_programs,
+    use_packed_programs,
+)
 from envmatrix.errors import EnvmatrixError, InputError, StoreError
 from envmatrix.matrix.model import Workload
 from envmatrix.trials.program_files import program_files
@@ -42,8 +48,8 @@ def made(folder, command=("./train.sh", "train.py"), engine="local", interpreter
 
 
 def packed(tmp_path, run, most=2**20):
-    contents = packed_programs(run, most)
-    manifest = make_manifest(run, contents, {}, left_out(run, contents))
+    contents = collect_programs(run, most)
+    manifest = make_manifest(run, contents, {}, not_packed_texts(run, contents))
     write_archive(tmp_path / "r.tar.gz", manifest, contents, None)
     found, _, _ = unpack(tmp_path / "r.tar.gz", tmp_path / "there")
     return found
@@ -52,7 +58,7 @@ def packed(tmp_path, run, most=2**20):
 def elsewhere(tmp_path, run):
     """Return the matrix as it was unpacked on a machine that has no program of this user."""
     workload = run.workloads["w"].model_copy(update={"files": "../nowhere"})
-    return with_programs(Matrix(workloads={"w": workload}), tmp_path / "there")
+    return use_packed_programs(Matrix(workloads={"w": workload}), tmp_path / "there")
 
 
 def test_a_program_comes_along_and_is_there_where_it_is_reproduced(tmp_path, program):
@@ -60,7 +66,7 @@ def test_a_program_comes_along_and_is_there_where_it_is_reproduced(tmp_path, pro
     manifest = packed(tmp_path, run)
     assert sorted(manifest.files) == [f"program/w/{name}" for name in ("parts/__init__.py", "train.py", "train.sh")]
     matrix = elsewhere(tmp_path, run)
-    check_there(matrix, run, tmp_path / "there")
+    check_requirements_present(matrix, run, tmp_path / "there")
     root = Path(matrix.workloads["w"].files)
     assert program_files(matrix.workloads["w"]) == run.programs["w"]
     assert [os.access(root / name, os.X_OK) for name in ("train.sh", "train.py")] == [True, False]
@@ -71,7 +77,7 @@ def test_a_program_comes_along_and_is_there_where_it_is_reproduced(tmp_path, pro
 
 def test_one_that_is_too_large_is_refused_with_both_ways_on(program):
     with pytest.raises(InputError, match=r"more than 0\.0 MiB") as caught:
-        packed_programs(made(program), 5)
+        collect_programs(made(program), 5)
     assert "--programs SIZE" in caught.value.remedy
     assert "--programs none" in caught.value.remedy
 
@@ -81,7 +87,7 @@ def test_one_that_was_edited_since_is_not_packed_as_if_it_were_the_same(program,
     run = made(program)
     edit(program / "train.py")
     with pytest.raises(InputError, match=r"train\.py is no longer what the run began with"):
-        packed_programs(run)
+        collect_programs(run)
 
 
 def test_a_program_that_was_not_packed_is_missed_at_once_and_can_be_named(tmp_path, program):
@@ -90,19 +96,19 @@ def test_a_program_that_was_not_packed_is_missed_at_once_and_can_be_named(tmp_pa
     assert manifest.left_out == ("workload 'w': its program is not packed",)
     matrix = elsewhere(tmp_path, run)
     with pytest.raises(InputError, match="was not packed and is not there") as caught:
-        check_there(matrix, run, tmp_path / "there")
+        check_requirements_present(matrix, run, tmp_path / "there")
     assert "--program w=FOLDER" in caught.value.remedy
-    check_there(given_programs(matrix, run, {"w": program}), run, tmp_path / "there")
+    check_requirements_present(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
     (program / "train.py").write_text("another")
     with pytest.raises(InputError, match="is not what the run ran"):
-        check_there(given_programs(matrix, run, {"w": program}), run, tmp_path / "there")
+        check_requirements_present(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
 
 
 @pytest.mark.parametrize("given", [{"x": "."}, {"w": "nowhere"}])
 def test_a_program_named_wrongly_is_told(tmp_path, program, given):
     run = made(program)
     with pytest.raises(InputError, match=r"no program 'x'|no folder nowhere"):
-        given_programs(Matrix(workloads=run.workloads), run, {name: Path(folder) for name, folder in given.items()})
+        use_local_programs(Matrix(workloads=run.workloads), run, {name: Path(folder) for name, folder in given.items()})
 
 
 def test_what_lies_outside_is_said_and_missed_on_engine_local_alone(tmp_path, program):
@@ -110,27 +116,29 @@ def test_what_lies_outside_is_said_and_missed_on_engine_local_alone(tmp_path, pr
     data.touch()
     run = made(program, ("./train.sh", str(data)))
     packed(tmp_path, run)
-    assert f"workload 'w': {data} is not packed" in left_out(run, packed_programs(run))
+    assert f"workload 'w': {data} is not packed" in not_packed_texts(run, collect_programs(run))
     matrix = elsewhere(tmp_path, run)
-    check_there(matrix, run, tmp_path / "there")
+    check_requirements_present(matrix, run, tmp_path / "there")
     data.unlink()
     with pytest.raises(StoreError, match="not packed and is not here"):
-        check_there(matrix, run, tmp_path / "there")
-    check_there(matrix, made(program, ("./train.sh", str(data)), "docker"), tmp_path / "there")
+        check_requirements_present(matrix, run, tmp_path / "there")
+    check_requirements_present(matrix, made(program, ("./train.sh", str(data)), "docker"), tmp_path / "there")
 
 
 def test_an_interpreter_is_said_and_missed(tmp_path, program):
     run = made(program, interpreter="/no/such/python")
-    assert next(iter(left_out(run, packed_programs(run)))).startswith("interpreter /no/such/python is not packed")
+    assert next(iter(not_packed_texts(run, collect_programs(run)))).startswith(
+        "interpreter /no/such/python is not packed"
+    )
     with pytest.raises(InputError, match="/no/such/python, which was not packed and is not here"):
-        check_there(Matrix(workloads={}), run, tmp_path)
+        check_requirements_present(Matrix(workloads={}), run, tmp_path)
 
 
 def test_a_module_is_said_and_missed(tmp_path, program):
     run = made(program, modules=("Absent/9",))
-    assert next(iter(left_out(run, packed_programs(run)))).startswith("module Absent/9 is not packed")
+    assert next(iter(not_packed_texts(run, collect_programs(run)))).startswith("module Absent/9 is not packed")
     with pytest.raises(EnvmatrixError, match="modules: Absent/9"):
-        check_there(Matrix(workloads={}), run, tmp_path)
+        check_requirements_present(Matrix(workloads={}), run, tmp_path)
 
 
 @pytest.mark.parametrize("size", [2**60, -1])
@@ -145,5 +153,5 @@ def test_an_archive_that_promises_more_than_the_disk_holds_is_refused_before_it_
 
 def test_conda_packages_are_told_to_be_solved_anew_elsewhere(program):
     run = made(program, conda=("python=3.11", "numpy"))
-    said = left_out(run, {})
+    said = not_packed_texts(run, {})
     assert "the conda packages python=3.11, numpy are not packed: they are solved where the run is reproduced" in said

@@ -9,16 +9,22 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.build.cache import file_digest
-from envmatrix.bundle.comparison import Difference, Reproduction, image_differences, reproduction, run_differences
-from envmatrix.cli.reproduce import describe
+from envmatrix.bundle.comparison import (
+    Difference,
+    Reproduction,
+    image_differences,
+    compare_reproduction,
+    run_differences,
+)
+from envmatrix.cli.reproduce import describe_reproduction
 from envmatrix.errors import InputError
 from envmatrix.plan import Plan, make_arms
 from envmatrix.report.html_file import provenance
 from envmatrix.report.summary import summarise
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import LEVEL, Effect, Flag
-from envmatrix.stats.measurements import fold
-from envmatrix.stats.replication import answer_of, compare, difference
+from envmatrix.stats.measurements import fold_trials
+from envmatrix.stats.replication import answer_of, compare_effects, difference_interval
 from tests.synthetic import HOST, NODE, Machine, make_environment, make_plan, slowed, write_run
 
 PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
@@ -50,7 +56,7 @@ def effect(ratio, spread=0.02, blocks=10, environment="a", **more):
 )
 def test_an_effect_is_reproduced_not_reproduced_or_undecided(one, other, answer):
     second = Analysis(PLAN, (other,) if other else ())
-    found = compare(Analysis(PLAN, (one, effect(1.0, environment="control"))), second)
+    found = compare_effects(Analysis(PLAN, (one, effect(1.0, environment="control"))), second)
     assert [item.answer for item in found] == [answer]
 
 
@@ -63,10 +69,10 @@ def test_below_20_blocks_nothing_is_reproduced_or_not_where_a_side_has_slow_tria
     def analysis(speed, marked):
         machine = Machine({"fast": speed}, noise=0.01)
         trials = slowed(plan, machine, blocks, lambda trial: trial.environment == slow and trial.block in marked)
-        return estimate(plan, fold(plan, trials))
+        return estimate(plan, fold_trials(plan, trials))
 
     runs = [analysis(2.0, ()), analysis(1.1, (1, 2))]
-    fast = compare(*(runs if later else runs[::-1]))[0]
+    fast = compare_effects(*(runs if later else runs[::-1]))[0]
     assert (fast.environment, fast.answer) == ("fast", answer)
     assert not fast.low <= 1 <= fast.high
     assert ("slow trials, which takes 20 blocks" in fast.unsure) == (answer == "undecided")
@@ -75,31 +81,33 @@ def test_below_20_blocks_nothing_is_reproduced_or_not_where_a_side_has_slow_tria
 def test_what_short_runs_cannot_know_stands_below_the_answer(tmp_path):
     plan = make_plan(("fast",))
     folders = [write_run(tmp_path / name, plan, Machine({"fast": 1.2}), 8) for name in ("then", "now")]
-    found = reproduction(tuple(folders), {}, {}, 0.05)
+    found = compare_reproduction(tuple(folders), {}, {}, 0.05)
     assert [text.partition(", and")[0] for text in found.cautions] == [
         f"{folder.load().name}: Short run: its blocks span 2 minutes" for folder in folders
     ]
-    assert describe(found).endswith("\n".join(found.cautions))
+    assert describe_reproduction(found).endswith("\n".join(found.cautions))
     assert found.to_json()["cautions"] == list(found.cautions)
 
 
 def test_the_interval_of_two_effects_holds_with_slow_trials_and_without():
-    low, high = difference(effect(1.2, usual=1.3), effect(1.2))
-    plain = difference(effect(1.2), effect(1.2))
-    assert (low, high) == pytest.approx((difference(effect(1.3), effect(1.2))[0], plain[1]))
+    low, high = difference_interval(effect(1.2, usual=1.3), effect(1.2))
+    plain = difference_interval(effect(1.2), effect(1.2))
+    assert (low, high) == pytest.approx((difference_interval(effect(1.3), effect(1.2))[0], plain[1]))
 
 
 def test_an_effect_of_an_environment_that_fails_more_is_not_reproduced_nor_not():
     failing = effect(1.25, flags=(Flag.FAILS_MORE,))
     for pair in ((failing, effect(1.25)), (effect(1.25), failing), (effect(1.1), failing)):
-        (found,) = compare(*(Analysis(PLAN, (one,)) for one in pair))
+        (found,) = compare_effects(*(Analysis(PLAN, (one,)) for one in pair))
         assert (found.answer, found.unsure) == ("undecided", "more of its trials broke than of its reference")
 
 
 def test_what_a_pack_says_cannot_steer_the_terminal():
     hostile = Difference("host", "kernel", "6.1\x1b]0;title\x07", "6.1")
     runs = SimpleNamespace(name="a\x1b[2Jb"), SimpleNamespace(name="here")
-    said = describe(Reproduction(*runs, (hostile,), compare(Analysis(PLAN, (effect(1.2),)), Analysis(PLAN, ())), 0.05))
+    said = describe_reproduction(
+        Reproduction(*runs, (hostile,), compare_effects(Analysis(PLAN, (effect(1.2),)), Analysis(PLAN, ())), 0.05)
+    )
     assert "kernel was 6.1" in said
     assert "not measured" in said
     assert not set(said) & {"\x1b", "\x07"}
@@ -107,12 +115,12 @@ def test_what_a_pack_says_cannot_steer_the_terminal():
 
 def test_a_missing_interval_never_becomes_a_claim():
     assert answer_of(None, None, 0.05) == "undecided"
-    assert difference(effect(1.2, blocks=1), effect(1.2)) is None
+    assert difference_interval(effect(1.2, blocks=1), effect(1.2)) is None
 
 
 def test_swapping_the_two_runs_inverts_the_interval():
-    low, high = difference(effect(1.3, 0.05, 7), effect(1.1, 0.02, 12))
-    assert difference(effect(1.1, 0.02, 12), effect(1.3, 0.05, 7)) == pytest.approx((1 / high, 1 / low))
+    low, high = difference_interval(effect(1.3, 0.05, 7), effect(1.1, 0.02, 12))
+    assert difference_interval(effect(1.1, 0.02, 12), effect(1.3, 0.05, 7)) == pytest.approx((1 / high, 1 / low))
 
 
 def test_identical_effects_are_called_different_no_more_often_than_promised():
@@ -123,14 +131,16 @@ def test_identical_effects_are_called_different_no_more_often_than_promised():
         for blocks, noise in ((8, 0.02), (12, 0.05)):
             logs = chance.normal(0.2, noise, blocks)
             pair.append(effect(math.exp(logs.mean()), float(logs.std(ddof=1)), blocks))
-        low, high = difference(*pair)
+        low, high = difference_interval(*pair)
         wrong += low > 1 or high < 1
     assert wrong / 2000 == pytest.approx(1 - LEVEL, abs=0.012)
 
 
 def test_directions_are_compared_only_where_both_runs_have_one():
     def same(first, second):
-        found = compare(Analysis(PLAN, (effect(1.1, verdict=first),)), Analysis(PLAN, (effect(1.1, verdict=second),)))
+        found = compare_effects(
+            Analysis(PLAN, (effect(1.1, verdict=first),)), Analysis(PLAN, (effect(1.1, verdict=second),))
+        )
         return found[0].same_direction
 
     assert same("faster", "faster") is True
@@ -210,7 +220,7 @@ def test_of_nodes_that_slurm_chose_what_their_trials_saw_is_compared_and_shown(t
     )
     file = folders[by_slurm].trials_file
     file.write_text(file.read_text().replace('"cpu":{', '"memory":{"total_bytes":4294967296},"cpu":{'))
-    found = reproduction(folders, {}, {}, 0.03).differences
+    found = compare_reproduction(folders, {}, {}, 0.03).differences
     gib = (2, 4) if by_slurm else (4, 2)
     assert [str(item) for item in found if item.where == "host"] == [
         f"host: memory_bytes was {gib[0] * 2**30}, is {gib[1] * 2**30}"

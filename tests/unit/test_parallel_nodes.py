@@ -119,8 +119,8 @@ def test_the_interface_is_the_one_that_reaches_the_first_node():
 def test_only_what_differs_from_rank_0_is_kept_of_a_ranks_evidence():
     first = {"openmp": {"library": "libgomp", "path": "/a"}, "torch": {"threads": 2}, "system": {"mhz": 1}, "n": None}
     other = {"openmp": {"library": "libomp", "path": "/a"}, "torch": {"threads": 2}, "system": {"mhz": 2}, "n": 1}
-    assert launch.differences(first, other) == {"openmp": {"library": "libomp"}, "n": 1}
-    assert launch.differences(first, first) == {}
+    assert launch.evidence_differences(first, other) == {"openmp": {"library": "libomp"}, "n": 1}
+    assert launch.evidence_differences(first, first) == {}
 
 
 def test_a_claim_must_hold_on_every_rank_and_the_one_that_breaks_it_is_named():
@@ -129,6 +129,6 @@ def test_a_claim_must_hold_on_every_rank_and_the_one_that_breaks_it_is_named():
         {"rank": 1, "node": "n2", "evidence_differs": {"openmp": {"library": "libomp"}}},
     ]
     evidence = read_evidence({"openmp": {"library": "libgomp"}, "parallel": {"ranks": ranks}})
-    promised = checks.read({"openmp": ["libgomp"], "threads": ["1"]})
+    promised = checks.parse_claims({"openmp": ["libgomp"], "threads": ["1"]})
     assert contradicting_ranks(promised, evidence) == ["rank 1 (node n2) claims openmp is libgomp, but it was libomp"]
     assert contradicting_ranks(promised, read_evidence({"openmp": {}})) == []

@@ -83,14 +83,14 @@ def record(rank, peak, skipped=None):
 
 
 def test_counters_are_summed_over_ranks_and_unknown_stays_unknown():
-    merged = launch.merge([record(0, 10), record(1, 20)])
+    merged = launch.merge_records([record(0, 10), record(1, 20)])
     assert merged["metrics"]["peak_rss_bytes"] == 30
     assert [part["peak_rss_bytes"] for part in merged["evidence"]["parallel"]["ranks"]] == [10, 20]
-    assert launch.merge([record(0, 10), record(1, None)])["metrics"]["peak_rss_bytes"] is None
+    assert launch.merge_records([record(0, 10), record(1, None)])["metrics"]["peak_rss_bytes"] is None
 
 
 def test_the_job_takes_as_long_as_its_slowest_rank():
-    merged = launch.merge([record(0, 10), record(1, 20)])
+    merged = launch.merge_records([record(0, 10), record(1, 20)])
     assert merged["timing"]["training_ns"] == 11
     assert merged["metrics"]["training_s"] == 11e-9
     assert merged["metrics"]["samples_per_s"] == pytest.approx(22 / 11e-9)
@@ -98,7 +98,7 @@ def test_the_job_takes_as_long_as_its_slowest_rank():
 
 
 def test_one_skipping_rank_skips_the_job():
-    merged = launch.merge([record(0, 10), {"skipped": "no GPU", "rank": {"rank": 1}, "metrics": None}])
+    merged = launch.merge_records([record(0, 10), {"skipped": "no GPU", "rank": {"rank": 1}, "metrics": None}])
     assert merged["skipped"] == "no GPU"
     assert "rank" not in merged
 
@@ -272,11 +272,11 @@ def test_batch_norm_is_named_as_what_makes_shares_unequal():
     from bench.parallel import equality
 
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
-    equality.refuse_what_cannot_be_equal(model, options(parallel="ddp"))
-    equality.refuse_what_cannot_be_equal(model, options(verify_steps=1))
+    equality.check_comparable(model, options(parallel="ddp"))
+    equality.check_comparable(model, options(verify_steps=1))
     for shared in ({"parallel": "ddp"}, {"accumulation": 2}):
         with pytest.raises(BenchError, match="BatchNorm2d sees its share"):
-            equality.refuse_what_cannot_be_equal(model, options(verify_steps=1, **shared))
+            equality.check_comparable(model, options(verify_steps=1, **shared))
 
 
 VERBOSE = """\
@@ -324,7 +324,7 @@ def test_throttle_reasons_are_named_and_unknown_bits_are_kept():
 
 
 def test_only_cuda_libraries_that_are_mapped_are_listed():
-    seen = cuda.loaded(["/x/libcudnn.so.9", "/usr/lib/libc.so.6", "/x/libcudart.so.13", "/y/libnccl.so.2"])
+    seen = cuda.libraries_by_family(["/x/libcudnn.so.9", "/usr/lib/libc.so.6", "/x/libcudart.so.13", "/y/libnccl.so.2"])
     assert sorted(seen) == ["libcudart", "libcudnn", "libnccl"]
 
 

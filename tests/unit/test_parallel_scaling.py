@@ -11,9 +11,9 @@ from envmatrix.report.group import Group, Row
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.scaling import scaling, scaling_sentence
-from envmatrix.report.summary import summarise_measured
+from envmatrix.report.summary import summarise_measurements
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
@@ -59,6 +59,6 @@ def test_every_form_of_a_report_that_people_read_tells_the_efficiency() -> None:
         for name, one in run.environments.items()
     }
     trials = make_trials(plan, Machine({"two": 1.6}, noise=0.01), 8)
-    summary = summarise_measured(run.model_copy(update={"environments": made}), fold(plan, trials))
+    summary = summarise_measurements(run.model_copy(update={"environments": made}), fold_trials(plan, trials))
     for told in (to_html(summary), to_markdown(summary)):
         assert "efficiency (speed-up per process, 1 is 100 %): 2 processes 81%" in told

@@ -36,12 +36,12 @@ STORE = "torch.distributed.DistStoreError: wait timeout after 3000ms, keys: /def
     ids=["nccl", "old nccl", "gloo", "store"],
 )
 def test_a_time_out_is_read_from_each_library_s_words(said, what, seconds):
-    assert timeouts.found_in(f"before\n{said}\nFile x.py, line 3") == (what, seconds)
+    assert timeouts.find_timeout(f"before\n{said}\nFile x.py, line 3") == (what, seconds)
 
 
 @pytest.mark.parametrize("said", ["", "RuntimeError: Connection closed by peer [127.0.0.1]:5", "out of memory"])
 def test_other_words_are_no_time_out(said):
-    assert timeouts.found_in(said) is None
+    assert timeouts.find_timeout(said) is None
 
 
 def started(tmp_path, programs):
@@ -76,7 +76,7 @@ def test_the_rank_that_did_not_take_part_is_named_not_those_that_waited_for_it(t
     failure = job.wait()
     assert failure.running == [1]
     assert all(process.poll() is not None for process in job.processes)
-    told = launch._told(failure, job.last_words(failure.rank), 3, [4, 5, 6], " on node n1")
+    told = launch._failure_message(failure, job.last_words(failure.rank), 3, [4, 5, 6], " on node n1")
     assert told.startswith(f"time-out: rank 5 of 3 {words}")
     assert "rank 4 of 3 waited" in told
     assert told.endswith("on node n1")
@@ -96,7 +96,7 @@ def test_a_rank_that_died_is_blamed_before_the_one_that_then_waited_for_it(tmp_p
 
 
 def test_a_time_out_that_all_ranks_ran_into_names_who_waited():
-    told = timeouts.described(("ALLREDUCE", 600.0), 2, [], 4)
+    told = timeouts.timeout_message(("ALLREDUCE", 600.0), 2, [], 4)
     assert told == "time-out: ALLREDUCE was not over within 600 s, for which rank 2 of 4 waited"
 
 

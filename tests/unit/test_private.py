@@ -20,10 +20,10 @@ from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import MatrixError, load, parse
 from envmatrix.results import RunFolder, trial_of
-from envmatrix.results.anonymize import Names
+from envmatrix.results.anonymize import Anonymizer
 from envmatrix.trials import trial
-from envmatrix.trials.experiment import begin
-from envmatrix.trials.verification import contradicting_variables, prove
+from envmatrix.trials.experiment import create_experiment
+from envmatrix.trials.verification import contradicting_variables, verify_evidence
 from tests.synthetic import make_environment, make_plan, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +98,9 @@ def test_what_an_environment_sets_is_written_and_held_against_it():
 def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_contradicted():
     mine = make_environment("a", preload=(), variables={"MINE": "1", "GONE": None})
     untold = variables.all_shown({"MINE": "1"})
-    proof = prove(mine, Evidence.model_validate({"variables": untold}))
+    proof = verify_evidence(mine, Evidence.model_validate({"variables": untold}))
     assert (proof.wrong, proof.unproven) == ((), ("MINE was set in it, and to what was not written",))
-    assert prove(mine, Evidence.model_validate({"variables": {**untold, "GONE": "(set)"}})).wrong
+    assert verify_evidence(mine, Evidence.model_validate({"variables": {**untold, "GONE": "(set)"}})).wrong
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_run_keeps_no_password_of_the_command_line(tmp_path, monkeypatch):
     assert folder.load().command == ("bench", "--x", "https://(hidden)@h")
 
 
-MINE = Names(
+MINE = Anonymizer(
     {"/data/cache/envmatrix": "{cache}", "/home/alice/secret": "{matrix}", "/home/alice": "{home}"}, "alice", {}
 )
 
@@ -158,7 +158,7 @@ def test_what_a_run_goes_on_with_is_what_was_meant():
 
 
 def test_hosts_are_numbered_as_they_come_and_stay_so():
-    names = Names({}, hosts={})
+    names = Anonymizer({}, hosts={})
     lines = [
         {"node": "gpu7.site.org", "reason": "gpu7.site.org was lost; agpu7 not", "record": {"level": "gpu7"}},
         {"node": "gpu2,gpu7", "record": {"evidence": {"parallel": {"ranks": [
@@ -170,7 +170,7 @@ def test_hosts_are_numbered_as_they_come_and_stay_so():
     assert second["record"]["evidence"]["parallel"]["ranks"] == [
         {"node": "node-2", "host": "0123456789ab"}, {"node": "node-3", "host": "node-3"},
     ]  # fmt: skip
-    assert Names({}, hosts=None).trial(lines[0])["node"] == "gpu7.site.org"
+    assert Anonymizer({}, hosts=None).trial(lines[0])["node"] == "gpu7.site.org"
 
 
 def test_a_run_on_disk_names_nothing_of_this_machine_and_goes_on_with_all_of_it(tmp_path, monkeypatch):
@@ -191,7 +191,7 @@ def test_a_run_on_disk_names_nothing_of_this_machine_and_goes_on_with_all_of_it(
     again = RunFolder(folder.path)
     assert again.load().workloads["own"].files == "{matrix}"
     assert again.load().host.name == "node-1"
-    here = again.load_here()
+    here = again.load_for_resume()
     assert (here.workloads, here.host) == (run.workloads, run.host)
     lines = [json.loads(line) for line in again.trials_file.read_text().splitlines()]
     assert [line["node"] for line in lines] == ["node-2", "node-1"]
@@ -220,12 +220,12 @@ def test_a_word_of_the_command_line_that_is_no_utf_8_loses_no_run(tmp_path):
 def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
     arms = make_plan(("tuned",)).arms
     run = make_run(make_plan(("tuned",)))
-    monkeypatch.setattr("envmatrix.trials.experiment._prepared", lambda *_: ({}, {}, run.environments, arms, {}))
-    monkeypatch.setattr("envmatrix.trials.experiment._pinned", lambda *_: run.workloads)
+    monkeypatch.setattr("envmatrix.trials.experiment._prepare_all", lambda *_: ({}, {}, run.environments, arms, {}))
+    monkeypatch.setattr("envmatrix.trials.experiment._pin_data_sets", lambda *_: run.workloads)
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")
     host = replace(make_run(make_plan(())).host, name="vm9")
-    begun = begin(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
+    begun = create_experiment(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
     assert RunFolder(begun.folder.path).load().design.schedule == "sequential", "its wall time is all there is"
     arguments = parser.parse(["bench", *(["--host-names"] if kept else [])])
@@ -240,4 +240,4 @@ def test_data_in_a_folder_of_the_user_is_read_again_as_it_was_written(tmp_path, 
     folder = RunFolder(tmp_path / "run")
     folder.create(make_run(make_plan(("a",)), workloads=own), "version: 1\n", tmp_path)
     assert folder.load().workloads["cnn"].mounts[0] == f"{{matrix}}{beside}"
-    assert folder.load_here().workloads["cnn"].mounts[0] == data
+    assert folder.load_for_resume().workloads["cnn"].mounts[0] == data

@@ -6,14 +6,14 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
-from envmatrix.trials.failure_hints import beyond_folder, hints_of
+from envmatrix.trials.failure_hints import outside_path_hint, find_failure_hints
 from envmatrix.trials.program_variables import (
-    check_passing,
-    dropped_variables,
-    given_variables,
-    lost_module,
-    missing_module,
-    settled_passing,
+    check_passed_variables,
+    dropped_variables_hint,
+    starting_variables,
+    missing_module_name,
+    missing_module_text,
+    pass_available_variables,
 )
 from envmatrix.trials.trial import base_variables, trial_variables
 from tests.synthetic import make_environment
@@ -37,7 +37,7 @@ def test_what_is_written_and_passed_arrives_beside_ours(shell):
     shell.setenv("PYTHONPATH", "/mine:/more")
     shell.setenv("PATH", "/home/bin:/usr/bin")
     mine = workload(env={"EPOCHS": "1"}, pass_env=("DATA_DIR", "PYTHONPATH", "PATH", "HF_HOME"))
-    given = given_variables(mine, BASE)
+    given = starting_variables(mine, BASE)
     assert (given["EPOCHS"], given["DATA_DIR"]) == ("1", "/data")
     assert given["PYTHONPATH"] == "/c:/mine:/more"
     assert given["PATH"].startswith("/venv/bin:/home/bin:/usr/bin:/usr/local/sbin:")
@@ -47,7 +47,7 @@ def test_what_is_written_and_passed_arrives_beside_ours(shell):
 
 def test_home_is_the_users_own_where_it_is_asked_for(shell):
     shell.setenv("HOME", "/home/me")
-    given = given_variables(workload(home="real"), BASE)
+    given = starting_variables(workload(home="real"), BASE)
     assert given["HOME"] == "/home/me"
     assert "PYTHONNOUSERSITE" not in given, "what lies in ~/.local is a part of that home"
 
@@ -65,16 +65,16 @@ def test_the_value_of_a_passed_variable_is_never_named_as_one_to_record(shell):
     found = trial_variables(workload(pass_env=("HF_TOKEN",)), make_environment("fast"), BASE)
     assert found["HF_TOKEN"] == "hf_secret"
     assert "HF_TOKEN" not in found.get("BENCH_VARIABLES", "")
-    assert bench_options.shown_variable("HF_TOKEN", "hf_secret") == "(hidden)"
+    assert bench_options.recorded_variable("HF_TOKEN", "hf_secret") == "(hidden)"
 
 
 def test_what_is_not_set_here_is_told_once_and_a_run_that_began_with_it_wants_it_again(shell):
     said = []
-    settled = settled_passing(workload(pass_env=("DATA_DIR", "HF_HOME")), said.append)
+    settled = pass_available_variables(workload(pass_env=("DATA_DIR", "HF_HOME")), said.append)
     assert settled.pass_env == ()
     assert "DATA_DIR, HF_HOME: not set here" in said[0]
     with pytest.raises(InputError, match="DATA_DIR was set when this run began"):
-        check_passing([workload(pass_env=("DATA_DIR",))])
+        check_passed_variables([workload(pass_env=("DATA_DIR",))])
 
 
 def test_one_line_names_what_a_program_looks_for_and_did_not_get(shell, tmp_path):
@@ -83,11 +83,11 @@ def test_one_line_names_what_a_program_looks_for_and_did_not_get(shell, tmp_path
     shell.setenv("HF_TOKEN", "hf_secret")
     shell.setenv("UNRELATED", "x")
     (tmp_path / "train.py").write_text("import os\nopen(os.environ['CORPUS'])\n")
-    line = dropped_variables(workload(pass_env=("MY_DATA_PATH",)), [tmp_path / "train.py"], "")
+    line = dropped_variables_hint(workload(pass_env=("MY_DATA_PATH",)), [tmp_path / "train.py"], "")
     assert "CORPUS" in line
     assert "HF_TOKEN" in line
     assert not {"MY_DATA_PATH", "UNRELATED", "hf_secret"} & set(line.replace(",", " ").split())
-    assert "UNRELATED" in dropped_variables(workload(), [], "KeyError: 'UNRELATED'")
+    assert "UNRELATED" in dropped_variables_hint(workload(), [], "KeyError: 'UNRELATED'")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,9 @@ def test_one_line_names_what_a_program_looks_for_and_did_not_get(shell, tmp_path
     ],
 )
 def test_a_module_that_is_not_there_is_told_with_the_python_that_lacks_it(image, python, remedy):
-    line = missing_module(workload(), image, "Traceback\nModuleNotFoundError: No module named 'torch.nn'\nbench: x\n")
+    line = missing_module_text(
+        workload(), image, "Traceback\nModuleNotFoundError: No module named 'torch.nn'\nbench: x\n"
+    )
     where, _, what = line.partition("; ")
     assert where.startswith("mine runs in ")
     assert where.endswith(f"{python}: there is no module 'torch.nn'")
@@ -110,8 +112,8 @@ def test_a_module_that_is_not_there_is_told_with_the_python_that_lacks_it(image,
 
 
 def test_a_module_that_python_m_does_not_find_is_lost_too():
-    assert lost_module("/opt/v/bin/python3.12: No module named trian\nbench: error: ...") == "trian"
-    assert lost_module("/opt/v/bin/python: No module named pkg.__main__; 'pkg' is a package") == "pkg.__main__"
+    assert missing_module_name("/opt/v/bin/python3.12: No module named trian\nbench: error: ...") == "trian"
+    assert missing_module_name("/opt/v/bin/python: No module named pkg.__main__; 'pkg' is a package") == "pkg.__main__"
 
 
 MINE = Image("first-look", interpreter="/v/bin/python")
@@ -119,21 +121,23 @@ MINE = Image("first-look", interpreter="/v/bin/python")
 
 def test_at_the_first_look_a_lost_module_is_told_with_the_file_of_requirements_that_is_there(tmp_path):
     lost = "ModuleNotFoundError: No module named 'timm'"
-    assert "(-r requirements.txt)" in hints_of(workload(), MINE, lost, tmp_path)
+    assert "(-r requirements.txt)" in find_failure_hints(workload(), MINE, lost, tmp_path)
     (tmp_path / "pyproject.toml").touch()
-    assert hints_of(workload(), MINE, lost, tmp_path).endswith("or lay what it lacks over this one (-r pyproject.toml)")
+    assert find_failure_hints(workload(), MINE, lost, tmp_path).endswith(
+        "or lay what it lacks over this one (-r pyproject.toml)"
+    )
     over = Image("first-look", interpreter="/v/bin/python", requirements=("tqdm",))
-    assert "write its package into the file" in hints_of(workload(), over, lost, tmp_path)
+    assert "write its package into the file" in find_failure_hints(workload(), over, lost, tmp_path)
 
 
 def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_option_that_gives_it(shell, tmp_path):
     shell.setenv("TRACKING_URI", "http://here")
     shell.setenv("MY_DATA_PATH", "/data")
     said = "KeyError: 'TRACKING_URI'"
-    assert hints_of(workload(), MINE, said, tmp_path) == (
+    assert find_failure_hints(workload(), MINE, said, tmp_path) == (
         "it did not get TRACKING_URI of this shell: --pass-env TRACKING_URI"
     )
-    assert hints_of(workload(pass_env=("TRACKING_URI",)), MINE, said, tmp_path) == ""
+    assert find_failure_hints(workload(pass_env=("TRACKING_URI",)), MINE, said, tmp_path) == ""
 
 
 @pytest.mark.parametrize(
@@ -147,9 +151,9 @@ def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_
     ],
 )
 def test_a_path_out_of_the_programs_folder_is_told_where_it_failed(command, said, path):
-    line = beyond_folder(workload(command=command), said)
+    line = outside_path_hint(workload(command=command), said)
     assert line.startswith(f"{path} is not there: ") if path else line == ""
 
 
 def test_another_failure_says_nothing_of_modules():
-    assert missing_module(workload(), Image("default"), "KeyError: 'No module named x'") == ""
+    assert missing_module_text(workload(), Image("default"), "KeyError: 'No module named x'") == ""

@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.api.environments import lines_of_best
+from envmatrix.api.environments import best_export_lines
 from envmatrix.matrix import load
-from envmatrix.matrix.model import cells
+from envmatrix.matrix.model import factorial_cells
 from envmatrix.plan import make_arms, shown_name
 from envmatrix.report.html_file import to_html
 from envmatrix.report.junit import to_junit
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.terminal import present
-from envmatrix.stats.measurements import fold
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.terminal import print_summary
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.within_run import compare_environments
 from envmatrix.system.project import default_matrix
-from envmatrix.trials.experiment import arms_of
+from envmatrix.trials.experiment import make_design_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 ARMS = make_arms((), ("ddp",), ("local",), "baseline", ("single", "fsdp"))
@@ -44,7 +44,7 @@ def measured(options=None, equality=EQUAL):
             "metrics": {**trial.document["metrics"], "samples_per_s": rate},
             "result": {**trial.document["result"], "equality": equality},
         }))  # fmt: skip
-    return summarise_measured(make_run(PLAN), fold(PLAN, trials))
+    return summarise_measurements(make_run(PLAN), fold_trials(PLAN, trials))
 
 
 def test_the_fastest_way_of_training_is_named_over_the_one_that_all_are_held_against():
@@ -56,11 +56,11 @@ def test_the_fastest_way_of_training_is_named_over_the_one_that_all_are_held_aga
         ("single", "faster", ("stand-in-data",)), ("fsdp", "slower", ("stand-in-data",)),
     ]  # fmt: skip
     screen = io.StringIO()
-    present(summary, Console(file=screen, width=160))
+    print_summary(summary, Console(file=screen, width=160))
     for told in (screen.getvalue(), to_markdown(summary)):
         assert "baseline (ddp)" in told
         assert "envmatrix export" not in told, "it is no environment"
-    assert lines_of_best(None, group) == ""
+    assert best_export_lines(None, group) == ""
     assert '>baseline <span class="soft">ddp</span></th>' in to_html(summary)
 
 
@@ -79,7 +79,7 @@ def test_a_way_is_named_once_wherever_people_read_it():
     """Warnings, outcomes and what `compare` said had `single:single@local`."""
     summary = measured({"single": {"batch_size": 128}}, None)
     screen = io.StringIO()
-    present(summary, Console(file=screen, width=200))
+    print_summary(summary, Console(file=screen, width=200))
     compared = compare_environments(summary.run, summary.measured, "fsdp@local", "single@local")
     texts = (screen.getvalue(), to_markdown(summary), to_html(summary), to_junit(summary), *compared.lines())
     assert [text for text in texts if "single:single" in text or "fsdp:fsdp" in text] == []
@@ -92,5 +92,7 @@ def test_a_way_is_named_once_wherever_people_read_it():
 
 def test_every_design_that_ships_compares_something():
     for name, design in load(default_matrix()).designs.items():
-        arms = arms_of(design, (*cells(design), *design.environments, *design.cumulative), design.engines)
+        arms = make_design_arms(
+            design, (*factorial_cells(design), *design.environments, *design.cumulative), design.engines
+        )
         assert any(arm.reference and not arm.is_control for arm in arms), name

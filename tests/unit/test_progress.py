@@ -12,7 +12,7 @@ from rich.console import Console
 from envmatrix.matrix.model import Workload
 from envmatrix.results import trial_of
 from envmatrix.runner.progress import BarProgress, LineProgress
-from envmatrix.runner.time_to_decision import blocks_until, outlook
+from envmatrix.runner.time_to_decision import blocks_until, decision_forecast
 from envmatrix.system.progress import Heartbeat
 from envmatrix.trials import hooks
 from tests.synthetic import make_plan
@@ -74,11 +74,13 @@ def test_twice_the_width_takes_somewhat_fewer_than_four_times_the_blocks():
 
 def test_the_outlook_names_what_is_known_first_and_nothing_that_is_known_already():
     found = [effect("wide", 0.06), effect("near", 0.03), effect("done", 0.01), effect("unknown", None)]
-    assert outlook(found, 0.02, 9.4) == "±2.0% by about block: near 11, wide 33 (the budget ends at about 9)"
+    assert decision_forecast(found, 0.02, 9.4) == "±2.0% by about block: near 11, wide 33 (the budget ends at about 9)"
     many = [effect(f"e{number}", 0.03) for number in range(8)]
-    assert ", 2 more by 11 (" in outlook(many, 0.02, 9)
-    assert outlook(found[2:], 0.02, 9) == ""
-    assert outlook([effect("hopeless", 0.7)], 0.02, 9).startswith("±2.0% by about block: hopeless beyond 2000 (")
+    assert ", 2 more by 11 (" in decision_forecast(many, 0.02, 9)
+    assert decision_forecast(found[2:], 0.02, 9) == ""
+    assert decision_forecast([effect("hopeless", 0.7)], 0.02, 9).startswith(
+        "±2.0% by about block: hopeless beyond 2000 ("
+    )
 
 
 def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():
@@ -100,14 +102,16 @@ def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():
 def test_of_a_long_setup_something_is_said_now_and_then_too(monkeypatch, tmp_path):
     said, enough = [], threading.Event()
     monkeypatch.setattr(hooks, "Ticker", partial(Heartbeat, every_s=0.01))
-    monkeypatch.setattr(hooks, "_run", lambda *_: enough.wait(60) and SimpleNamespace(exit=SimpleNamespace(ok=True)))
+    monkeypatch.setattr(
+        hooks, "_run_hook", lambda *_: enough.wait(60) and SimpleNamespace(exit=SimpleNamespace(ok=True))
+    )
 
     def tell(text):
         said.append(text)
         if len(said) == 2:
             enough.set()
 
-    hooks.set_up([Workload(name="mine", command=("true",), setup=("fetch", "data"))], tell)
+    hooks.run_setup([Workload(name="mine", command=("true",), setup=("fetch", "data"))], tell)
     assert said == ["setup of mine: fetch data", "setup of mine runs, for 0 s"]
 
 

@@ -20,7 +20,7 @@ from bench.evidence import outside, programs, tree
 from envmatrix.evidence import notices
 from envmatrix.evidence.record import read_evidence
 from envmatrix.trials.trial import packages_to_look_up
-from envmatrix.trials.verification import prove
+from envmatrix.trials.verification import verify_evidence
 from tests.proving import PYTHON, ROOT, TORCH, compiled, environment, evidence_of
 from tests.watched import work
 
@@ -71,7 +71,7 @@ def test_a_preload_that_is_not_mapped_in_what_did_the_work_is_no_proof(tmp_path,
     argv = [part.format(work=work(tmp_path / "looks"), file=tmp_path / "looks") for part in argv]
     library = other_malloc()
     found = evidence_of(tmp_path, argv, {"LD_PRELOAD": library})
-    said = prove(environment([library], {"malloc": Path(library).name.split(".so")[0]}), found)
+    said = verify_evidence(environment([library], {"malloc": Path(library).name.split(".so")[0]}), found)
     if holds:
         assert said.wrong == said.unproven == ()
     else:
@@ -82,19 +82,19 @@ def test_a_preload_that_is_not_mapped_in_what_did_the_work_is_no_proof(tmp_path,
 def test_a_static_program_has_no_preload(tmp_path):
     library = other_malloc()
     found = evidence_of(tmp_path, [static_program(tmp_path)], {"LD_PRELOAD": library})
-    assert "not mapped in it" in prove(environment([library]), found).wrong[0]
-    assert prove(environment(promised={"malloc": "libc"}), found).unproven
+    assert "not mapped in it" in verify_evidence(environment([library]), found).wrong[0]
+    assert verify_evidence(environment(promised={"malloc": "libc"}), found).unproven
 
 
 def test_what_cannot_be_seen_of_a_program_is_unproven_and_no_contradiction(tmp_path):
     found = evidence_of(tmp_path, [PYTHON, "-I", "-c", work(tmp_path / "looks")], {"OMP_NUM_THREADS": "2"})
-    said = prove(environment(promised={"threads": "2"}, variables={"OMP_NUM_THREADS": "2"}), found)
+    said = verify_evidence(environment(promised={"threads": "2"}, variables={"OMP_NUM_THREADS": "2"}), found)
     assert said.wrong == ()
     assert said.unproven == (
         "claims threads is 2, but one thread was seen at work",
         "not in effect: OMP_NUM_THREADS is read by an OpenMP runtime, and no program loads it",
     )
-    one = prove(environment(promised={"threads": "1"}), found)
+    one = verify_evidence(environment(promised={"threads": "1"}), found)
     assert (one.wrong, one.unproven) == ((), ()), "so many did the work"
 
 
@@ -105,8 +105,8 @@ def test_any_package_that_a_claim_names_is_looked_up(tmp_path):
     assert said == {"BENCH_PACKAGES": "PyYAML,pydantic_core"}
     assert packages_to_look_up([environment(promised={"threads": "1"})]) == {}
     found = evidence_of(tmp_path, [sys.executable, "-c", work(tmp_path / "looks")], said)
-    assert prove(mine, found) == prove(environment(), found)
-    assert prove(environment(promised={"packages.PyYAML": "0.1"}), found).wrong == (
+    assert verify_evidence(mine, found) == verify_evidence(environment(), found)
+    assert verify_evidence(environment(promised={"packages.PyYAML": "0.1"}), found).wrong == (
         f"claims packages.PyYAML is 0.1, but it was {version}",
     )
 
@@ -114,7 +114,7 @@ def test_any_package_that_a_claim_names_is_looked_up(tmp_path):
 def test_which_python_a_program_is_that_nobody_could_ask_is_not_taken_from_the_one_that_watches_it():
     mine = {"system.python": platform.python_version(), "system.gil": "*", "packages.numpy": "*"}
     seen = read_evidence(dict(outside.evidence(tree.Program(1, "python3")), source="outside"))
-    said = prove(environment(promised=mine), seen)
+    said = verify_evidence(environment(promised=mine), seen)
     assert (said.wrong, len(said.unproven)) == ((), 3)
 
 
@@ -123,7 +123,7 @@ def test_what_was_asked_of_the_kernel_for_its_memory_is_seen_of_any_program(tmp_
     argv = ["env", "-i", PYTHON, "-I", "-c", work(tmp_path / "looks")]
     found = evidence_of(tmp_path, argv, asked)
     promised = {"memory.thp_process": "false", "memory.policy": "interleave:0"}
-    said = prove(environment(promised=promised, variables=asked), found)
+    said = verify_evidence(environment(promised=promised, variables=asked), found)
     assert (found.source, said.wrong, said.unproven) == ("outside", (), ())
 
 
@@ -132,7 +132,7 @@ def test_a_helper_that_is_no_python_has_nothing_to_show_of_one(path, unproven):
     inside = {"system": {"python": "3.13.1"}, "source": "probe"}
     helper = {"pid": 2, "name": "helper", "path": path, "evidence": {"source": "outside", "libraries": ["/libc.so.6"]}}
     seen = read_evidence({**inside, "programs": [{"pid": 1, "path": "/usr/bin/python3.13"}, helper]})
-    said = prove(environment(promised={"system.python": "3.13.*"}), seen)
+    said = verify_evidence(environment(promised={"system.python": "3.13.*"}), seen)
     assert (said.wrong, len(said.unproven)) == ((), unproven)
 
 
@@ -146,14 +146,16 @@ def test_what_nccl_took_in_an_own_program_proves_its_setting_and_a_helper_withou
     rank = {"source": "probe", "libraries": ["/libtorch_cuda.so"], **({"parallel": parallel} if parallel else {})}
     helper = {"pid": 2, "name": "helper", "evidence": {"source": "probe", "libraries": ["/libc.so.6"]}}
     seen = read_evidence({**rank, "programs": [{"pid": 1}, helper]})
-    said = prove(environment(promised={"parallel.nccl.NCCL_ALGO": "Ring"}), seen)
+    said = verify_evidence(environment(promised={"parallel.nccl.NCCL_ALGO": "Ring"}), seen)
     assert (len(said.wrong), len(said.unproven)) == (wrong, unproven)
 
 
 def test_a_variable_that_one_working_program_did_not_get_is_a_contradiction(tmp_path):
     program = f"{PYTHON} -c '{work(tmp_path / 'looks')}'"
     found = evidence_of(tmp_path, ["sh", "-c", f"{program}; A=2 {program}"], {"A": "1", "BENCH_VARIABLES": "A"})
-    assert "A should be '1', but the process saw '2'" in " ".join(prove(environment(variables={"A": "1"}), found).wrong)
+    assert "A should be '1', but the process saw '2'" in " ".join(
+        verify_evidence(environment(variables={"A": "1"}), found).wrong
+    )
 
 
 def test_an_orphan_that_works_is_held_against_the_environment(tmp_path):
@@ -172,7 +174,7 @@ elif not os.fork():
 """
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"LD_PRELOAD": library})
     assert found.unseen_share < 0.1
-    assert "not mapped in it" in " ".join(prove(environment([library]), found).wrong)
+    assert "not mapped in it" in " ".join(verify_evidence(environment([library]), found).wrong)
 
 
 def stopped_before_its_loader(program, variables):
@@ -197,8 +199,8 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
     ended.look(pid, 0.0)  # it is there, but has given everything back
     os.waitpid(pid, 0)
     for program in (met, ended):
-        seen = read_evidence(programs._of(program, None))
-        said = prove(environment([library], {"malloc": "libmemusage"}, {"A": "1"}), seen)
+        seen = read_evidence(programs._program_evidence(program, None))
+        said = verify_evidence(environment([library], {"malloc": "libmemusage"}, {"A": "1"}), seen)
         assert said.wrong == ()
         assert any("its libraries could not be read" in text for text in said.unproven)
 
@@ -218,13 +220,13 @@ AFTERWARDS = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork()
 )
 def test_who_goes_on_when_the_program_has_ended_is_named(tmp_path, then, told):
     found = evidence_of(tmp_path, [PYTHON, "-c", AFTERWARDS.format(then=f"os.closerange(0, 3); {then}")])
-    assert len(list(notices.elsewhere(found))) == told
+    assert len(list(notices.work_elsewhere(found))) == told
 
 
 def test_a_helper_of_multiprocessing_that_ends_last_does_no_work_elsewhere(tmp_path):
     program = "from multiprocessing import resource_tracker; resource_tracker.ensure_running()"
     found = evidence_of(tmp_path, [PYTHON, "-c", program])
-    assert list(notices.elsewhere(found)) == [], "what it does at its end is our probe's work"
+    assert list(notices.work_elsewhere(found)) == [], "what it does at its end is our probe's work"
 
 
 @pytest.mark.parametrize("kind", ["AF_INET", "AF_UNIX"])
@@ -240,7 +242,7 @@ def test_a_server_that_a_program_only_waits_for_is_named(tmp_path, kind):
         )
         found = evidence_of(tmp_path, [PYTHON, "-c", program])
     assert found.served_by == [place if kind == "AF_UNIX" else f"127.0.0.1:{where[1]}"]
-    assert "no setting reaches" in " ".join(notices.elsewhere(found))
+    assert "no setting reaches" in " ".join(notices.work_elsewhere(found))
 
 
 def test_a_server_that_a_program_starts_itself_is_none_of_others(tmp_path):
@@ -278,14 +280,14 @@ def test_a_program_that_looked_for_a_gpu_in_vain_is_told(tmp_path, asks, told):
     (site / "torch.py").write_text(TORCH + GPU)
     program = f"import torch; {asks}; {asks}; {work(tmp_path / 'looks')}"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(site)})
-    assert len(list(notices.without_gpu(found))) == told
+    assert len(list(notices.missing_gpu(found))) == told
 
 
 def test_tunables_are_seen_whole_from_outside(tmp_path):
     # glibc's loader ends each one that it reads with a NUL, where everybody who looks from outside sees it
     tunables = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=536870912"
     found = evidence_of(tmp_path, [PYTHON, "-I", "-c", work(tmp_path / "looks")], {"GLIBC_TUNABLES": tunables})
-    assert prove(environment(variables={"GLIBC_TUNABLES": tunables}), found).wrong == ()
+    assert verify_evidence(environment(variables={"GLIBC_TUNABLES": tunables}), found).wrong == ()
     assert found.variables["GLIBC_TUNABLES"] == tunables
 
 
@@ -293,8 +295,8 @@ def test_programs_that_ended_before_anybody_looked_prove_nothing(tmp_path):
     program = f"for n in $(seq 60); do {shutil.which('true')}; done"
     found = evidence_of(tmp_path, ["sh", "-c", program]).model_copy(update={"unseen_share": 0.5})
     promised = environment(promised={"sandbox.seccomp": "*"})
-    assert "more than 10% of its CPU time" in prove(promised, found).unproven[0]
-    assert prove(environment(), found).unproven == ()
+    assert "more than 10% of its CPU time" in verify_evidence(promised, found).unproven[0]
+    assert verify_evidence(environment(), found).unproven == ()
 
 
 def test_watching_a_program_costs_hundredths_of_a_second_and_a_five_hundredth_of_the_time(tmp_path):

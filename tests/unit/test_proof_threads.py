@@ -3,7 +3,7 @@
 import pytest
 
 from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.verification import prove
+from envmatrix.trials.verification import verify_evidence
 from tests.proving import PYTHON, TORCH, compiled, environment, evidence_of
 from tests.watched import work
 
@@ -14,7 +14,7 @@ def test_threads_that_were_others_for_a_while_are_a_contradiction(tmp_path, betw
     program = f"import torch; torch.set_num_threads({between}); {work(tmp_path / 'looks')}; torch.set_num_threads(2)"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.torch.threads == 2
-    wrong = prove(environment(promised={"threads": "2"}), found).wrong
+    wrong = verify_evidence(environment(promised={"threads": "2"}), found).wrong
     assert wrong == (() if holds else ("claims threads is 2, but it was set to 1 while it ran",))
 
 
@@ -50,7 +50,7 @@ else:
     os._exit(0)
 """
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
-    wrong = prove(environment(promised={"threads": "2"}), found).wrong
+    wrong = verify_evidence(environment(promised={"threads": "2"}), found).wrong
     assert wrong == (() if holds else ("claims threads is 2, but it was set to 1 while it ran",))
 
 
@@ -59,7 +59,7 @@ def test_what_a_program_asked_for_is_known_though_it_ended_without_a_word(tmp_pa
     program = f"import os, torch; torch.set_num_threads(1); {work(tmp_path / 'looks')}; os._exit(0)"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.source == "outside"
-    assert prove(environment(promised={"threads": "2"}), found).wrong
+    assert verify_evidence(environment(promised={"threads": "2"}), found).wrong
 
 
 def test_a_loading_worker_that_pytorch_gives_one_thread_is_no_contradiction(tmp_path):
@@ -81,7 +81,7 @@ def test_a_runtime_that_is_asked_through_ctypes_is_noted(tmp_path, asked, first)
     )
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(tmp_path)})
     assert found.torch.threads_set == [1, 2]
-    wrong = prove(environment(promised={"threads": "2"}), found).wrong
+    wrong = verify_evidence(environment(promised={"threads": "2"}), found).wrong
     assert wrong == ("claims threads is 2, but it was set to 1 while it ran",)
 
 
@@ -120,7 +120,7 @@ def test_whose_team_did_the_work_is_seen_of_a_child_that_ended_without_a_word(tm
     )
     child = next(one for one in [found, *(one.evidence for one in found.programs)] if one and one.source == "outside")
     assert child.openmp.workers == {"libgomp": 1}
-    said = prove(environment(promised={"threads": claimed}), found)
+    said = verify_evidence(environment(promised={"threads": claimed}), found)
     assert any("threads" in text for text in (*said.wrong, *said.unproven)) != holds, said
 
 
@@ -132,7 +132,7 @@ def test_a_library_that_could_set_threads_is_no_sign_that_it_did(tmp_path):
     library = compiled(tmp_path, "libnvJitLink.so.13", code, "-shared", "-fPIC")
     program = f"import torch, ctypes; lib = ctypes.CDLL({library!r}); {work(tmp_path / 'looks')}"
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"PYTHONPATH": str(site)})
-    said = prove(environment(promised={"threads": "2"}), found)
+    said = verify_evidence(environment(promised={"threads": "2"}), found)
     assert (said.wrong, said.unproven) == ((), ())
 
 
@@ -141,5 +141,5 @@ def test_a_program_that_had_nothing_for_a_team_needs_none_where_another_one_had_
     parent = {"source": "probe", "torch": {"threads": 2}, "openmp": {"library": "libgomp", "workers": {}}}
     child = {"pid": 2, "name": "python", "evidence": {**parent, "openmp": {"library": "libgomp", "workers": workers}}}
     seen = read_evidence({**parent, "programs": [{"pid": 1, "name": "python"}, child]})
-    said = prove(environment(promised={"threads": "2", "openmp": "libgomp"}), seen)
+    said = verify_evidence(environment(promised={"threads": "2", "openmp": "libgomp"}), seen)
     assert (said.wrong, len(said.unproven)) == ((), unproven), "two programs that are alike are one cause"

@@ -7,7 +7,7 @@ from envmatrix.build.pip import target_options
 from envmatrix.build.pythons import Python, find_python
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.matrix import load
-from envmatrix.plan.environment import resolve
+from envmatrix.plan.environment import resolve_environment
 
 LOCKED = Python("/usr/bin/python3.13", "3.13.1", "cp313-linux_x86_64")
 FREE = Python("/opt/python3.13t", "3.13.2", "cp313t-linux_x86_64")
@@ -20,7 +20,7 @@ FREE = Python("/opt/python3.13t", "3.13.2", "cp313t-linux_x86_64")
 def test_a_version_names_the_build_with_the_lock_and_one_with_t_the_other(monkeypatch, wanted, found):
     there = {python.path: python for python in (FREE, LOCKED)}
     monkeypatch.setattr(pythons, "_candidates", lambda _: iter(there))
-    monkeypatch.setattr(pythons, "ask", there.get)
+    monkeypatch.setattr(pythons, "inspect_interpreter", there.get)
     assert find_python(wanted) == found
 
 
@@ -28,7 +28,7 @@ def test_a_version_names_the_build_with_the_lock_and_one_with_t_the_other(monkey
 def test_another_build_is_not_taken_for_the_one_that_is_missing(monkeypatch, wanted):
     there = {python.path: python for python in (FREE, LOCKED)}
     monkeypatch.setattr(pythons, "_candidates", lambda _: iter(there))
-    monkeypatch.setattr(pythons, "ask", there.get)
+    monkeypatch.setattr(pythons, "inspect_interpreter", there.get)
     with pytest.raises(SkipEnvironmentError, match="there is no Python") as skipped:
         find_python(wanted)
     assert f"uv python install {wanted}" in skipped.value.remedy
@@ -55,7 +55,7 @@ def test_a_python_is_asked_whatever_its_site_prints_before_and_at_its_end(tmp_pa
     facts = '["/x/python", "3.12.1", "cp312", "linux_x86_64"]'
     python.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in (noise[0], facts, noise[1])))
     python.chmod(0o755)
-    assert pythons.ask(str(python)) == Python("/x/python", "3.12.1", "cp312-linux_x86_64")
+    assert pythons.inspect_interpreter(str(python)) == Python("/x/python", "3.12.1", "cp312-linux_x86_64")
 
 
 def test_wheels_are_chosen_for_the_free_threaded_build():
@@ -70,10 +70,12 @@ def test_the_pythons_are_levels_that_each_say_what_must_be_read_back(tmp_path):
         "environments: {baseline: {}}\nworkloads: {w: {command: [python, x.py]}}\ndesigns: {default: {workloads: w}}\n"
     )
     matrix = load(tmp_path / "matrix.yaml")
-    assert resolve(matrix, "baseline", {}).image.name == "packages-mine", "a level that installs nothing names nothing"
+    assert resolve_environment(matrix, "baseline", {}).image.name == "packages-mine", (
+        "a level that installs nothing names nothing"
+    )
     for name in matrix.factors["python"].levels:
         if name != "default":
-            environment = resolve(matrix, f"python-{name}", {})
+            environment = resolve_environment(matrix, f"python-{name}", {})
             assert environment.image.name == f"python-{name}_packages-mine"
             assert environment.image.python == name.removesuffix("-jit")
             claimed = {claim.path for claim in environment.claims}

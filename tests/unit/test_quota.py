@@ -2,16 +2,16 @@
 
 import pytest
 
-from envmatrix.doctor.quota import limits, quota
+from envmatrix.doctor.quota import check_cpu_quota, tightest_quota
 from envmatrix.evidence.record import read_evidence
 from envmatrix.evidence.settings_in_effect import settled
 from envmatrix.matrix import load
-from envmatrix.plan.environment import resolve
+from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.stats.measurements import fold
-from envmatrix.trials.trial import placed_limits
-from envmatrix.trials.verification import prove
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.stats.measurements import fold_trials
+from envmatrix.trials.trial import process_limits
+from envmatrix.trials.verification import verify_evidence
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 MATRIX = """
@@ -32,15 +32,15 @@ def matrix(tmp_path):
 
 
 def test_the_least_of_several_quotas_counts_and_its_process_takes_no_turns(matrix):
-    both, baseline = resolve(matrix, "both", {}), resolve(matrix, "baseline", {})
-    assert (both.cpu_quota, both.turns, placed_limits(both, 9.0).cpu_quota) == (0.5, False, 0.5)
+    both, baseline = resolve_environment(matrix, "both", {}), resolve_environment(matrix, "baseline", {})
+    assert (both.cpu_quota, both.turns, process_limits(both, 9.0).cpu_quota) == (0.5, False, 0.5)
     assert (baseline.cpu_quota, baseline.turns) == (None, True)
 
 
 @pytest.mark.parametrize(("limit", "holds"), [(1.0, True), (None, False), (2.0, False)])
 def test_a_quota_that_did_not_hold_is_found_out(matrix, limit, holds):
     seen = read_evidence({"sandbox": {"cgroup": {"cpu_limit": limit}}, "variables": {}, "preloaded": {}})
-    said = prove(resolve(matrix, "cpu-quota-1", {}), seen)
+    said = verify_evidence(resolve_environment(matrix, "cpu-quota-1", {}), seen)
     assert (not said.wrong and not said.unproven) == holds, said
 
 
@@ -90,7 +90,7 @@ def test_doctor_names_a_quota_of_the_own_group_and_of_those_above_it(tmp_path, m
     (tmp_path / "proc/self/cgroup").write_text(f"{membership}\n" if membership else "")
     for group, files in groups.items():
         group_at(tmp_path, group, **files)
-    found = list(limits(tmp_path))
+    found = list(check_cpu_quota(tmp_path))
     assert [one.state for one in found] == ["bad"] * bool(by)
     if by:
         assert found[0].found.endswith(f"{by}; used up in 95% of its periods")
@@ -102,7 +102,7 @@ def test_the_tightest_of_several_quotas_is_told(tmp_path):
     group_at(tmp_path, "a", **V2)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/a\n")
-    found = quota(tmp_path)
+    found = tightest_quota(tmp_path)
     assert (found.cpus, found.group) == (0.3, "/sys/fs/cgroup/a")
 
 
@@ -128,7 +128,7 @@ def test_a_report_names_the_quota_around_its_trials_and_begins_with_one_that_hel
         return trial
 
     machine = Machine({"fast": 1.3}, noise=0.01, stand_in=False)
-    summary = summarise_measured(make_run(plan), fold(plan, map(held, make_trials(plan, machine, 10))))
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, map(held, make_trials(plan, machine, 10))))
     assert ("cpu-quota" in [item.kind.value for item in summary.cautions]) is told
     begins = "Measured under a CPU quota of 0.3 CPUs, used up in 100% of its periods. fast is 1.3"
     assert summary.groups[0].headline.startswith(begins) is first

@@ -12,7 +12,7 @@ from envmatrix.errors import StoreError
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
-from envmatrix.results.redact import names_somebody, redact
+from envmatrix.results.redact import has_personal_names, redact
 from tests.committed import REFERENCES, SCHEMA_1
 
 AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '"node-1"': '"vm9"'}
@@ -59,7 +59,7 @@ def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypa
 
 @pytest.mark.parametrize("run", REFERENCES, ids=lambda path: path.name)
 def test_no_committed_run_names_anybody(run):
-    assert not names_somebody(RunFolder(run))
+    assert not has_personal_names(RunFolder(run))
 
 
 def test_an_older_run_says_all_it_said_but_for_folders_and_hosts(old):

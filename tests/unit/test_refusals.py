@@ -14,7 +14,7 @@ from envmatrix.evidence.record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.system.project import default_matrix
-from envmatrix.trials.verification import prove
+from envmatrix.trials.verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]
 SHOW = "import json; from bench.evidence import malloc; print(json.dumps(malloc.collect()))"
@@ -86,9 +86,9 @@ def test_every_setting_of_jemalloc_that_is_shipped_is_taken():
 
 @pytest.mark.parametrize(("own", "wrong"), [({"MALLOC_CONF": "a:1"}, 1), ({}, 0)])
 def test_a_setting_of_the_environment_that_is_not_taken_makes_the_trial_invalid(own, wrong):
-    environment = Environment("mine", "", {}, Image("i"), own, (), checks.read({}))
+    environment = Environment("mine", "", {}, Image("i"), own, (), checks.parse_claims({}))
     seen = {"malloc": {"library": "libc", "refused": ["MALLOC_CONF: a:1"]}, "variables": {"MALLOC_CONF": "a:1"}}
-    assert len(prove(environment, read_evidence(seen)).wrong) == wrong
+    assert len(verify_evidence(environment, read_evidence(seen)).wrong) == wrong
 
 
 def test_nccl_says_what_it_took_in_its_own_words():

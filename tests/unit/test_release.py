@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import yaml
 
-from envmatrix.bundle.crate import CRATE, crate
+from envmatrix.bundle.crate import CRATE_FILE, make_crate
 from envmatrix.version import __version__
 from tests.synthetic import make_plan, make_run
 
@@ -56,14 +56,14 @@ def test_only_the_job_that_publishes_may_ask_for_a_token_and_it_runs_nothing_of_
 def test_a_pack_describes_itself_as_a_research_object():
     run = make_run(make_plan(("fast",)), "made up")
     contents = {"matrix.yaml": b"x", "run/run.json": b"{}", "run/a b#é.md": b"# A\n"}
-    made = crate(run, contents)
-    assert made == crate(run, dict(reversed(contents.items())))
+    made = make_crate(run, contents)
+    assert made == make_crate(run, dict(reversed(contents.items())))
     body = json.loads(made)
     graph = {entity["@id"]: entity for entity in body["@graph"]}
     assert len(graph) == len(body["@graph"])
     assert body["@context"] == "https://w3id.org/ro/crate/1.1/context"
-    assert graph[CRATE] == {
-        "@id": CRATE, "@type": "CreativeWork", "about": {"@id": "./"},
+    assert graph[CRATE_FILE] == {
+        "@id": CRATE_FILE, "@type": "CreativeWork", "about": {"@id": "./"},
         "conformsTo": {"@id": "https://w3id.org/ro/crate/1.1"},
     }  # fmt: skip
     root = graph["./"]

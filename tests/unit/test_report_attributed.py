@@ -13,7 +13,7 @@ from envmatrix.report.attribution import FACTORIAL_NOTE
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import present
+from envmatrix.report.terminal import print_summary
 from envmatrix.results import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
 
@@ -37,7 +37,7 @@ def factorial(path, machine=None, blocks=8, lost=(), **more):
 
 def printed(summary, width=80):
     out = io.StringIO()
-    present(summary, Console(file=out, width=width, force_terminal=False))
+    print_summary(summary, Console(file=out, width=width, force_terminal=False))
     return out.getvalue()
 
 

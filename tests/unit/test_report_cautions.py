@@ -16,11 +16,11 @@ from scipy.stats import linregress
 
 from envmatrix.evidence import checks
 from envmatrix.report import machine_warnings, warnings
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.warning import Kind
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.warning import WarningKind
 from envmatrix.results import NodeCheck
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("fast",))
@@ -52,7 +52,7 @@ def test_what_to_do_is_something_to_do():
 def kinds_after(change=lambda trial: trial, **run):
     made = make_trials(PLAN, Machine({}, noise=0.01, stand_in=False), 10)
     trials = [change(replace(trial, started=1.7e9 + 100 * trial.block)) for trial in made]
-    summary = summarise_measured(make_run(PLAN, **run), fold(PLAN, trials))
+    summary = summarise_measurements(make_run(PLAN, **run), fold_trials(PLAN, trials))
     assert all(caution.text and caution.remedy for caution in summary.cautions)
     return {caution.kind for caution in summary.cautions}
 
@@ -77,12 +77,12 @@ def test_a_quiet_run_has_no_warning():
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (slower_every_block, Kind.DRIFT),
-        (of_system("steal_ticks", 60), Kind.STEAL),
-        (of_system("load_1m", 9.0), Kind.OTHER_LOAD),
-        (of_system("mhz", lambda trial: 3000.0 - 400 * (trial.block % 2)), Kind.FREQUENCY),
-        (lambda trial: replace(trial, node_checks=(NodeCheck(busy=0.37, others=("stress",)),)), Kind.OTHER_LOAD),
-        (lambda trial: replace(trial, node=f"n{trial.position}"), Kind.MIXED_HOSTS),
+        (slower_every_block, WarningKind.DRIFT),
+        (of_system("steal_ticks", 60), WarningKind.STEAL),
+        (of_system("load_1m", 9.0), WarningKind.OTHER_LOAD),
+        (of_system("mhz", lambda trial: 3000.0 - 400 * (trial.block % 2)), WarningKind.FREQUENCY),
+        (lambda trial: replace(trial, node_checks=(NodeCheck(busy=0.37, others=("stress",)),)), WarningKind.OTHER_LOAD),
+        (lambda trial: replace(trial, node=f"n{trial.position}"), WarningKind.MIXED_HOSTS),
     ],
 )
 def test_what_the_machine_did_is_told(change, kind):
@@ -92,10 +92,12 @@ def test_what_the_machine_did_is_told(change, kind):
 def test_stolen_ticks_are_of_all_cpus_and_of_the_timed_part_alone():
     host = replace(HOST, cpus=tuple(range(64)))
     assert kinds_after(of_system("steal_ticks", 60), host=host) == set()  # 0.6 s of 64 CPUs for 4 s: 0.2 %
-    assert kinds_after(of_system("steal_ticks", 600), host=host) == {Kind.STEAL}
-    measured = fold(PLAN, [of_system("steal_ticks", 80)(t) for t in make_trials(PLAN, Machine({}, noise=0.0), 10)])
-    told = summarise_measured(make_run(PLAN), measured).cautions
-    assert "for 10.0% of the time" in next(one.text for one in told if one.kind == Kind.STEAL)
+    assert kinds_after(of_system("steal_ticks", 600), host=host) == {WarningKind.STEAL}
+    measured = fold_trials(
+        PLAN, [of_system("steal_ticks", 80)(t) for t in make_trials(PLAN, Machine({}, noise=0.0), 10)]
+    )
+    told = summarise_measurements(make_run(PLAN), measured).cautions
+    assert "for 10.0% of the time" in next(one.text for one in told if one.kind == WarningKind.STEAL)
 
 
 def test_blocks_that_others_disturbed_are_counted_node_by_node():
@@ -108,8 +110,8 @@ def test_blocks_that_others_disturbed_are_counted_node_by_node():
     trials = [checked(trial) for trial in make_trials(PLAN, Machine({}, noise=0.0), 10)]
     both = [replace(trial, node="n1,n2", node_checks=(NodeCheck(busy=0.1), NodeCheck(busy=0.2)))
             for trial in make_trials(PLAN, Machine({}, noise=0.0), 11) if trial.block == 10]  # fmt: skip
-    cautions = summarise_measured(make_run(PLAN), fold(PLAN, [*trials, *both])).cautions
-    told = {one.subject: one.text for one in cautions if one.kind == Kind.OTHER_LOAD}
+    cautions = summarise_measurements(make_run(PLAN), fold_trials(PLAN, [*trials, *both])).cautions
+    told = {one.subject: one.text for one in cautions if one.kind == WarningKind.OTHER_LOAD}
     assert told["n1"].startswith("before 6 of the 6 blocks that ran on it others used its CPUs; the most, 40% of all, ")
     assert told["n2"].startswith("before 2 of the 6 blocks that ran on it others used its CPUs; the most, 30% of all, ")
 
@@ -134,9 +136,9 @@ def test_a_level_that_shows_what_the_reference_shows_is_told_as_no_op(library, u
         return replace(trial, unproven=unproven)
 
     environments = {name: make_environment(name, {"malloc": name}, variables={}) for name in ("baseline", "fast")}
-    environments["fast"] = replace(environments["fast"], claims=checks.read({claimed: ("*",)}))
+    environments["fast"] = replace(environments["fast"], claims=checks.parse_claims({claimed: ("*",)}))
     trials = [show(trial) for trial in make_trials(PLAN, Machine({}, noise=0.01), 10)]
-    summary = summarise_measured(make_run(PLAN, environments=environments), fold(PLAN, trials))
+    summary = summarise_measurements(make_run(PLAN, environments=environments), fold_trials(PLAN, trials))
     flags = {effect.environment: effect.flags for effect in summary.analysis.primary_effects()}
     assert ("no-op-here" in flags["fast"]) is is_no_op
     assert "no-op-here" not in flags.get("control", ())
@@ -147,15 +149,15 @@ def test_levels_that_claim_nothing_are_told():
         "baseline": make_environment("baseline", {"malloc": "glibc"}, variables={}),
         "fast": make_environment("fast", {"malloc": "tc"}, variables={}),
     }
-    assert kinds_after(environments=environments) == {Kind.UNVERIFIED}
-    environments["fast"] = replace(environments["fast"], claims=checks.read({"malloc": ("libtcmalloc",)}))
+    assert kinds_after(environments=environments) == {WarningKind.UNVERIFIED}
+    environments["fast"] = replace(environments["fast"], claims=checks.parse_claims({"malloc": ("libtcmalloc",)}))
     assert kinds_after(environments=environments) == set()
 
 
 def test_a_trend_and_its_error_are_those_of_linear_regression():
     values = np.random.default_rng(2).normal(0, 0.1, 11) + 0.02 * np.arange(11)
     line = linregress(np.arange(11), values)
-    assert machine_warnings.trend(values) == pytest.approx((line.slope, line.stderr), rel=1e-12)
+    assert machine_warnings.fit_trend(values) == pytest.approx((line.slope, line.stderr), rel=1e-12)
 
 
 def test_a_report_is_made_without_what_takes_longer_to_import_than_all_else(tmp_path):
@@ -171,7 +173,7 @@ def test_one_cause_is_one_warning_with_a_count_whichever_environments_and_trials
         fact.outcomes["ok"] = 4
         fact.unproven["too short to be looked at"] = 3
     facts["pytorch-ci"].unproven["no team of 2 threads was there"] = 4
-    found = list(machine_warnings.unproven(None, SimpleNamespace(facts=facts), None))
+    found = list(machine_warnings.find_unproven_environments(None, SimpleNamespace(facts=facts), None))
     assert [(one.subject, one.text) for one in found] == [
         ("baseline, pytorch-ci, control", "too short to be looked at (9 of 12 trials)"),
         ("pytorch-ci", "no team of 2 threads was there (4 of 4 trials)"),

@@ -21,7 +21,7 @@ from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import present
+from envmatrix.report.terminal import print_summary
 from tests.synthetic import Machine, make_plan, write_run
 
 
@@ -34,7 +34,7 @@ def summary(tmp_path_factory):
 
 def printed(summary, width=140):
     out = io.StringIO()
-    present(summary, Console(file=out, width=width, force_terminal=False))
+    print_summary(summary, Console(file=out, width=width, force_terminal=False))
     return out.getvalue()
 
 

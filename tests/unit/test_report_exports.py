@@ -16,8 +16,8 @@ import pytest
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.report.exports import effects_csv, figure_svg, pyperf_json, trials_csv
-from envmatrix.report.summary import summarise, summarise_measured
-from envmatrix.stats.measurements import fold
+from envmatrix.report.summary import summarise, summarise_measurements
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import TICK_DIGITS, show_rate
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
@@ -71,7 +71,7 @@ def test_pyperf_gets_each_trials_warm_up_as_seconds_a_sample(tmp_path, options, 
         trial.document["metrics"]["warmup_s"] = 0.4
         trial.document["result"].update(samples=3200, steps=50)
     workload = Workload(name="cnn", options=options)
-    made = summarise_measured(make_run(plan, workloads={"cnn": workload}), fold(plan, trials))
+    made = summarise_measurements(make_run(plan, workloads={"cnn": workload}), fold_trials(plan, trials))
     file = tmp_path / "fast.json"
     file.write_text(pyperf_json(made, "fast"))
     (found,) = pyperf.BenchmarkSuite.load(str(file)).get_benchmarks()
@@ -91,7 +91,7 @@ def test_pyperf_gets_the_trials_dates_and_every_metric_of_a_program_the_way_it_c
         })
         for trial in make_trials(plan, Machine({}), 3)
     ]  # fmt: skip
-    made = summarise_measured(make_run(plan, workloads={"cnn": workload}), fold(plan, trials))
+    made = summarise_measurements(make_run(plan, workloads={"cnn": workload}), fold_trials(plan, trials))
     file = tmp_path / "fast.json"
     file.write_text(pyperf_json(made, "fast"))
     rate, memory = pyperf.BenchmarkSuite.load(str(file)).get_benchmarks()
@@ -124,7 +124,7 @@ def test_every_label_of_an_axis_is_its_own_place(seconds):
         replace(trial, document={**trial.document, "metrics": {"value": seconds * (1 + 0.0018 * trial.block)}})
         for trial in make_trials(plan, Machine({}), 8)
     ]
-    made = summarise_measured(make_run(plan, workloads={"cnn": workload}), fold(plan, trials))
+    made = summarise_measurements(make_run(plan, workloads={"cnn": workload}), fold_trials(plan, trials))
     drawn = ET.fromstring(figure_svg(made, "time"))
     labels = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "end soft"]
     places = [float(label.split()[0]) * {"s": 1.0, "ms": 1e-3}[label.split()[1]] for label in labels]
@@ -137,7 +137,7 @@ def test_trials_that_began_together_have_a_minute_to_be_seen_in():
     trials = [
         replace(trial, started=1e9 + 1e-4 * number) for number, trial in enumerate(make_trials(plan, Machine({}), 1))
     ]
-    made = summarise_measured(make_run(plan), fold(plan, trials))
+    made = summarise_measurements(make_run(plan), fold_trials(plan, trials))
     drawn = ET.fromstring(figure_svg(made, "time"))
     labels = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text") if text.get("class") == "mid soft"]
     assert labels[:2] == ["0", "0.2"]
@@ -155,7 +155,7 @@ def test_hostile_names_leave_a_figure_whole():
     hostile = "</svg><script>\x00\x1b\ud800&\"'"
     plan = make_plan((hostile,), workloads=(hostile,))
     run = make_run(plan)
-    made = summarise_measured(run, fold(plan, make_trials(plan, Machine({}), 7)))
+    made = summarise_measurements(run, fold_trials(plan, make_trials(plan, Machine({}), 7)))
     for kind in ("forest", "time"):
         names = {element.tag.rpartition("}")[2] for element in ET.fromstring(figure_svg(made, kind)).iter()}
         assert "script" not in names
@@ -169,8 +169,8 @@ def test_hostile_names_leave_a_figure_whole():
         lambda s: pyperf_json(s, "fas"),
         lambda s: figure_svg(s, "forrest"),
         lambda s: figure_svg(s, "forest", 4),
-        lambda s: pyperf_json(summarise_measured(s.run, fold(s.plan, [])), "fast"),
-        lambda s: figure_svg(replace(s, measured=fold(s.plan, [])), "time"),
+        lambda s: pyperf_json(summarise_measurements(s.run, fold_trials(s.plan, [])), "fast"),
+        lambda s: figure_svg(replace(s, measured=fold_trials(s.plan, [])), "time"),
     ],
 )
 def test_what_cannot_be_exported_is_bad_input_with_a_remedy(summary, call):

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from envmatrix.report.junit import to_junit
-from envmatrix.report.openmetrics import seconds_of, to_openmetrics
-from envmatrix.report.summary import summarise_measured
-from envmatrix.stats.measurements import fold
+from envmatrix.report.openmetrics import unix_seconds, to_openmetrics
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials
 
 #: A name that would end a label, a line and an attribute.
@@ -30,7 +30,7 @@ def summary():
     trials = [trial for trial in make_trials(plan, machine, 8) if trial.environment != "absent"]
     skipped = {arm.name: "no such library" for arm in plan.arms if arm.environment == "absent"}
     run = make_run(plan, host=replace(HOST, name='a"host'), skipped=skipped)
-    return summarise_measured(run, fold(plan, trials))
+    return summarise_measurements(run, fold_trials(plan, trials))
 
 
 def samples(summary):
@@ -67,7 +67,7 @@ def test_a_dashboard_gets_outcomes_warnings_and_when_it_was(summary):
 
 @pytest.mark.parametrize("written", ["", "yesterday", "9" * 400])
 def test_what_is_no_time_is_left_out(written):
-    assert seconds_of(written) is None
+    assert unix_seconds(written) is None
 
 
 def test_a_ci_server_gets_a_test_an_environment_as_its_schema_wants_it(summary):
@@ -93,6 +93,6 @@ def test_what_broke_fails_and_what_is_only_slower_passes(summary):
 
 def test_too_few_blocks_are_a_test_that_was_skipped():
     plan = make_plan(("fast",))
-    few = summarise_measured(make_run(plan), fold(plan, make_trials(plan, Machine({}), 3)))
+    few = summarise_measurements(make_run(plan), fold_trials(plan, make_trials(plan, Machine({}), 3)))
     cases = ET.fromstring(to_junit(few)).iter("testcase")
     assert {case.find("skipped").get("type") for case in cases} == {"too-few-blocks"}

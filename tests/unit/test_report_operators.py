@@ -9,7 +9,7 @@ from rich.console import Console
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import present
+from envmatrix.report.terminal import print_summary
 from envmatrix.results import RunFolder
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
@@ -54,7 +54,7 @@ def test_reports_show_it_and_escape_names(summary):
 
 def test_the_terminal_shows_the_costly_ones(summary):
     out = io.StringIO()
-    present(summary, Console(file=out, width=80, force_terminal=False))
+    print_summary(summary, Console(file=out, width=80, force_terminal=False))
     (row,) = [line for line in out.getvalue().splitlines() if "aten::convolution" in line]
     assert row.split() == ["aten::convolution", "80.0%", "2", "ms", "2.00"]
     assert "no intervals" in " ".join(out.getvalue().split())

@@ -7,16 +7,16 @@ import re
 import pytest
 
 from envmatrix.report.evidence_table import evidence_table
-from envmatrix.report.glossary import coded
+from envmatrix.report.glossary import code_markup
 from envmatrix.report.history_page import to_html as history_html
-from envmatrix.report.history_page import views
+from envmatrix.report.history_page import history_views
 from envmatrix.report.html_file import to_html
-from envmatrix.report.summary import summarise_measured
+from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.svg import palette
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.stats.history import History, Point, Series, read_history
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 #: WCAG 2.2, 1.4.3 and 1.4.11: what text and what marks must have against what lies behind them.
@@ -58,7 +58,7 @@ def test_every_colour_of_text_and_of_marks_can_be_told_from_what_is_behind_it(sc
 def summary():
     plan = make_plan(("tcmalloc", "intel-omp", "jemalloc"))
     trials = make_trials(plan, Machine({"tcmalloc": 1.3}, noise=0.02), 8)
-    return summarise_measured(make_run(plan), fold(plan, trials))
+    return summarise_measurements(make_run(plan), fold_trials(plan, trials))
 
 
 def test_evidence_has_a_row_a_value_that_differs_and_says_the_rest_once(summary):
@@ -97,14 +97,16 @@ def history_of(tmp_path, days=14):
 
 def test_names_on_a_narrow_figure_stand_clear_of_the_lines_behind_them():
     plan = make_plan(("fast",))
-    page = to_html(summarise_measured(make_run(plan), fold(plan, make_trials(plan, Machine({"fast": 1.3}), 6))))
+    page = to_html(
+        summarise_measurements(make_run(plan), fold_trials(plan, make_trials(plan, Machine({"fast": 1.3}), 6)))
+    )
     assert re.search(r"\.narrow svg text\{paint-order:stroke;stroke:var\(--paper\)", page)
 
 
 def test_the_page_of_a_history_draws_ratios_apart_from_the_machine_and_says_what_changed(tmp_path):
     history = history_of(tmp_path)
     page = history_html(history, "../my results")
-    (view,) = views(history)
+    (view,) = history_views(history)
     assert view.by_ratio
     assert ">ratio to the baseline</text>" in view.figure
     assert ">throughput, samples/s</text>" in view.machine
@@ -124,7 +126,7 @@ def test_a_version_that_one_environment_alone_changed_names_it():
     ]
     made = [Series("host", "cnn", "local", name, "samples_per_s", tuple(points[:last]), ())
             for name, last in (("fast", 3), ("slow", 2))]  # fmt: skip
-    (view,) = views(History(3, tuple(made), ()))
+    (view,) = history_views(History(3, tuple(made), ()))
     assert [(update.run, update.changes) for update in view.updates] == [
         ("run-3", (("malloc.version", "1", "2", ("fast",)),)),
     ]  # fmt: skip
@@ -133,7 +135,7 @@ def test_a_version_that_one_environment_alone_changed_names_it():
 def test_the_rows_can_be_put_in_another_order_without_a_script():
     plan = make_plan(("lean", "steady"))
     machine = Machine({"lean": 1.3}, noise=0.05, memory={"lean": 1e8, "steady": 9e8})
-    made = summarise_measured(make_run(plan), fold(plan, make_trials(plan, machine, 8)))
+    made = summarise_measurements(make_run(plan), fold_trials(plan, make_trials(plan, machine, 8)))
     page = to_html(made)
     assert re.findall(r'class="by(\d)"( checked)?> ([^<]*)<', page) == [
         ("0", " checked", "speed-up"), ("1", "", "spread (cv)"), ("2", "", "memory"),
@@ -158,5 +160,5 @@ def test_regions_of_several_tables_have_a_name_each_and_commands_are_code(tmp_pa
 
 
 def test_text_between_backticks_is_code_and_stays_harmless():
-    assert coded("a `<b>` & c") == "a <code>&lt;b&gt;</code> &amp; c"
-    assert coded("one ` alone <b>") == "one ` alone &lt;b&gt;"
+    assert code_markup("a `<b>` & c") == "a <code>&lt;b&gt;</code> &amp; c"
+    assert code_markup("one ` alone <b>") == "one ` alone &lt;b&gt;"

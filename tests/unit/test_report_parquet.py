@@ -10,8 +10,8 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.report.parquet import to_parquet
-from envmatrix.report.summary import summarise_measured
-from envmatrix.stats.measurements import fold
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 HOSTILE = "a\x00\ud800\x1b"
@@ -20,7 +20,7 @@ HOSTILE = "a\x00\ud800\x1b"
 def summary(blocks=8, names=("fast", "broken")):
     plan = make_plan(names)
     machine = Machine({"fast": 1.3}, noise=0.02, outcome={"broken": "failed"})
-    return summarise_measured(make_run(plan), fold(plan, make_trials(plan, machine, blocks)))
+    return summarise_measurements(make_run(plan), fold_trials(plan, make_trials(plan, machine, blocks)))
 
 
 def read(data):

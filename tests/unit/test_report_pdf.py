@@ -11,16 +11,16 @@ from envmatrix.__main__ import main
 from envmatrix.report.catalog import FIGURES
 from envmatrix.report.exports import figure_pdf, figure_svg
 from envmatrix.report.pdf import to_pdf
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.svg import drawing, text
-from envmatrix.stats.measurements import fold
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.svg import svg_drawing, text_element
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 
 def summary(blocks=8):
     plan = make_plan(("fast", "sl(o)w\\"), max_blocks=3000)
     trials = make_trials(plan, Machine({"fast": 1.3}, noise=0.02, outcome={"sl(o)w\\": "failed"}), blocks)
-    return summarise_measured(make_run(plan), fold(plan, trials))
+    return summarise_measurements(make_run(plan), fold_trials(plan, trials))
 
 
 @pytest.mark.parametrize("kind", ["forest", "time"])
@@ -42,14 +42,14 @@ def test_a_pdf_has_every_object_where_its_table_says_and_every_text_of_the_svg(k
 
 
 def test_words_end_and_stand_in_the_middle_where_the_svg_has_them():
-    drawn = "".join(text(100, 10 * n, "MMMM", kind) for n, kind in enumerate(("", "end", "mid")))
-    pdf = to_pdf(drawing(200, 100, "A title", "what it shows", drawn, "x"))
+    drawn = "".join(text_element(100, 10 * n, "MMMM", kind) for n, kind in enumerate(("", "end", "mid")))
+    pdf = to_pdf(svg_drawing(200, 100, "A title", "what it shows", drawn, "x"))
     assert [float(x) for x in re.findall(r"1 0 0 -1 (\S+) ", pdf)] == [100, pytest.approx(60.02), pytest.approx(80.01)]
     assert "/Title (A title)" in pdf
 
 
 def test_a_character_that_the_font_lacks_is_a_question_mark_and_accents_stay():
-    pdf = to_pdf(drawing(200, 100, "t", "d", text(1, 1, "é \N{EN DASH} 日"), "x"))
+    pdf = to_pdf(svg_drawing(200, 100, "t", "d", text_element(1, 1, "é \N{EN DASH} 日"), "x"))
     assert r"(\351 \226 ?) Tj" in pdf
 
 

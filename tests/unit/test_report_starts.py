@@ -9,19 +9,19 @@ from rich.console import Console
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.steady_state_runs import look_slot
-from envmatrix.report.catalog import draw
+from envmatrix.plan.steady_state_runs import steady_state_slot
+from envmatrix.report.catalog import draw_figure
 from envmatrix.report.exports import figure_svg
 from envmatrix.report.formatting import NONE
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.start_table import spark
+from envmatrix.report.start_table import step_time_sparkline
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import present
-from envmatrix.report.warning import Kind
+from envmatrix.report.terminal import print_summary
+from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of
-from envmatrix.stats.startup import told_first
+from envmatrix.stats.startup import first_seconds_note
 from tests.synthetic import Machine, make_plan, write_run
 
 COURSES = {
@@ -43,7 +43,7 @@ def looked(folder):
     before = summarise(folder)
     chance = np.random.default_rng(1)
     for number, arm in enumerate(folder.load().arms):
-        slot = look_slot(number, arm, 10.0)
+        slot = steady_state_slot(number, arm, 10.0)
         if arm.environment in COURSES:
             steps = [int(s) for s in 25e6 * np.exp(COURSES[arm.environment] + chance.normal(0, 0.02, 400))]
             body = {
@@ -51,9 +51,9 @@ def looked(folder):
                 "timing": {"steps_ns": steps, "startup_ns": 2 * 10**9, "look_s": 10.0},
                 "result": {"samples": 64 * 400},
             }
-            folder.append_look(trial_of(slot, "ok", wall_s=14.0, document=body))
+            folder.append_steady_state_run(trial_of(slot, "ok", wall_s=14.0, document=body))
         elif arm.environment == "broken":
-            folder.append_look(trial_of(slot, "failed", "it </svg> broke", wall_s=1.0))
+            folder.append_steady_state_run(trial_of(slot, "failed", "it </svg> broke", wall_s=1.0))
     assert before.analysis.effects == summarise(folder).analysis.effects, "looks count in no comparison"
     return summarise(folder)
 
@@ -64,7 +64,7 @@ def rows(summary):
 
 def printed(summary):
     out = io.StringIO()
-    present(summary, Console(file=out, width=200, force_terminal=False))
+    print_summary(summary, Console(file=out, width=200, force_terminal=False))
     return out.getvalue()
 
 
@@ -81,8 +81,8 @@ def test_each_environment_has_its_first_steps_its_state_and_its_own_change(looke
 
 def test_what_is_not_steady_and_what_times_its_warm_up_is_warned_of(looked):
     warned = {item.kind: item for item in looked.cautions}
-    assert warned[Kind.NOT_STEADY].subject == "slow"
-    late = warned[Kind.TIMES_WARM_UP]
+    assert warned[WarningKind.NOT_STEADY].subject == "slow"
+    late = warned[WarningKind.TIMES_WARM_UP]
     assert (late.subject, late.text) == (
         "fast", "steps 11 to 30, which trials time, are not yet steady: fast is from step 61 on",
     )  # fmt: skip
@@ -107,7 +107,7 @@ def test_an_answer_of_the_first_seconds_of_a_program_says_so_in_every_report(fol
 def test_it_is_not_said_of_ten_seconds_and_more_nor_of_programs_of_ones_own(folder, body, says):
     summary = summarise(folder)
     workload = Workload.model_validate({"name": "cnn", **body})
-    assert bool(told_first(summary.plan.arms[0], summary.measured, workload)) is says
+    assert bool(first_seconds_note(summary.plan.arms[0], summary.measured, workload)) is says
 
 
 def test_every_report_tells_it(looked):
@@ -122,7 +122,7 @@ def test_every_report_tells_it(looked):
 
 
 def test_the_curve_is_a_figure_with_a_line_for_each_look(looked):
-    drawn = draw("start", looked, looked.groups[0])
+    drawn = draw_figure("start", looked, looked.groups[0])
     assert drawn.count("<polyline") == 3
 
 
@@ -132,15 +132,15 @@ def test_a_run_without_looks_has_its_first_steps_and_nothing_is_invented(tmp_pat
     assert summary.start_table.head == ("environment", "start-up", "steps", "time to steps")
     assert "first to steady" not in to_markdown(summary)
     assert "From the first step on" not in to_html(summary)
-    assert draw("start", summary, summary.groups[0]) == ""
+    assert draw_figure("start", summary, summary.groups[0]) == ""
     with pytest.raises(InputError, match="no long look"):
         figure_svg(summary, "start")
-    assert not {Kind.NOT_STEADY, Kind.TIMES_WARM_UP} & {item.kind for item in summary.cautions}
+    assert not {WarningKind.NOT_STEADY, WarningKind.TIMES_WARM_UP} & {item.kind for item in summary.cautions}
     assert "start and steady state" not in printed(summary), "the terminal tells of looks alone"
 
 
 def test_a_line_of_step_times_is_high_where_steps_are_slow():
-    found = spark([(float(at), 2.0 if at < 8 else 1.0) for at in range(16)])
+    found = step_time_sparkline([(float(at), 2.0 if at < 8 else 1.0) for at in range(16)])
     assert found == "█" * 8 + "▁" * 8
-    assert spark([]) == NONE
-    assert spark([(1.0, 1.0), (16.0, 1.0)]).strip(" ▁") == ""
+    assert step_time_sparkline([]) == NONE
+    assert step_time_sparkline([(1.0, 1.0), (16.0, 1.0)]).strip(" ▁") == ""

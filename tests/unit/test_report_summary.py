@@ -17,12 +17,12 @@ from envmatrix.report.formatting import markdown_cell
 from envmatrix.report.heat_map import heat_style
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise, summarise_measured
-from envmatrix.report.terminal import present
-from envmatrix.report.warning import Kind
+from envmatrix.report.summary import summarise, summarise_measurements
+from envmatrix.report.terminal import print_summary
+from envmatrix.report.warning import WarningKind
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, trial_of
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run, make_trials, write_run
 
 EVERYONE = ("baseline", "control", "fast", "slow")
@@ -60,7 +60,7 @@ def tags_of(html):
 
 def printed(summary):
     out = io.StringIO()
-    present(summary, Console(file=out, width=160, force_terminal=False))
+    print_summary(summary, Console(file=out, width=160, force_terminal=False))
     return out.getvalue()
 
 
@@ -108,7 +108,7 @@ def test_tables_fit_the_terminal(made, width):
     machine = Machine({long: 1.25}, loss={"slow": 0.9})
     folder = made(machine, environments=(long, "slow"), workloads=("cnn", "mlp", "lstm", "transformer"))
     out = io.StringIO()
-    present(summarise(folder), Console(file=out, width=width, force_terminal=False))
+    print_summary(summarise(folder), Console(file=out, width=width, force_terminal=False))
     lines = out.getvalue().splitlines()
     rows = [line for line in lines if line.startswith("  control ")]
     assert all(line.split()[-1] == "8" for line in rows[:4]), "no column is cut off"
@@ -118,18 +118,18 @@ def test_tables_fit_the_terminal(made, width):
 def test_an_environment_that_did_other_work_is_never_called_the_best(made):
     summary = summarise(made(Machine({"fast": 2.0, "slow": 1.3}, loss={"fast": 0.9})))
     assert summary.groups[0].best.arm.environment == "slow"
-    assert Kind.UNEQUAL_WORK in {caution.kind for caution in summary.cautions}
+    assert WarningKind.UNEQUAL_WORK in {caution.kind for caution in summary.cautions}
 
 
 @pytest.mark.parametrize(
     ("machine", "blocks", "kind"),
     [
-        (Machine({}), 0, Kind.NOTHING_MEASURED),
-        (Machine({}, outcome=dict.fromkeys(EVERYONE, "failed")), 3, Kind.NOTHING_MEASURED),
-        (Machine({}, outcome={"baseline": "failed"}), 7, Kind.NO_REFERENCE),
-        (Machine({}), 1, Kind.TOO_FEW_BLOCKS),
-        (Machine({}, outcome={"slow": "invalid"}), 7, Kind.INVALID),
-        (Machine({}, outcome={"slow": "timed_out"}), 7, Kind.FAILED),
+        (Machine({}), 0, WarningKind.NOTHING_MEASURED),
+        (Machine({}, outcome=dict.fromkeys(EVERYONE, "failed")), 3, WarningKind.NOTHING_MEASURED),
+        (Machine({}, outcome={"baseline": "failed"}), 7, WarningKind.NO_REFERENCE),
+        (Machine({}), 1, WarningKind.TOO_FEW_BLOCKS),
+        (Machine({}, outcome={"slow": "invalid"}), 7, WarningKind.INVALID),
+        (Machine({}, outcome={"slow": "timed_out"}), 7, WarningKind.FAILED),
     ],
     ids=["no trial", "all failed", "no baseline", "one block", "invalid", "timed out"],
 )  # fmt: skip
@@ -154,8 +154,8 @@ def test_amounts_of_work_that_differ_a_little_are_told_as_different_numbers_besi
     trials = list(make_trials(plan, Machine({"fast": 1.3}), 8))
     for trial in trials:
         trial.document["result"]["parameters"] += trial.environment == "fast"
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
-    (found,) = [caution.text for caution in summary.cautions if caution.kind is Kind.UNEQUAL_WORK]
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
+    (found,) = [caution.text for caution in summary.cautions if caution.kind is WarningKind.UNEQUAL_WORK]
     assert "parameters 1,630,091, reference 1,630,090" in found
     for text in (printed(summary), to_markdown(summary), to_html(summary)):
         assert "faster, other work" in re.sub("<[^>]*>", "", text)
@@ -268,7 +268,7 @@ def test_the_page_loads_nothing_from_elsewhere(made):
 )
 def test_the_page_shows_the_whole_command_as_a_shell_takes_it(command, shown):
     run = make_run(make_plan(("fast",)), command=command)
-    page = html.unescape(to_html(summarise_measured(run, fold(run.plan, []))))
+    page = html.unescape(to_html(summarise_measurements(run, fold_trials(run.plan, []))))
     assert shown + "envmatrix report made-up" in page
 
 

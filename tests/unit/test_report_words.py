@@ -8,19 +8,26 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.bundle.comparison import reproduction
+from envmatrix.bundle.comparison import compare_reproduction
 from envmatrix.matrix.metrics import MetricSource
 from envmatrix.matrix.model import Workload
-from envmatrix.report.attribution import FACTORIAL_NOTE, MAIN_NOTE, title_of
+from envmatrix.report.attribution import FACTORIAL_NOTE, MAIN_NOTE, attribution_title
 from envmatrix.report.columns import columns_of
 from envmatrix.report.forest import forest
-from envmatrix.report.formatting import NONE, bounds, listed, ratio, speed_up, sure_ratio
+from envmatrix.report.formatting import (
+    NONE,
+    format_bounds,
+    list_numbers,
+    format_ratio,
+    format_speed_up,
+    format_decided_ratio,
+)
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.terminal import present
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.terminal import print_summary
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow
 from envmatrix.stats.racing import next_arms
@@ -35,12 +42,12 @@ FAST = make_plan(("fast",))
 
 def told(plan, machine, blocks=10, change=lambda trial: trial, **run):
     trials = [change(trial) for trial in make_trials(plan, machine, blocks)]
-    return summarise_measured(make_run(plan, **run), fold(plan, trials))
+    return summarise_measurements(make_run(plan, **run), fold_trials(plan, trials))
 
 
 def printed(summary):
     out = io.StringIO()
-    present(summary, Console(file=out, width=200, force_terminal=False))
+    print_summary(summary, Console(file=out, width=200, force_terminal=False))
     return out.getvalue()
 
 
@@ -102,9 +109,9 @@ def test_no_gain_is_written_as_none_or_as_less_than_its_own_bound():
     near = replace(group, rows=(replace(row, effect=effect),), choice=replace(group.choice, gain=1.0021))
     assert near.headline.startswith("fast is 1.002 times as fast as baseline")
     assert "interval 1.0003 to 1.04" in near.headline
-    assert speed_up(effect) == "1.004"
-    assert speed_up(replace(effect, low=0.99)) == "1.00" == ratio(1.004), "nothing is claimed of it"
-    assert [sure_ratio(value) for value in (0.99996, 1.0, None, 1.31)] == ["0.99996", "1.00", NONE, "1.31"]
+    assert format_speed_up(effect) == "1.004"
+    assert format_speed_up(replace(effect, low=0.99)) == "1.00" == format_ratio(1.004), "nothing is claimed of it"
+    assert [format_decided_ratio(value) for value in (0.99996, 1.0, None, 1.31)] == ["0.99996", "1.00", NONE, "1.31"]
 
 
 def test_a_run_of_the_baseline_alone_says_that_nothing_was_compared_and_explains_no_best_set():
@@ -138,9 +145,9 @@ def test_one_that_was_not_seen_to_be_what_its_name_says_sends_nobody_out_of_a_ra
     plan = make_plan(("best", "worst", "twin"), max_blocks=40)
     trials = list(make_trials(plan, Machine({"best": 3.0, "worst": 1.2, "twin": 1.2}, noise=0.01), 20))
     unseen = [replace(trial, unproven=("?",)) if trial.environment == "best" else trial for trial in trials]
-    lost = {item.arm for item in next_arms(plan, fold(plan, trials)).stopped if item.reason == "not the best"}
+    lost = {item.arm for item in next_arms(plan, fold_trials(plan, trials)).stopped if item.reason == "not the best"}
     assert lost >= {"worst:cnn@local", "twin:cnn@local"}
-    stays = next_arms(plan, fold(plan, unseen))
+    stays = next_arms(plan, fold_trials(plan, unseen))
     assert {item.arm for item in stays.stopped if item.reason == "not the best"} == set()
 
 
@@ -232,7 +239,7 @@ def test_nodes_that_may_be_alike_are_not_said_to_differ_more_than_noise():
 
 def test_a_slow_down_within_the_margin_is_said_to_be_one():
     plan = make_plan(("old", "new"))
-    run, measured = make_run(plan), fold(plan, make_trials(plan, Machine({"new": 0.985}, noise=0.003), 20))
+    run, measured = make_run(plan), fold_trials(plan, make_trials(plan, Machine({"new": 0.985}, noise=0.003), 20))
     (item,) = compare_environments(run, measured, "old", "new").items
     assert (item.status, item.verdict) == ("slower", "same")
     assert item.line().endswith("slower, by so little that the design's margin calls it the same")
@@ -242,7 +249,7 @@ def test_a_slow_down_within_the_margin_is_said_to_be_one():
 
 def test_what_a_reproduction_of_other_work_shows_is_said_to_be_of_other_work(tmp_path):
     folders = [write_run(tmp_path / name, FAST, Machine({"fast": 1.2}, loss={"fast": 5.0}), 8) for name in ("a", "b")]
-    said = reproduction(tuple(folders), {}, {}, 0.05).cautions
+    said = compare_reproduction(tuple(folders), {}, {}, 0.05).cautions
     assert [text for text in said if "did not do the work of its reference: final loss 5" in text]
 
 
@@ -251,12 +258,12 @@ def test_shares_are_explained_only_where_there_are_some(tmp_path):
     assert MAIN_NOTE in to_markdown(slow)
     assert FACTORIAL_NOTE not in to_markdown(slow)
     vague = factorial(tmp_path / "vague", Machine({"t": 1.01, "i": 1.01, "ti": 1.02}, noise=0.1))
-    assert title_of(vague.attributions[0]).startswith("What might bring a gain of ")
+    assert attribution_title(vague.attributions[0]).startswith("What might bring a gain of ")
 
 
 def test_many_looks_are_told_in_short():
-    assert (listed([6]), listed([6, 9]), listed([6, 9, 12])) == ("6", "6 and 9", "6, 9 and 12")
-    assert listed(range(6, 60)) == "6, 7, 8, 50 more and 59"
+    assert (list_numbers([6]), list_numbers([6, 9]), list_numbers([6, 9, 12])) == ("6", "6 and 9", "6, 9 and 12")
+    assert list_numbers(range(6, 60)) == "6, 7, 8, 50 more and 59"
 
 
 def test_slow_trials_are_slower_by_more_than_nothing_and_of_no_speed_they_are_worse():
@@ -294,7 +301,7 @@ def test_what_is_surely_faster_by_less_than_the_margin_is_not_said_to_be_shown_n
 
 
 def test_an_interval_far_beyond_a_factor_of_a_hundred_has_both_its_ends():
-    assert (bounds(144.2, 158.4), bounds(0.0039, 0.0041), bounds(90.0, 300.0)) == (
+    assert (format_bounds(144.2, 158.4), format_bounds(0.0039, 0.0041), format_bounds(90.0, 300.0)) == (
         "144 to 158", "0.0039 to 0.0041", "90.00 to >100",
     )  # fmt: skip
 

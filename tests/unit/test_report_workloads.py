@@ -9,7 +9,7 @@ from rich.console import Console
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary, summarise
-from envmatrix.report.terminal import present
+from envmatrix.report.terminal import print_summary
 from tests.synthetic import Machine, make_plan, write_run
 
 
@@ -25,7 +25,7 @@ def test_two_workloads_are_shown_with_their_own_figures_in_every_report(tmp_path
     assert [row[0] for row in table.rows] == ["small", "large"]
     assert "compiling" not in table.head  # no workload compiles: no empty column
     out = io.StringIO()
-    present(found, Console(file=out, width=100))
+    print_summary(found, Console(file=out, width=100))
     for text in (out.getvalue(), to_markdown(found), to_html(found)):
         assert all(cell in text for row in table.rows for cell in row)
 
@@ -47,7 +47,7 @@ def test_engines_are_put_side_by_side_with_the_cost_of_a_whole_trial(tmp_path):
 def test_every_report_says_what_the_baseline_of_another_engine_is_compared_with(tmp_path):
     found = summary(tmp_path, engines=("local", "docker"))
     out = io.StringIO()
-    present(found, Console(file=out, width=140))
+    print_summary(found, Console(file=out, width=140))
     assert "against baseline on local" in to_html(found)
     for text in (out.getvalue(), to_markdown(found)):
         assert "baseline (against baseline on local)" in text

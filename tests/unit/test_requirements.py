@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from envmatrix.build.overlays import Base
+from envmatrix.build.overlays import BasePython
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix import load
 from envmatrix.matrix.parse import MatrixError, parse
-from envmatrix.matrix.requirements import read
+from envmatrix.matrix.requirements import expand_requirements
 
 MATRIX = """version: 2
 factors:
@@ -37,7 +37,7 @@ def write(folder, **files):
 
 def mistake(folder, *words):
     with pytest.raises(InputError) as caught:
-        read(words, folder, Where(folder / "matrix.yaml", 4))
+        expand_requirements(words, folder, Where(folder / "matrix.yaml", 4))
     return str(caught.value)
 
 
@@ -45,7 +45,7 @@ def test_a_file_is_read_with_its_comments_hashes_continued_lines_and_the_files_t
     write(
         tmp_path, requirements_txt=FILE, more__base_txt="-r ./deep.txt\nscipy>=1.0", more__deep_txt="--prefer-binary\n"
     )
-    found = read(["requirements.txt", "numpy"], tmp_path, Where(tmp_path))
+    found = expand_requirements(["requirements.txt", "numpy"], tmp_path, Where(tmp_path))
     assert found.words == ("tqdm==4.67.1", "scipy>=1.0", 'rich ; python_version >= "3.8"', "numpy")
     assert found.index == ("https://index.example/cpu",)
 
@@ -71,7 +71,7 @@ def test_what_is_no_requirement_is_told_with_its_line(tmp_path, line, said):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with Python 3.11")
 def test_of_a_pyproject_the_dependencies_of_its_project_are_taken(tmp_path):
     write(tmp_path, pyproject_toml='[project]\nname = "x"\ndependencies = ["tqdm>=4", "numpy"]\n')
-    assert read(["pyproject.toml"], tmp_path, Where(tmp_path)).words == ("tqdm>=4", "numpy")
+    assert expand_requirements(["pyproject.toml"], tmp_path, Where(tmp_path)).words == ("tqdm>=4", "numpy")
     write(tmp_path, pyproject_toml="[tool.poetry]\n")
     assert "no `dependencies` in `[project]`" in mistake(tmp_path, "pyproject.toml")
 
@@ -94,5 +94,5 @@ def test_a_file_of_requirements_that_is_gone_is_told_where_it_is_named(tmp_path)
 
 
 def test_a_package_that_is_upgraded_makes_another_base():
-    old, new = Base(("/x",), (("torch", "2.12"),), ()), Base(("/x",), (("torch", "2.13"),), ())
+    old, new = BasePython(("/x",), (("torch", "2.12"),), ()), BasePython(("/x",), (("torch", "2.13"),), ())
     assert old.digest != new.digest

@@ -15,7 +15,7 @@ import envmatrix
 from envmatrix.__main__ import main
 from envmatrix.api.reruns import begin_rerun
 from envmatrix.api.runs import reopen_run
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import ExitCode, InputError, NoTrialError, SkipEnvironmentError
 from envmatrix.results import RunFolder
@@ -25,7 +25,7 @@ from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.slow_phases import LONGER
 from envmatrix.trials import experiment, images
 from envmatrix.trials.overrides import Overrides
-from envmatrix.trials.retry import restore
+from envmatrix.trials.retry import rebuild_image
 from tests.synthetic import Machine, make_trials
 
 MATRIX = """version: 2
@@ -41,7 +41,7 @@ designs: {default: {environments: [jemalloc], workloads: cnn, min_blocks: 6, max
 class FromLocks:
     """An engine whose images are what the lock beside the matrix says."""
 
-    places: Places
+    places: BuildPaths
     name: str = "local"
     sizes_shm: bool = True
     shares_files: bool = True
@@ -141,7 +141,7 @@ def test_an_image_that_is_lost_is_made_again_from_the_locks_of_its_side(two):
         key = (begun.run.environments[slot.arm.runs].image_key, "local")
         whole = begun.prepared[key]
         begun.prepared[key] = Prepared(whole.image, "local", "lost", "python", {}, whole.facts)
-        restore(begun, slot, NoTrialError("gone"), print)
+        rebuild_image(begun, slot, NoTrialError("gone"), print)
         assert begun.prepared[key] == whole
 
 

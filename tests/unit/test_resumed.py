@@ -19,14 +19,14 @@ from envmatrix.api.result import Result
 from envmatrix.cli import answer
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.terminal import present
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.terminal import print_summary
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.images import check_same_bits
-from envmatrix.trials.resume import resumed
+from envmatrix.trials.images import check_images_unchanged
+from envmatrix.trials.resume import apply_resume_changes
 from envmatrix.version import __version__
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
@@ -45,7 +45,7 @@ def begun(tmp_path):
 
 
 def again(experiment, **asked):
-    found = resumed(experiment, **asked)
+    found = apply_resume_changes(experiment, **asked)
     experiment.folder.unlock()
     return found
 
@@ -84,7 +84,7 @@ def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_
 
     def told(name, noise=noisy, **more):
         plan = make_plan(names, budget_s=60.0, **more)
-        return answer.how_to_decide(Result(write_run(tmp_path / name, plan, noise, 6).path))
+        return answer.undecided_advice(Result(write_run(tmp_path / name, plan, noise, 6).path))
 
     assert re.fullmatch(r"undecided: a; as much time again: envmatrix resume noisy --budget 4m[0-5]0s", told("noisy"))
     assert told("full", max_blocks=6).endswith("s --max-blocks 12")
@@ -125,9 +125,9 @@ def test_a_run_that_was_begun_without_a_list_of_files_is_held_to_those_that_are_
     run = begun().run
     (change,) = run.history
     assert "image@local is held to its files from here on, which may not be those before" in change.text()
-    check_same_bits(run, {("image", "local"): found})
+    check_images_unchanged(run, {("image", "local"): found})
     with pytest.raises(InputError, match="sha256:2, and was sha256:1"):
-        check_same_bits(run, {("image", "local"): other})
+        check_images_unchanged(run, {("image", "local"): other})
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(begun):
@@ -141,7 +141,7 @@ def test_a_run_that_another_envmatrix_writes_to_is_not_changed(begun):
     other = begun().folder
     other.lock()
     with pytest.raises(StoreError, match="another envmatrix is writing"):
-        resumed(begun(), budget="10m")
+        apply_resume_changes(begun(), budget="10m")
     other.unlock()
     assert begun().run.history == ()
 
@@ -152,7 +152,7 @@ def test_every_report_says_what_was_changed_and_when(begun):
     folder = begun().folder
     summary = write_reports(folder)
     out = io.StringIO()
-    present(summary, Console(file=out, width=200, force_terminal=False))
+    print_summary(summary, Console(file=out, width=200, force_terminal=False))
     for text in (out.getvalue(), *((folder.path / name).read_text() for name in ("report.md", "report.html"))):
         assert "budget 300 to 600" in text
         assert "target 0.03 to 0.01" in text
@@ -169,7 +169,7 @@ def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(t
     monkeypatch.setattr(runs, "write_reports", full)
     watched = SimpleNamespace(progress=print)
     with pytest.raises(StoppedRunError, match="its reports were not written") as caught:
-        runs.carry_out(SimpleNamespace(folder=RunFolder(tmp_path), run=run), lambda _: nullcontext(watched))
+        runs.finish_run(SimpleNamespace(folder=RunFolder(tmp_path), run=run), lambda _: nullcontext(watched))
     assert caught.value.exit_code == 4
     assert caught.value.remedy.endswith("then `envmatrix report r`")
 
@@ -200,6 +200,6 @@ def test_an_interpreter_that_is_gone_stops_a_resume_which_says_so(tmp_path, monk
 @pytest.mark.parametrize(("most", "asked"), [(40, "budget"), (4, "budget and a `--max-blocks` above 4")])
 def test_a_report_says_that_a_run_has_had_all_its_blocks(most, asked):
     plan = make_plan(("a",), max_blocks=most)
-    cautions = summarise_measured(make_run(plan), fold(plan, make_trials(plan, Machine({}), 4))).cautions
+    cautions = summarise_measurements(make_run(plan), fold_trials(plan, make_trials(plan, Machine({}), 4))).cautions
     (few,) = (caution for caution in cautions if caution.kind == "too-few-blocks")
     assert few.remedy == f"`envmatrix resume made-up` with a larger {asked}: 2 more blocks needed"

@@ -13,7 +13,7 @@ from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
-from envmatrix.runner.budget_check import too_short
+from envmatrix.runner.budget_check import budget_too_short_text
 from envmatrix.units import as_duration
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
@@ -268,14 +268,14 @@ def test_what_is_left_of_a_budget_that_waits_is_the_time_of_the_blocks_that_come
 
 
 def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_both():
-    assert too_short(360.0, 6, 4.0, 10, looks=9) == "", "5.5 blocks of 40 s and 72 s of looks"
-    said = too_short(360.0, 6, 5.5, 10, looks=9)
+    assert budget_too_short_text(360.0, 6, 4.0, 10, looks=9) == "", "5.5 blocks of 40 s and 72 s of looks"
+    said = budget_too_short_text(360.0, 6, 5.5, 10, looks=9)
     assert "a block of 10 takes about 55s" in said
     assert "that leaves 58s of the budget of 6m for the long looks, which want 72s; --budget " in said
     enough = 55.0 * 6 * 1.1
     assert f"--budget {as_duration(min(enough / 0.8, enough + 9 * 14))} has time for all" in said
-    assert too_short(360.0, 6, 5.5, 10) == ""
-    assert "cannot be decided" in too_short(360.0, 6, 7.0, 10, looks=9)
+    assert budget_too_short_text(360.0, 6, 5.5, 10) == ""
+    assert "cannot be decided" in budget_too_short_text(360.0, 6, 7.0, 10, looks=9)
 
 
 def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path, quiet, monkeypatch):

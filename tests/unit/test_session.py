@@ -10,12 +10,12 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.build.cache import Cache
-from envmatrix.build.paths import Places
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.docker import copy_frames
 from envmatrix.engines.local import LocalEngine
 from envmatrix.matrix.parse import parse
-from envmatrix.plan.environment import build
+from envmatrix.plan.environment import build_environment
 from envmatrix.system.process import Exit
 from envmatrix.trials.environment_shell import Session
 
@@ -33,7 +33,7 @@ def test_a_process_is_placed_where_a_trial_would_be():
     engine = SimpleNamespace(
         inside=lambda mounts: {"work": "/work", "bench": "/bench"}, run=lambda job: jobs.append(job) or Exit(7, 1.0)
     )
-    environment = build(parse(MATRIX, Path("m.yaml")), "second", {"place": "second"}, {})
+    environment = build_environment(parse(MATRIX, Path("m.yaml")), "second", {"place": "second"}, {})
     session = Session(environment, engine, Prepared("i", "local", "/venv", "/venv/bin/python", {}), Path("/bench"))
     assert session.execute(("python", "train.py"), 9.0).code == 7
     assert jobs[0].argv == ("/venv/bin/python", "train.py")
@@ -49,9 +49,9 @@ raise SystemExit(local_session().execute(("python", "-c", code), 9).code)
 
 
 def local_session():
-    environment = build(parse(MATRIX, Path("m.yaml")), "baseline", {}, {})
+    environment = build_environment(parse(MATRIX, Path("m.yaml")), "baseline", {}, {})
     prepared = Prepared("i", "local", sys.executable, sys.executable, {})
-    return Session(environment, LocalEngine(Places(Cache(Path()), Path(), Path())), prepared, Path("/bench"))
+    return Session(environment, LocalEngine(BuildPaths(Cache(Path()), Path(), Path())), prepared, Path("/bench"))
 
 
 def test_a_command_has_our_input_and_our_output_even_if_that_is_a_socket():

@@ -17,10 +17,10 @@ from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder, trial_of
-from envmatrix.results.anonymize import read_names
+from envmatrix.results.anonymize import read_anonymizer
 from envmatrix.system.shared_files import PAUSES_S
-from envmatrix.trials.images import kept_given
-from envmatrix.trials.program_files import edited_files, program_files
+from envmatrix.trials.images import load_supplied_images
+from envmatrix.trials.program_files import changed_file_texts, program_files
 from envmatrix.trials.trial import load_record
 from tests.synthetic import make_design, make_plan
 
@@ -170,20 +170,23 @@ def test_a_program_that_cannot_be_read_was_not_edited(tmp_path, failing, number)
     began = program_files(workload)
     assert list(began) == ["train.py"]
     failing("train.py", number, times=2, calls=("open",))
-    assert edited_files(workload, began) == []
+    assert changed_file_texts(workload, began) == []
     failing("train.py", number, times=10**6, calls=("open",))
     with pytest.raises(StoreError, match=r"train\.py"):
-        edited_files(workload, began)
+        changed_file_texts(workload, began)
 
 
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("name", ["names.json", "images.json"])
 def test_what_stands_beside_run_json_and_cannot_be_read_is_not_taken_for_none(tmp_path, failing, number, name):
-    read = {"names.json": lambda: read_names(tmp_path / name), "images.json": lambda: kept_given(RunFolder(tmp_path))}
+    read = {
+        "names.json": lambda: read_anonymizer(tmp_path / name),
+        "images.json": lambda: load_supplied_images(RunFolder(tmp_path)),
+    }
     assert not read[name]()
     (tmp_path / name).write_text({"names.json": '{"user": "me"}', "images.json": "[]"}[name])
     failing(name, number, times=2, calls=("stat",))
-    assert read[name]() in ({}, read_names(tmp_path / "names.json"))
+    assert read[name]() in ({}, read_anonymizer(tmp_path / "names.json"))
     failing(name, number, times=10**6, calls=("stat",))
     with pytest.raises(StoreError, match=name):
         read[name]()

@@ -3,10 +3,10 @@
 import pytest
 
 from bench.evidence import onednn
-from envmatrix.evidence.paths import SHORT
+from envmatrix.evidence.paths import SHORT_PATHS
 from envmatrix.evidence.record import read_evidence
 from envmatrix.evidence.settings_in_effect import settled
-from envmatrix.trials.verification import prove
+from envmatrix.trials.verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix
 
 #: What only repeats what was set, and says nothing of what came of it.
@@ -71,7 +71,7 @@ def evidence(wanted, **parts):
 
 @pytest.mark.parametrize(("factor", "name"), list(levels()))
 def test_every_level_claims_what_is_seen_inside_and_not_only_what_was_set(factor, name):
-    claimed = {SHORT.get(path, path) for path in matrix().factors[factor].levels[name].claims}
+    claimed = {SHORT_PATHS.get(path, path) for path in matrix().factors[factor].levels[name].claims}
     assert [path for path in claimed if not path.startswith(ECHOES)], f"{factor}={name} claims no effect"
 
 
@@ -94,7 +94,7 @@ def test_every_level_but_what_is_there_without_it_claims_something():
 @pytest.mark.parametrize(("factor", "name"), sorted(set(levels()) - ALREADY))
 def test_a_level_without_an_effect_is_found_out_though_its_variables_are_set(factor, name):
     wanted = environment(factor, name, cpus=4)
-    said = prove(wanted, evidence(wanted))
+    said = verify_evidence(wanted, evidence(wanted))
     assert said.wrong or said.unproven, f"{factor}={name} passes where it did nothing"
 
 
@@ -117,7 +117,7 @@ def test_what_refuses_a_process_what_it_would_not_have_had_is_no_other_environme
 @pytest.mark.parametrize(("factor", "name"), HOLLOW)
 def test_a_setting_that_was_taken_and_did_nothing_is_no_proof(factor, name):
     wanted = environment(factor, name, cpus=4)
-    said = prove(wanted, evidence(wanted, **HOLLOW[factor, name]))
+    said = verify_evidence(wanted, evidence(wanted, **HOLLOW[factor, name]))
     assert said.wrong or said.unproven, f"{factor}={name} passes where nothing came of it"
 
 
@@ -147,7 +147,7 @@ def test_fp32_maths_in_bf16_holds_with_amx_alone_and_says_why_elsewhere(isa, ker
     seen = {**onednn.described(ONEDNN_LINES.format(isa=isa, kernel=kernel)), "rounds": rounds}
     assert (seen["isa"], seen["implementation"], seen["fpmath"]) == (isa, kernel, "bf16")
     wanted = environment("fp32-maths", "bf16", cpus=2)
-    said = prove(wanted, evidence(wanted, onednn=seen))
+    said = verify_evidence(wanted, evidence(wanted, onednn=seen))
     cause = f"claims onednn.rounds is true, but it was false: oneDNN rounds float32 with AMX alone, and has {isa} here"
     assert said.wrong == (() if rounds else (cause,))
     assert said.unproven == ()

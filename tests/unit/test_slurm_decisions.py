@@ -21,8 +21,8 @@ from envmatrix.launchers.slurm.pending_block import Flight, clock_offset, explai
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.system.process import Exit
-from envmatrix.trials.batches import Groups
-from envmatrix.trials.experiment import environments_on
+from envmatrix.trials.batches import TrialGrouper
+from envmatrix.trials.experiment import resolve_on_host
 from tests.synthetic import make_design, make_environment, make_plan, mixed_plan
 from tests.unit.test_turns import experiment as turning
 
@@ -73,7 +73,7 @@ designs: {{d: {{environments: wide, workloads: w}}}}
 """)
     matrix = load_matrix(tmp_path / "matrix.yaml")
     with pytest.raises(InputError, match=r"environment 'wide': .* \{numa_nodes\} is: Slurm does not know it"):
-        environments_on(nodes_host(read_nodes(SINFO)), matrix, matrix.designs["d"])
+        resolve_on_host(nodes_host(read_nodes(SINFO)), matrix, matrix.designs["d"])
 
 
 def test_what_slurm_does_not_know_of_its_nodes_is_undefined():
@@ -221,7 +221,7 @@ def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next
     )
     experiment = SimpleNamespace(run=run, folder=RunFolder(tmp_path), plan=plan, engines={})
     made = SlurmLauncher(experiment, None, print, None)
-    groups = Groups(experiment, print)
+    groups = TrialGrouper(experiment, print)
     files, slots = block_orders.block_folder(made._experiment, 0), plan.block(0)
     files.next_attempt()
     for slot in slots:
@@ -239,7 +239,7 @@ def test_a_job_of_an_earlier_start_that_has_nothing_left_to_do_is_not_waited_for
     launcher = SlurmLauncher(made, client, said.append, None)
     files = block_orders.block_folder(made, 0)
     files.plan(files.next_attempt(), [slot.trial for slot in made.plan.block(0)])
-    work = SimpleNamespace(is_done=lambda trial: True, groups_of=Groups(made, said.append))
+    work = SimpleNamespace(is_done=lambda trial: True, groups_of=TrialGrouper(made, said.append))
     assert list(launcher._adopt(work)) == []
     assert (launcher._flights, said) == ({}, [])
 
@@ -252,7 +252,7 @@ def test_an_engine_that_needs_a_daemon_is_refused_before_anything_runs():
 
 def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_none(tmp_path):
     made = turning()
-    names = block_orders.group_names(made.plan.block(0), Groups(made, pytest.fail))
+    names = block_orders.group_names(made.plan.block(0), TrialGrouper(made, pytest.fail))
     slots = {slot.trial: slot for slot in made.plan.block(0)}
     group = f"{made.plan.block(0)[0].trial}.turns"
     assert names == dict.fromkeys(slots, group)
@@ -290,7 +290,7 @@ def test_that_a_node_has_no_memory_for_all_of_a_group_at_once_is_told(tmp_path, 
 
 def test_what_takes_no_turns_starts_side_by_side_in_its_job_and_has_one_turn(tmp_path, monkeypatch):
     made = turning(mixed_plan(), environments={"a": make_environment("a", turns=False)})
-    block, groups = made.plan.block(0), Groups(made, lambda _: None)
+    block, groups = made.plan.block(0), TrialGrouper(made, lambda _: None)
     flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
                     groups=block_orders.group_names(block, groups))  # fmt: skip
     monkeypatch.setattr(
@@ -316,7 +316,7 @@ def test_a_step_in_turns_gets_the_turn_and_the_steps_set_apart_that_its_design_s
     made.folder, made.bench, made.data = RunFolder(tmp_path), tmp_path / "bench", tmp_path / "data"
     keys = {environment.image_key for environment in made.run.environments.values()}
     made.prepared = {(key, "local"): Prepared("i", "local", "", "/python", {}) for key in keys}
-    block, groups = made.plan.block(0), Groups(made, pytest.fail)
+    block, groups = made.plan.block(0), TrialGrouper(made, pytest.fail)
     flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
                     groups=block_orders.group_names(block, groups))  # fmt: skip
     (part,), failed = block_orders.make_parts(made, flight, groups, 1)
@@ -341,7 +341,7 @@ def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):
 
 def test_an_engine_whose_commands_no_script_can_stop_takes_no_turns_elsewhere_and_is_told():
     made, told = turning(make_plan(("a",), engines=("enroot",)), engines=("enroot",)), []
-    groups = Groups(made, told.append)
+    groups = TrialGrouper(made, told.append)
     assert block_orders.group_names(made.plan.block(0), groups) == {}
     assert "engine enroot cannot stop a process for a while" in told[0]
 

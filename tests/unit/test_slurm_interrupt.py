@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api.runs import _stopped
+from envmatrix.api.runs import _stopped_error
 from envmatrix.errors import ExitCode, StoreError, Where
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
@@ -47,7 +47,7 @@ def test_jobs_are_cancelled_only_when_the_answer_is_yes(tmp_path, answer, cancel
 def test_a_run_that_its_folder_stops_says_which_jobs_are_out_and_how_to_go_on(tmp_path):
     made, _ = launcher(tmp_path, None)
     error = StoreError("Read-only file system", where=Where(tmp_path), remedy="make it writable")
-    stopped = _stopped(error, SimpleNamespace(run=SimpleNamespace(name="r1")), made)
+    stopped = _stopped_error(error, SimpleNamespace(run=SimpleNamespace(name="r1")), made)
     assert str(stopped) == (
         f"{tmp_path}: Read-only file system; the run was stopped, job(s) 7 go on in Slurm\n"
         "  -> make it writable; `envmatrix resume r1` goes on, nothing that has ended is lost"

@@ -9,12 +9,12 @@ from envmatrix.plan import Plan, make_arms
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.warning import Kind
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import METRICS
-from envmatrix.stats.nodes import OnNode, compare_nodes, difference_p, holm, mixed_blocks
+from envmatrix.stats.nodes import OnNode, compare_nodes, anova_p_value, holm, mixed_blocks
 from tests.synthetic import make_run
 from validation.simulated_nodes import alike, differ
 
@@ -36,7 +36,7 @@ def made(speeds, gains, blocks=12, noise=0.005, seed=1):
 
 
 def reports(plan, trials):
-    return compare_nodes(plan, fold(plan, trials), METRIC)
+    return compare_nodes(plan, fold_trials(plan, trials), METRIC)
 
 
 def test_the_spread_between_nodes_is_found_and_the_fastest_is_named():
@@ -72,7 +72,7 @@ def test_one_node_is_no_comparison_and_one_block_a_node_no_test():
 def test_a_block_on_two_nodes_belongs_to_none():
     plan, trials = made({"n1": 1.0, "n2": 1.0}, {"n1": 1.2, "n2": 1.2})
     trials[0] = trial_of(plan.block(0)[0], "ok", node="n2", document=trials[0].document)
-    assert mixed_blocks(fold(plan, trials)) == (0,)
+    assert mixed_blocks(fold_trials(plan, trials)) == (0,)
     (report,) = reports(plan, trials)
     assert report.mixed == (0,)
     assert sum(row.blocks for row in report.rows) == 11
@@ -80,12 +80,12 @@ def test_a_block_on_two_nodes_belongs_to_none():
 
 def test_a_trial_that_failed_on_another_node_makes_no_block_mixed():
     plan, trials = made({"n1": 1.0, "n2": 1.0}, {"n1": 1.2, "n2": 1.2})
-    assert mixed_blocks(fold(plan, [trial_of(plan.block(0)[0], "failed", node="n2"), *trials])) == ()
+    assert mixed_blocks(fold_trials(plan, [trial_of(plan.block(0)[0], "failed", node="n2"), *trials])) == ()
 
 
 def test_every_report_says_how_much_nodes_differ():
     plan, trials = made({"n1": 1.0, "n2<b>": 1.08}, {"n1": 1.2, "n2<b>": 1.2})
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
     (found,) = summary_to_json(summary)["nodes"]
     assert found["spread"] == pytest.approx(0.08, abs=0.01)
     assert [(row["node"], row["blocks"]) for row in found["nodes"]] == [("n2<b>", 6), ("n1", 6)]
@@ -96,12 +96,12 @@ def test_every_report_says_how_much_nodes_differ():
     assert line.split(":")[0] in page
     assert "n2&lt;b&gt;" in page
     assert "n2<b>" not in page
-    assert Kind.MIXED_HOSTS not in {caution.kind for caution in summary.cautions}
+    assert WarningKind.MIXED_HOSTS not in {caution.kind for caution in summary.cautions}
 
 
 def test_one_node_gives_no_section():
     plan, trials = made({"n1": 1.0}, {"n1": 1.2})
-    summary = summarise_measured(make_run(plan), fold(plan, trials))
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
     assert summary_to_json(summary)["nodes"] == []
     assert "## Nodes" not in to_markdown(summary)
     assert "Nodes:" not in to_html(summary)
@@ -111,9 +111,9 @@ def test_many_tests_are_adjusted_and_constant_or_single_values_give_no_p():
     assert holm({"a": 0.01, "b": 0.04, "c": 0.9}) == {"a": 0.03, "b": 0.08, "c": 0.9}
     assert holm({}) == {}
     same = OnNode(np.ones(3), np.full(3, np.nan))
-    assert difference_p([same, same]) is None
-    assert difference_p([same]) is None
-    assert difference_p([same, OnNode(np.ones(1), np.full(1, np.nan))]) is None
+    assert anova_p_value([same, same]) is None
+    assert anova_p_value([same]) is None
+    assert anova_p_value([same, OnNode(np.ones(1), np.full(1, np.nan))]) is None
 
 
 @pytest.mark.parametrize(

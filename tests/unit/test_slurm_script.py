@@ -14,7 +14,7 @@ import pytest
 
 from envmatrix.block.order import BlockOrder, Part, TrialOrder
 from envmatrix.block.process import Place
-from envmatrix.block.program_folder import COPIED_BYTES
+from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.errors import InputError
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.node_start import package_in
@@ -143,7 +143,7 @@ def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, 
 def test_a_program_writes_to_copies_and_its_metric_anew(shell, tmp_path, metric):
     files = tmp_path / "files"
     (files / "out" / "more").mkdir(parents=True)
-    (files / "weights.pt").write_bytes(b"x" * (COPIED_BYTES + 1))
+    (files / "weights.pt").write_bytes(b"x" * (MAX_COPIED_BYTES + 1))
     for name in ("log.txt", "x.json", "out/x.json", "out/log.txt"):
         (files / name).write_text("old")
     folder = Path(metric).parent

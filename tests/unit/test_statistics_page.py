@@ -8,8 +8,8 @@ import pytest
 
 from envmatrix.matrix.model import Design
 from envmatrix.stats import contrasts, equal_work, racing, selection, slow_phases, slow_trials, steady
-from envmatrix.stats.change_points import ERROR, FEWEST, SHORTEST, fewest_runs
-from envmatrix.stats.effects import ALL_LOOKS, CONFIDENCE, FIRST_SHARE, LEVEL
+from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
+from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, CONFIDENCE, FIRST_ANALYSIS_SHARE, LEVEL
 from envmatrix.stats.maxt import DRAWS
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.run_to_run import FEWEST_RUNS
@@ -26,33 +26,33 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         f"drawn ({DRAWS:,} draws, fixed seed) for the actual number of blocks and of comparisons",
         f"p is below {1 - CONFIDENCE:.0%}".replace("%", " %"),
         f"(a) {NUMBERS[CONFIRMATIONS]} blocks in a row must find them narrow enough",
-        f"intervals of effects are computed at {100 * ALL_LOOKS:.1f} %, all looks at a run together",
-        f"has {NUMBERS[round(5 * FIRST_SHARE)]} fifths of it: it is computed at {100 * LEVEL:.2f} %",
-        f"1 - (n1/n)^2 / {1 / (1 - FIRST_SHARE):.0f}",
+        f"intervals of effects are computed at {100 * ALL_ANALYSES_LEVEL:.1f} %, all looks at a run together",
+        f"has {NUMBERS[round(5 * FIRST_ANALYSIS_SHARE)]} fifths of it: it is computed at {100 * LEVEL:.2f} %",
+        f"1 - (n1/n)^2 / {1 / (1 - FIRST_ANALYSIS_SHARE):.0f}",
         f"Below {slow_trials.LEAST_BLOCKS} blocks a comparison with an arm that has slow trials",
         f"in all but {100 * slow_trials.ERROR:.1f} % of cases",
         f"whose period is at least twice {slow_phases.PHASE_S:.0f} s",
         f"From {slow_phases.LEAST_PHASES} times {slow_phases.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
-        f"an F test at {100 * slow_phases.STANDS_OUT:.0f} % of the slowest B ({slow_phases._FEWEST} at least), 2 B",
-        f"up to {slow_phases._WRONG[2][1]}, below {slow_phases._WRONG[1][0]:.0f} minutes "
-        f"up to {slow_phases._WRONG[1][1]}",
-        f"and up to {slow_phases._WRONG[0][1]} below {slow_phases._WRONG[0][0]:.0f} minutes",
+        f"an F test at {100 * slow_phases.PROMINENCE_ERROR:.0f} % of the slowest B ({slow_phases._FEWEST} at least), 2 B",
+        f"up to {slow_phases._MISS_SHARES[2][1]}, below {slow_phases._MISS_SHARES[1][0]:.0f} minutes "
+        f"up to {slow_phases._MISS_SHARES[1][1]}",
+        f"and up to {slow_phases._MISS_SHARES[0][1]} below {slow_phases._MISS_SHARES[0][0]:.0f} minutes",
         f"levels alike to {100 * steady.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
         f"{steady._PENALTY:.0f} log n times",
         f"in {selection._HALVES} random halves of the blocks",
         f"loss: {100 * equal_work.LOSS_RELATIVE:.0f} % + {equal_work.LOSS_ABSOLUTE}; "
         f"accuracy: {equal_work.ACCURACY_ABSOLUTE}",
-        f"(at most {racing._MOST_LOOKS} looks)",
+        f"(at most {racing._MAX_DECISIONS} looks)",
         f"({100 * racing.EARLY_VERDICT_ERROR:.0f} % over all looks) is kept for arms that stop early",
-        f"others' are given at {100 * (1 - (1 - LEVEL) * racing._LEFT):.1f} % at the first look",
+        f"others' are given at {100 * (1 - (1 - LEVEL) * racing._FINAL_ERROR_SHARE):.1f} % at the first look",
         f"a one-sided paired t test at {100 * racing.ELIMINATION_ERROR:.0f} % divided by (number of arms x looks)",
         f"({contrasts._DRAWS:,} draws, as above; Bonferroni for more than {contrasts.MOST_DRAWN} contrasts or "
         f"{contrasts._MOST_BLOCKS_DRAWN} blocks)",
-        f"each lasting at least {SHORTEST} runs, and better than two fit {100 * (1 - ERROR):.1f} % of other orders",
-        f"Below {FEWEST} runs, or {fewest_runs(ERROR / 10)} for ten series, none is looked for",
+        f"each lasting at least {MIN_SEGMENT_LENGTH} runs, and better than two fit {100 * (1 - FALSE_ALARM_RATE):.1f} % of other orders",
+        f"Below {MIN_RUNS} runs, or {fewest_runs(FALSE_ALARM_RATE / 10)} for ten series, none is looked for",
         f"Below {NUMBERS[FEWEST_RUNS]} runs there is no interval",
         f"`turn_apart`, {Design.model_fields['turn_apart'].default}",
-        f"({interleaving_eligibility.UNKNOWN_BYTES // 2**30} GiB where it is not known yet) must fit into "
+        f"({interleaving_eligibility.DEFAULT_PROCESS_BYTES // 2**30} GiB where it is not known yet) must fit into "
         f"{NUMBERS[round(5 * interleaving_eligibility._SHARE)]} fifths of what is free",
     ],
 )

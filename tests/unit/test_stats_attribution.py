@@ -11,15 +11,15 @@ from scipy import stats
 
 from envmatrix.stats.attribution import (
     Cells,
-    attribute,
+    attribute_gain,
     contrasts,
     cumulative_steps,
     find_cells,
-    gains_of,
+    gains_over_reference,
 )
-from envmatrix.stats.contrasts import ContrastFamily, estimates, family_of
+from envmatrix.stats.contrasts import ContrastFamily, estimate_contrasts, contrast_family
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import Views
 from tests.synthetic import Machine, make_plan, make_trials
@@ -124,7 +124,7 @@ def test_with_trials_missing_true_effects_are_inside_their_intervals_and_these_a
         errors.append(math.log(found.ratio) - truth)
         widths.append(math.log(found.high / found.low) / 2)
     weights = np.array([weights_of(cells, dict(item.levels)) for item in contrasts(cells)])
-    said = np.sqrt(np.mean(np.square(widths))) / family_of(weights, 2).critical(6)
+    said = np.sqrt(np.mean(np.square(widths))) / contrast_family(weights, 2).critical(6)
     assert missed <= 4
     assert said == pytest.approx(np.std(errors), rel=0.2)
 
@@ -143,7 +143,7 @@ def test_a_control_makes_effects_more_exact():
 
 @pytest.mark.parametrize("copies", [0, 1])
 def test_shares_multiply_up_to_the_whole_gain_of_the_best(copies):
-    found = attribute(made_cells(copies=copies), "cnn", "local")
+    found = attribute_gain(made_cells(copies=copies), "cnn", "local")
     assert found.best == "gnu+tcmalloc+on"
     assert math.prod(share.gain.ratio for share in found.shares) == pytest.approx(found.total.ratio)
     assert sum(share.part for share in found.shares) == pytest.approx(1.0)
@@ -154,7 +154,7 @@ def test_an_interaction_is_split_evenly_between_the_two_that_make_it():
     cells = Cells(("a", "b"), (("0", "1"), ("0", "1")), (("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")),
                   ("base", "b", "a", "both"), np.log([[1.0] * 4, [1.1] * 4, [1.2] * 4, [2.0] * 4]))  # fmt: skip
     extra = math.log(2.0 / (1.1 * 1.2))
-    shares = {share.factor: math.log(share.gain.ratio) for share in attribute(cells, "", "").shares}
+    shares = {share.factor: math.log(share.gain.ratio) for share in attribute_gain(cells, "", "").shares}
     assert shares == pytest.approx({"a": math.log(1.2) + extra / 2, "b": math.log(1.1) + extra / 2})
 
 
@@ -171,10 +171,10 @@ def test_true_effects_are_inside_their_intervals_in_19_of_20_runs():
 def test_contrasts_of_few_blocks_cover_together():
     chance = np.random.default_rng(3)
     steps = np.array([[0.0, 1, 0, 0], [0, -1, 1, 0], [0, 0, -1, 1]])
-    family, missed = family_of(steps, 1), 0
+    family, missed = contrast_family(steps, 1), 0
     for _ in range(400):
         noise = chance.normal(0, 0.03, (4, 7))
-        found = estimates(Views((noise - noise[0],)), steps, family, 2)
+        found = estimate_contrasts(Views((noise - noise[0],)), steps, family, 2)
         missed += any(not one.low <= 1 <= one.high for one in found)
     assert missed / 400 < 0.06
 
@@ -187,10 +187,10 @@ def test_only_a_full_factorial_is_one():
         name: {"malloc": malloc, "openmp": openmp, "torch": "2.13"}
         for name, (malloc, openmp) in zip(("baseline", *names), chosen, strict=True)
     }
-    measured = fold(plan, make_trials(plan, Machine({"tc": 1.2, "both": 1.3}), 6))
+    measured = fold_trials(plan, make_trials(plan, Machine({"tc": 1.2, "both": 1.3}), 6))
     cells = find_cells(plan.arms, levels, measured, THROUGHPUT)
     assert (cells.factors, cells.logs.shape) == (("malloc", "openmp"), (4, 6))
-    assert attribute(cells, "cnn", "local").best == "both"
+    assert attribute_gain(cells, "cnn", "local").best == "both"
     assert find_cells(plan.arms[:-1], levels, measured, THROUGHPUT) is None
     assert find_cells(plan.arms, {}, measured, THROUGHPUT) is None
     other = {**levels, "baseline": {"allocator": "glibc", "openmp": "gnu", "torch": "2.13"}}
@@ -202,7 +202,7 @@ def test_the_steps_of_a_cumulative_design_multiply_up_to_the_whole():
     chance = np.random.default_rng(1)
     logs = np.log([[1.0], [1.1], [1.32], [1.3]]) + chance.normal(0, 0.01, (4, 9))
     logs[2, 4] = np.nan
-    steps = cumulative_steps(("baseline", "a", "b", "c"), gains_of(logs, chance.normal(0, 0.01, (1, 9))))
+    steps = cumulative_steps(("baseline", "a", "b", "c"), gains_over_reference(logs, chance.normal(0, 0.01, (1, 9))))
     assert math.prod(step.added.ratio for step in steps) == pytest.approx(steps[-1].so_far.ratio)
     assert [step.before for step in steps] == ["baseline", "a", "b"]
     assert cumulative_steps(("baseline", "a"), Views((np.full((2, 3), np.nan),))) == ()

@@ -15,12 +15,12 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.between_runs import compare_runs, differences
-from envmatrix.stats.comparison import blocks_wanted, status_of
+from envmatrix.stats.between_runs import compare_runs, comparability_problems
+from envmatrix.stats.comparison import blocks_needed, status_of
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.measurements import fold, read_measurements
-from envmatrix.stats.run_to_run import same_thing
-from envmatrix.stats.welch import mean_of, quotient
+from envmatrix.stats.measurements import fold_trials, read_measurements
+from envmatrix.stats.run_to_run import is_same_setup
+from envmatrix.stats.welch import mean_of_logs, quotient
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, slowed, write_run
 from validation.simulated_runs import rerun
@@ -67,9 +67,9 @@ def test_a_gate_that_cannot_say_tells_after_how_many_blocks_it_would_were_both_a
     assert item.status == "cannot say"
     assert item.wanted == math.ceil(10 * (math.log(item.high / item.low) / math.log(1.05)) ** 2)
     assert f"would have been seen; were both alike, some {item.wanted} blocks would say so)" in item.line()
-    assert blocks_wanted(1 / 1.05, 1.05, 30, 0.05) == pytest.approx(120, abs=1), "half as wide"
-    assert blocks_wanted(1 / 1.02, 1.02, 30, 0.05) is None
-    assert blocks_wanted(1 / 1.05, 1.05, 30, 0.0) is None, "that one is slower at all is never denied by blocks"
+    assert blocks_needed(1 / 1.05, 1.05, 30, 0.05) == pytest.approx(120, abs=1), "half as wide"
+    assert blocks_needed(1 / 1.02, 1.02, 30, 0.05) is None
+    assert blocks_needed(1 / 1.05, 1.05, 30, 0.0) is None, "that one is slower at all is never denied by blocks"
 
 
 def test_too_few_blocks_cannot_say(tmp_path):
@@ -110,7 +110,7 @@ def broken(trials, environment, every):
 
 def test_an_environment_whose_trials_break_is_not_called_as_fast_as_before(tmp_path):
     trials = broken(make_trials(PLAN, Machine({}, noise=0.005), 20), "torch-2.13", 3)
-    found = compare_environments(make_run(PLAN), fold(PLAN, trials), "torch-2.6", "torch-2.13", 0.03)
+    found = compare_environments(make_run(PLAN), fold_trials(PLAN, trials), "torch-2.6", "torch-2.13", 0.03)
     (item,) = found.items
     assert (item.low > 1 / 1.03, item.status, found.exit_code) == (True, "cannot say", ExitCode.FINE)
     assert item.line().endswith("7 of 20 trials of torch-2.13 broke, 0 of 20 of torch-2.6")
@@ -128,7 +128,7 @@ def test_an_environment_whose_trials_break_is_not_called_as_fast_as_before(tmp_p
 
 def test_a_reference_that_lost_its_slow_trials_makes_nothing_slower(tmp_path):
     machine = Machine({"torch-2.13": 0.97}, noise=0.005)
-    measured = fold(PLAN, broken(make_trials(PLAN, machine, 20), "baseline", 3))
+    measured = fold_trials(PLAN, broken(make_trials(PLAN, machine, 20), "baseline", 3))
     effect = estimate(PLAN, measured, metrics=()).find("torch-2.13:cnn@local")
     assert (effect.high < 1.0, effect.high < effect.best, effect.verdict) == (True, True, "undecided")
     assert "reference-fails-more" in effect.flags
@@ -138,7 +138,9 @@ def test_a_reference_that_lost_its_slow_trials_makes_nothing_slower(tmp_path):
         True, "cannot say", "undecided", ExitCode.FINE,
     )  # fmt: skip
     assert item.line().endswith("0 of 20 trials of torch-2.13 broke, 7 of 20 of baseline")
-    whole = compare_environments(make_run(PLAN), fold(PLAN, make_trials(PLAN, machine, 20)), "baseline", "torch-2.13")
+    whole = compare_environments(
+        make_run(PLAN), fold_trials(PLAN, make_trials(PLAN, machine, 20)), "baseline", "torch-2.13"
+    )
     assert whole.exit_code == ExitCode.SLOWER
 
 
@@ -146,7 +148,7 @@ def test_a_reference_that_lost_its_slow_trials_makes_nothing_slower(tmp_path):
 def test_an_old_side_that_is_not_the_reference_is_guarded_as_well(old, new):
     """One pair has an interval of its own, the other is the table's turned round."""
     trials = broken(make_trials(PLAN, Machine({"torch-2.6": 1.03}, noise=0.003), 20), "torch-2.6", 3)
-    (item,) = compare_environments(make_run(PLAN), fold(PLAN, trials), old, new).items
+    (item,) = compare_environments(make_run(PLAN), fold_trials(PLAN, trials), old, new).items
     assert (item.high < 1.0, item.status, item.verdict) == (True, "cannot say", "undecided")
 
 
@@ -158,7 +160,7 @@ def test_what_is_slower_even_had_the_trials_that_broke_been_the_slowest_is_calle
         else trial
         for trial in make_trials(PLAN, Machine({"torch-2.13": 0.5}, noise=0.01), 20)
     ]
-    effect = estimate(PLAN, fold(PLAN, trials), metrics=()).find("torch-2.13:cnn@local")
+    effect = estimate(PLAN, fold_trials(PLAN, trials), metrics=()).find("torch-2.13:cnn@local")
     assert (effect.best < 1.0, effect.verdict) == (True, "slower")
 
 
@@ -202,10 +204,10 @@ def test_runs_are_compared_with_welchs_interval():
     one, other = chance.normal(0, 0.02, 8), chance.normal(0.1, 0.05, 12)
     expected = scipy_stats.ttest_ind(other, one, equal_var=False)
     interval = expected.confidence_interval(LEVEL)
-    found = quotient(mean_of(one, 2), mean_of(other, 2))
+    found = quotient(mean_of_logs(one, 2), mean_of_logs(other, 2))
     assert np.log([found.low, found.high]) == pytest.approx([interval.low, interval.high])
     assert found.p == pytest.approx(expected.pvalue * 0.05 / (1 - LEVEL))
-    many = quotient(mean_of(one, 2), mean_of(other, 2), 5)
+    many = quotient(mean_of_logs(one, 2), mean_of_logs(other, 2), 5)
     expected = scipy_stats.ttest_ind(other, one, equal_var=False).confidence_interval(1 - (1 - LEVEL) / 5)
     assert np.log([many.low, many.high]) == pytest.approx([expected.low, expected.high])
 
@@ -360,13 +362,13 @@ def test_runs_of_two_schedules_are_not_comparable(tmp_path):
         compare_runs(new, other)
     assert "schedules differ" in compare_runs(old, new, anyway=True).cautions[1]
     one, other = old.load(), new.load()
-    assert [same_thing(one, run, one.arms[0]) for run in (one, other)] == [True, False]
+    assert [is_same_setup(one, run, one.arms[0]) for run in (one, other)] == [True, False]
 
 
 def test_turns_of_a_program_are_compared_in_seconds(tmp_path):
     own = {"cnn": Workload(name="cnn", command=("x",), metric={"wall": True})}
     designs = {"old": {"schedule": "turns", "turn": 5}, "new": {"schedule": "turns", "turn": 3}}
     old, new = (made(tmp_path, name, {}, design=design, workloads=own) for name, design in designs.items())
-    assert differences(old.load(), new.load(), tuple(fold(PLAN, ()) for _ in range(2)))[-1] == (
+    assert comparability_problems(old.load(), new.load(), tuple(fold_trials(PLAN, ()) for _ in range(2)))[-1] == (
         "the schedules differ: turns of 0.5 s and turns of 0.3 s"
     )

@@ -17,13 +17,13 @@ from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import LEVEL, Flag, verdict_of
 from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
-from envmatrix.stats.moderated_variance import borrowed
-from envmatrix.stats.pairing import log_ratios, paired
-from envmatrix.stats.precision import narrow_enough, precise_enough
+from envmatrix.stats.moderated_variance import moderated_errors
+from envmatrix.stats.pairing import log_ratios, summarise_pairs
+from envmatrix.stats.precision import narrow_enough, is_precise_enough
 from envmatrix.stats.primary_metric import primary_metric
-from envmatrix.trials.own_program import number_arguments
+from envmatrix.trials.own_program import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials
 
 RATES = st.lists(st.tuples(*[st.floats(1.0, 1e6)] * 2), min_size=6, max_size=12)
@@ -41,7 +41,7 @@ def trials_of(values: dict[str, list[float | None]], **metric: str) -> list[Tria
 
 def analyse(values: dict[str, list[float | None]], metric: str = "samples_per_s", **plan):
     made = make_plan(tuple(name for name in values if name not in ("baseline", "control")), **plan)
-    return estimate(made, fold(made, trials_of(values, metric=metric)), metrics=(metric,))
+    return estimate(made, fold_trials(made, trials_of(values, metric=metric)), metrics=(metric,))
 
 
 def effect_of(values, environment="fast", metric="samples_per_s", **plan):
@@ -137,7 +137,7 @@ def test_interval_and_p_of_a_family_are_by_moderated_errors_and_the_own_error_is
     chance = np.random.default_rng(5)
     numbers = {name: chance.lognormal(5.0, 0.05, 8).tolist() for name in ("baseline", "control", "a", "b", "c")}
     effects = [effect for effect in analyse(numbers).primary_effects() if not effect.is_control]
-    shared, _ = borrowed(np.array([effect.error for effect in effects]), np.array([8, 8, 8]), 3)
+    shared, _ = moderated_errors(np.array([effect.error for effect in effects]), np.array([8, 8, 8]), 3)
     for effect, error in zip(effects, shared, strict=True):
         reach, mean = critical_value(8, 3, 2, level=LEVEL) * error, math.log(effect.ratio)
         assert (effect.low, effect.high) == pytest.approx((math.exp(mean - reach), math.exp(mean + reach)))
@@ -229,14 +229,14 @@ def test_a_number_that_has_no_logarithm_is_no_number(value):
 
 def test_nothing_measured_gives_effects_without_numbers():
     plan = make_plan(("fast",))
-    effects = estimate(plan, fold(plan, [])).effects
+    effects = estimate(plan, fold_trials(plan, [])).effects
     assert {(e.ratio, e.low, e.p, e.verdict, e.blocks) for e in effects} == {(None, None, None, "undecided", 0)}
 
 
 def test_a_plan_whose_reference_is_not_among_its_arms_has_no_effects():
     arm = Arm("a:cnn@local", "a", "a", "cnn", "local", "gone:cnn@local")
     plan = make_plan((), arms=(arm,))
-    assert estimate(plan, fold(plan, trials_of({"a": [1.0] * 8}))).effects == ()
+    assert estimate(plan, fold_trials(plan, trials_of({"a": [1.0] * 8}))).effects == ()
 
 
 @pytest.mark.parametrize(
@@ -255,19 +255,19 @@ def test_a_command_is_judged_in_the_direction_it_names(workload, better):
     assert metric.better == better
     assert metric.name == ("value" if workload.command else "samples_per_s")
     if workload.command:
-        assert f"--better={better}" in number_arguments(workload)
+        assert f"--better={better}" in metric_arguments(workload)
 
 
 def test_steps_of_a_program_are_a_rate_and_shown_as_one():
     workload = Workload.model_validate({"name": "w", "command": ["a"], "metric": {"steps": "^step", "warmup": 2}})
     metric = primary_metric(workload)
     assert (metric.better, metric.unit, metric.show(1.913012)) == ("higher", "steps/s", "1.913")
-    assert number_arguments(workload) == ["--metric-steps=^step", "--metric-warmup=2", "--metric-name=value"]
+    assert metric_arguments(workload) == ["--metric-steps=^step", "--metric-warmup=2", "--metric-name=value"]
 
 
 def test_each_engine_has_its_own_reference_and_its_baseline_shows_the_engines_cost():
     plan = make_plan(("fast",), engines=("local", "docker"))
-    measured = fold(plan, make_trials(plan, Machine({"fast": 1.2}, noise=0.01), 8))
+    measured = fold_trials(plan, make_trials(plan, Machine({"fast": 1.2}, noise=0.01), 8))
     analysis = estimate(plan, measured, metrics=())
     assert analysis.find("fast:cnn@docker").reference == "baseline:cnn@docker"
     assert analysis.find("baseline:cnn@docker").reference == "baseline:cnn@local"
@@ -284,7 +284,7 @@ def test_all_intervals_of_a_run_cover_the_truth_together_in_95_of_100_runs():
         drift = np.cumsum(chance.normal(0, 0.05, 8))
         table = np.exp(logs[:, None] + drift + chance.normal(0, 0.04, (6, 8)))
         values = dict(zip(("baseline", "control", *truth), table.tolist(), strict=True))
-        effects = estimate(plan, fold(plan, trials_of(values)), metrics=()).effects
+        effects = estimate(plan, fold_trials(plan, trials_of(values)), metrics=()).effects
         missed += any(not e.low <= truth[e.environment] <= e.high for e in effects if not e.is_control)
         controls += any(not e.low <= 1.0 <= e.high for e in effects if e.is_control)
     assert scipy_stats.binomtest(controls, runs, 1 - LEVEL).pvalue > 0.001
@@ -294,8 +294,8 @@ def test_all_intervals_of_a_run_cover_the_truth_together_in_95_of_100_runs():
 def test_narrow_enough_waits_for_the_widest_interval_and_not_for_arms_that_never_work():
     plan = make_plan(("good", "broken"))
     machine = Machine({}, noise=0.01, outcome={"broken": "failed"})
-    few = estimate(plan, fold(plan, make_trials(plan, machine, 3)), metrics=())
-    many = estimate(plan, fold(plan, make_trials(plan, machine, 12)), metrics=())
+    few = estimate(plan, fold_trials(plan, make_trials(plan, machine, 3)), metrics=())
+    many = estimate(plan, fold_trials(plan, make_trials(plan, machine, 12)), metrics=())
     assert not narrow_enough(few, 0.5)
     assert narrow_enough(many, 0.03)
     assert not narrow_enough(many, max(e.half_width for e in many.effects if e.low) * 0.99)
@@ -307,16 +307,16 @@ def test_one_lucky_block_does_not_end_a_run():
     values = {"baseline": calm, "control": calm, "fast": [100.0, 101, 99, 100, 101, 99, 100, 120, 99, 100]}
     plan = make_plan(("fast",))
     ends = [
-        precise_enough(plan, fold(plan, [t for t in trials_of(values) if t.block < blocks]), 0.03)
+        is_precise_enough(plan, fold_trials(plan, [t for t in trials_of(values) if t.block < blocks]), 0.03)
         for blocks in range(1, 11)
     ]
     assert ends == [False] * 10
     steady = {**values, "fast": calm}
-    assert precise_enough(plan, fold(plan, trials_of(steady)), 0.03)
+    assert is_precise_enough(plan, fold_trials(plan, trials_of(steady)), 0.03)
 
 
 def test_log_ratios_follow_the_direction_of_the_metric():
     arms, base = np.array([[2.0, 4.0]]), np.array([1.0, 2.0])
     assert log_ratios(arms, base, THROUGHPUT) == pytest.approx(np.log([[2, 2]]))
     assert log_ratios(arms, base, MEMORY) == pytest.approx(-np.log([[2, 2]]))
-    assert np.isnan(paired(np.full((1, 4), np.nan)).mean).all()
+    assert np.isnan(summarise_pairs(np.full((1, 4), np.nan)).mean).all()

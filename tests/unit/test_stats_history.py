@@ -20,7 +20,7 @@ from envmatrix.report.history_page import to_html
 from envmatrix.report.history_table import print_history
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
-from envmatrix.stats.change_points import ERROR, SHORTEST, best_split, change_points, fewest_runs
+from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_SEGMENT_LENGTH, best_split, change_points, fewest_runs
 from envmatrix.stats.history import Change, History, Point, Series, read_history
 from tests.synthetic import Machine, make_plan, make_run, make_trials, slowed, write_run
 
@@ -30,11 +30,11 @@ from tests.synthetic import Machine, make_plan, make_run, make_trials, slowed, w
 def test_the_best_split_is_the_best_of_all(numbers):
     values = np.array(numbers, dtype=float)
     squares = lambda part: ((part - part.mean()) ** 2).sum()  # noqa: E731
-    places = range(SHORTEST, len(values) - SHORTEST + 1)
+    places = range(MIN_SEGMENT_LENGTH, len(values) - MIN_SEGMENT_LENGTH + 1)
     gains = [squares(values) - squares(values[:at]) - squares(values[at:]) for at in places]
     at, gain = best_split(values)
     assert gain == pytest.approx(max(gains), abs=1e-6)
-    assert gains[at - SHORTEST] == pytest.approx(max(gains), abs=1e-6)
+    assert gains[at - MIN_SEGMENT_LENGTH] == pytest.approx(max(gains), abs=1e-6)
 
 
 def test_two_steps_are_both_found():
@@ -66,7 +66,7 @@ def test_short_histories_and_machines_with_two_levels_are_marked_in_at_most_5_of
     for runs in (quiet, two):
         assert np.mean([bool(change_points(one)) for one in runs]) < 0.09
     assert change_points(np.repeat([0.0, 5.0], 4)) == (), "eight runs are too few"
-    assert (fewest_runs(), fewest_runs(ERROR / 10)) == (10, 12), "many series take more"
+    assert (fewest_runs(), fewest_runs(FALSE_ALARM_RATE / 10)) == (10, 12), "many series take more"
 
 
 def test_which_orders_a_series_is_compared_with_is_its_own_so_that_lucky_ones_even_out():

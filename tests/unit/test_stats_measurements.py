@@ -14,8 +14,8 @@ from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.arm_facts import EVIDENCE
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.measurements import fold, read_measurements
-from envmatrix.stats.selftest import rate_of, relabelled_false_alarms, simulated_false_alarms
+from envmatrix.stats.measurements import fold_trials, read_measurements
+from envmatrix.stats.selftest import false_alarm_rate, relabelled_false_alarms, simulated_false_alarms
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 PLAN = make_plan(("fast",))
@@ -35,13 +35,13 @@ def edit(trials, environment, change, blocks=range(1000)):
 
 def flags_after(change, environment="fast", blocks=range(1000)):
     trials = edit(make_trials(PLAN, Machine({}), 8), environment, change, blocks)
-    return estimate(PLAN, fold(PLAN, trials), metrics=()).find("fast:cnn@local").flags
+    return estimate(PLAN, fold_trials(PLAN, trials), metrics=()).find("fast:cnn@local").flags
 
 
 def test_a_folder_and_its_trials_fold_into_the_same_numbers(tmp_path):
     machine = Machine({"fast": 1.2}, outcome={"control": "timed_out"})
     folder = write_run(tmp_path / "run", PLAN, machine, 7)
-    read, kept = read_measurements(folder, PLAN), fold(PLAN, make_trials(PLAN, machine, 7))
+    read, kept = read_measurements(folder, PLAN), fold_trials(PLAN, make_trials(PLAN, machine, 7))
     for name, values in kept.table.items():
         np.testing.assert_array_equal(read.table[name], values)
     assert read.facts["control:cnn@local"].outcomes == {"timed_out": 7}
@@ -72,7 +72,7 @@ def test_a_half_written_last_line_is_passed_over_and_a_damaged_one_is_named(tmp_
     [None, {}, {"metrics": []}, {"metrics": {"samples_per_s": {}}, "evidence": 3, "result": "x", "data": 1}],
 )
 def test_a_strange_record_is_a_trial_without_numbers(record):
-    measured = fold(PLAN, [Trial("t", 0, 0, "fast", "cnn", "local", "ok", document=record)])
+    measured = fold_trials(PLAN, [Trial("t", 0, 0, "fast", "cnn", "local", "ok", document=record)])
     assert np.isnan(measured.of("fast:cnn@local", "samples_per_s")).all()
     assert measured.facts["fast:cnn@local"].outcomes["ok"] == 1
 
@@ -122,7 +122,7 @@ def test_a_reference_that_varies_widens_what_counts_as_equal():
     for block in (1, 2):
         trials = edit(trials, "control", lambda r, b=block: r["result"].update(loss=0.5 + 0.1 * b), (block,))
     trials = edit(trials, "fast", lambda r: r["result"].update(loss=0.65))
-    assert Flag.UNEQUAL_WORK not in estimate(PLAN, fold(PLAN, trials), metrics=()).find("fast:cnn@local").flags
+    assert Flag.UNEQUAL_WORK not in estimate(PLAN, fold_trials(PLAN, trials), metrics=()).find("fast:cnn@local").flags
 
 
 def test_a_drifting_machine_does_not_raise_more_false_alarms_than_promised():
@@ -132,18 +132,18 @@ def test_a_drifting_machine_does_not_raise_more_false_alarms_than_promised():
 
 
 def test_relabelling_real_trials_keeps_the_promised_rate():
-    measured = fold(PLAN, make_trials(PLAN, Machine({}, noise=0.05, drift=0.02), 20))
+    measured = fold_trials(PLAN, make_trials(PLAN, Machine({}, noise=0.05, drift=0.02), 20))
     result = relabelled_false_alarms(estimate(PLAN, measured, metrics=()), measured, 4000)
     assert result.comparisons == 4000
     assert result.low < 0.07
 
 
 def test_relabelling_notices_nothing_where_there_is_no_control():
-    measured = fold(PLAN, make_trials(PLAN, Machine({}, outcome={"control": "failed"}), 8))
+    measured = fold_trials(PLAN, make_trials(PLAN, Machine({}, outcome={"control": "failed"}), 8))
     assert relabelled_false_alarms(estimate(PLAN, measured, metrics=()), measured, 10).rate is None
 
 
 def test_the_rates_interval_is_clopper_and_pearsons():
-    rate = rate_of(5, 100)
+    rate = false_alarm_rate(5, 100)
     assert (rate.low, rate.high) == pytest.approx((0.016432, 0.112835), abs=1e-5)
-    assert not rate_of(60, 400).as_promised
+    assert not false_alarm_rate(60, 400).as_promised

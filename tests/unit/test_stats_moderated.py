@@ -5,7 +5,7 @@ import pytest
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.moderated_variance import LEAST_UNITS, borrowed, is_moderated, moderated
+from envmatrix.stats.moderated_variance import LEAST_UNITS, moderated_errors, is_moderated, moderated
 from validation.simulated import absolute_t, over_two_copies
 
 RUNS = 20_000
@@ -63,16 +63,16 @@ def test_one_environment_whose_processes_differ_tenfold_widens_nobody_elses_inte
 
 def test_nothing_is_borrowed_where_a_comparison_is_missing_or_has_too_few_blocks():
     error, units = np.array([0.01, 0.02, np.nan]), np.array([7, 7, 1])
-    found, own = borrowed(error, units, 2)
+    found, own = moderated_errors(error, units, 2)
     assert found[:2] == pytest.approx(np.sqrt((0.00025 * 7 + 6 * 7 * error[:2] ** 2) / 7 / 7))
     assert (np.isnan(found[2]), own.tolist()) == (True, [False, False, True])
-    found, own = borrowed(error, units, 3)
+    found, own = moderated_errors(error, units, 3)
     assert (found[:2].tolist(), own.all()) == ([0.01, 0.02], True)
 
 
 def test_one_with_few_independent_blocks_lends_and_does_not_borrow():
     error = np.array([0.01, 0.02])
-    found, own = borrowed(error, np.array([7, 5]), 2)
+    found, own = moderated_errors(error, np.array([7, 5]), 2)
     assert own.tolist() == [False, True]
     assert found[0] == pytest.approx(np.sqrt(((7 * 0.01**2 + 5 * 0.02**2) / 2 + 6 * 7 * 0.01**2) / 7 / 7))
     assert found[1] == 0.02

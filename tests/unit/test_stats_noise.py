@@ -15,19 +15,19 @@ from envmatrix.errors import ExitCode
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.terminal import present
-from envmatrix.report.warning import Kind
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.terminal import print_summary
+from envmatrix.report.warning import WarningKind
 from envmatrix.stats import slow_phases
-from envmatrix.stats.analysis import between, estimate, inverted
+from envmatrix.stats.analysis import between, estimate, invert_effect
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value, student_quantile
-from envmatrix.stats.measurements import fold
-from envmatrix.stats.pairing import paired
-from envmatrix.stats.precision import precise_enough
+from envmatrix.stats.measurements import fold_trials
+from envmatrix.stats.pairing import summarise_pairs
+from envmatrix.stats.precision import is_precise_enough
 from envmatrix.stats.racing import next_arms
-from envmatrix.stats.slow_phases import apart, spanned, told_short, too_short
-from envmatrix.stats.slow_trials import SlowTrials, find_slow
+from envmatrix.stats.slow_phases import apart, format_span, short_run_note, too_short
+from envmatrix.stats.slow_trials import SlowTrials, find_slow_trials
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import Machine, make_plan, make_run, slowed
 from validation import simulated_slow, simulated_table
@@ -42,12 +42,12 @@ def fast_in(*blocks):
 
 
 def summary_of(plan, trials):
-    return summarise_measured(make_run(plan), fold(plan, trials))
+    return summarise_measurements(make_run(plan), fold_trials(plan, trials))
 
 
 def printed(summary, width=200):
     out = io.StringIO()
-    present(summary, Console(file=out, width=width, force_terminal=False))
+    print_summary(summary, Console(file=out, width=width, force_terminal=False))
     return out.getvalue()
 
 
@@ -64,7 +64,7 @@ def test_slow_trials_are_told_with_their_share_and_the_spread_stands_in_every_ta
         assert "3 of 24, 25% slower" in text.replace("\\", "")
         assert " cv " in text
     assert summary.groups[0].headline.endswith("24 blocks). 3 of 24 trials are 25% slower than its others.")
-    caution = next(caution for caution in summary.cautions if caution.kind is Kind.SLOW_TRIALS)
+    caution = next(caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS)
     assert caution.text.startswith(
         "3 of 24 trials are 25% slower than its others (95 % interval of their share: 3% to 32%)"
     )
@@ -74,13 +74,13 @@ def test_slow_trials_are_told_with_their_share_and_the_spread_stands_in_every_ta
 
 
 def test_what_is_claimed_of_an_environment_with_slow_trials_holds_with_them_and_without_them():
-    measured = fold(PLAN, slowed(PLAN, QUIET, 24, fast_in(3, 7, 15)))
+    measured = fold_trials(PLAN, slowed(PLAN, QUIET, 24, fast_in(3, 7, 15)))
     effect = estimate(PLAN, measured).find("fast:cnn@local")
     assert effect.ratio < 1.12 < 1.19 < effect.usual < 1.21
     assert effect.low < effect.ratio < effect.usual < effect.high
     assert (effect.low < 1.0, effect.verdict) == (True, "undecided"), "three of 24 at half the speed may cost all of it"
     arms = {arm.environment: arm for arm in PLAN.arms}
-    turned = inverted(effect, arms["fast"], arms["baseline"])
+    turned = invert_effect(effect, arms["fast"], arms["baseline"])
     assert turned.low < turned.usual < turned.ratio < turned.high
 
 
@@ -88,7 +88,7 @@ def test_slow_trials_of_the_reference_make_nobody_faster():
     machine = Machine({}, noise=0.01)
     plan = make_plan(("fast", "other"))
     trials = slowed(plan, machine, 24, lambda trial: trial.environment == "control" and trial.block < 9, by=1.5)
-    effect = estimate(plan, fold(plan, trials)).find("fast:cnn@local")
+    effect = estimate(plan, fold_trials(plan, trials)).find("fast:cnn@local")
     assert effect.ratio > 1.05
     assert effect.low <= 1.0 < effect.usual * 1.02
     assert effect.verdict != "faster"
@@ -99,12 +99,12 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
     machine = Machine({"fast": 0.5}, noise=0.01)
     for blocks, slow in ((18, (1, 2)), (18, ()), (26, (1, 2))):
         waits = blocks < 20 and bool(slow)
-        measured = fold(plan, slowed(plan, machine, blocks, fast_in(*slow), by=1.3))
+        measured = fold_trials(plan, slowed(plan, machine, blocks, fast_in(*slow), by=1.3))
         effect = estimate(plan, measured).find("fast:cnn@local")
         assert effect.high < 1.0
         assert (effect.verdict == "undecided") == waits
         assert ("fast:cnn@local" in next_arms(plan, measured).active) == bool(slow)
-        assert precise_enough(plan, measured, 0.5, active=("fast:cnn@local",)) is not waits
+        assert is_precise_enough(plan, measured, 0.5, active=("fast:cnn@local",)) is not waits
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, on):
         return trial.environment == slow and trial.block == 3
 
     trials = slowed(PLAN, replace(QUIET, noise=0.001), 14, is_slow, by=1.25)
-    (told,) = [caution for caution in summary_of(PLAN, trials).cautions if caution.kind is Kind.SLOW_TRIALS]
+    (told,) = [caution for caution in summary_of(PLAN, trials).cautions if caution.kind is WarningKind.SLOW_TRIALS]
     assert told.subject == f"{slow}:cnn@local"
     assert f": no verdict on {on} below 20 blocks; " in told.remedy
 
@@ -133,13 +133,13 @@ def test_a_comparison_waits_for_20_blocks_whichever_side_has_the_slow_trials(slo
     plan = make_plan(("fast", "other"), max_blocks=60, target=0.5)
     machine = Machine({"fast": 0.5, "other": 0.8}, noise=0.01)
     trials = slowed(plan, machine, blocks, lambda trial: trial.environment == slow and trial.block in (1, 2), by=1.3)
-    measured = fold(plan, trials)
+    measured = fold_trials(plan, trials)
     analysis, arms = estimate(plan, measured), {arm.environment: arm for arm in plan.arms}
     for old, new in itertools.permutations(("baseline", "fast", "other"), 2):
         waits = blocks < 20 and (slow in (old, new) or (slow == "control" and "baseline" in (old, new)))
         found = between(analysis, measured, arms[old], arms[new])
         assert (found.verdict == "undecided") == waits, (old, new)
-    assert precise_enough(plan, measured, 0.5) is (blocks > 20)
+    assert is_precise_enough(plan, measured, 0.5) is (blocks > 20)
 
 
 @pytest.mark.parametrize("slow", ["fast", "other"])
@@ -147,7 +147,7 @@ def test_a_comparison_waits_for_20_blocks_whichever_side_has_the_slow_trials(slo
 def test_a_gate_says_nothing_below_20_blocks_where_a_side_has_slow_trials(slow, blocks, code):
     machine = Machine({"other": 0.6}, noise=0.01)
     trials = slowed(PLAN, machine, blocks, lambda trial: trial.environment == slow and trial.block in (1, 2))
-    found = compare_environments(make_run(PLAN), fold(PLAN, trials), "fast", "other", 0.03)
+    found = compare_environments(make_run(PLAN), fold_trials(PLAN, trials), "fast", "other", 0.03)
     (item,) = found.items
     assert found.exit_code == code
     assert (bool(item.unsure), item.verdict, item.status) == (
@@ -163,16 +163,16 @@ def test_a_reference_with_slow_trials_puts_nobody_out_of_a_race_before_20_blocks
     plan = make_plan(("one", "twin"), race=True, max_blocks=60)
     machine = Machine({"one": 0.5, "twin": 0.5}, noise=0.01)
     trials = slowed(plan, machine, 8, lambda trial: trial.environment == slow and trial.block in (1, 2), by=1.3)
-    assert ("one:cnn@local" in next_arms(plan, fold(plan, trials)).active) == (slow != "nobody")
+    assert ("one:cnn@local" in next_arms(plan, fold_trials(plan, trials)).active) == (slow != "nobody")
 
 
 def test_one_normal_population_is_hardly_ever_taken_for_two_and_two_are_found():
     chance = np.random.default_rng(1)
     shared = chance.normal(0, 0.3, (300, 1, 20))
     noise = chance.normal(0, 0.03, (300, 5, 20)) + shared
-    assert np.mean([find_slow(logs).any(axis=1) for logs in noise]) < 0.006
+    assert np.mean([find_slow_trials(logs).any(axis=1) for logs in noise]) < 0.006
     noise[:, 2, [1, 8]] -= math.log(1.25)
-    found = np.array([find_slow(logs) for logs in noise])
+    found = np.array([find_slow_trials(logs) for logs in noise])
     assert found[:, 2, [1, 8]].mean() > 0.9
     assert found[:, [0, 1, 3, 4]].mean() < 0.002
 
@@ -185,7 +185,7 @@ def test_the_share_of_slow_processes_has_its_exact_interval():
 def test_blocks_that_are_further_apart_than_a_slow_phase_have_students_error():
     values = np.random.default_rng(1).normal(0, 1, (2, 30))
     for far in (None, np.ones(30)):
-        numbers = paired(values, far)
+        numbers = summarise_pairs(values, far)
         assert numbers.error == pytest.approx(values.std(axis=1, ddof=1) / math.sqrt(30))
         assert numbers.units.tolist() == [30, 30]
 
@@ -194,7 +194,7 @@ def test_blocks_that_are_further_apart_than_a_slow_phase_have_students_error():
 def test_neighbouring_blocks_that_are_alike_count_as_fewer_and_cover_the_truth(blocks):
     chance = np.random.default_rng(2)
     phases = np.repeat(chance.normal(0, 0.05, (2000, blocks // 2)), 2, axis=1)
-    numbers = paired(phases + chance.normal(0, 0.03, phases.shape), np.full(blocks, 0.45))
+    numbers = summarise_pairs(phases + chance.normal(0, 0.03, phases.shape), np.full(blocks, 0.45))
     assert set(numbers.units.tolist()) == {int(blocks * 0.45) + 1}
     for error, units, wanted in (
         (numbers.error, numbers.units[0], (0.95, 0.98)),
@@ -209,14 +209,14 @@ def test_in_a_short_run_slow_phases_that_stand_out_widen_the_interval_and_nothin
     begins = np.arange(36) * 10.0
     noise = chance.normal(0, 0.037, (4000, 36))
     usual = noise.std(axis=1, ddof=1) / 6
-    quiet = paired(noise, apart(begins))
+    quiet = summarise_pairs(noise, apart(begins))
     untouched = quiet.units == 36
     assert quiet.error[untouched] == pytest.approx(usual[untouched])
     assert (quiet.error[~untouched] > usual[~untouched]).all()
     assert 0.75 < untouched.mean() < 0.85
     by_phases, own = in_phases(4000, begins, 40.0, chance)
     slowed_now = noise + by_phases
-    found = paired(slowed_now, apart(begins))
+    found = summarise_pairs(slowed_now, apart(begins))
     reach = np.array([student_quantile(int(units), (1 + LEVEL) / 2) for units in found.units]) * found.error
     assert (np.abs(found.mean) <= reach).mean() > 0.92
     assert (np.abs(found.mean - own) <= reach).mean() > 0.97
@@ -227,7 +227,7 @@ def test_in_a_short_run_slow_phases_that_stand_out_widen_the_interval_and_nothin
 @pytest.mark.parametrize(("blocks", "tested"), [(6, False), (8, False), (9, True)])
 def test_so_few_blocks_that_hardly_more_than_chance_stands_out_have_students_error(blocks, tested):
     noise = np.random.default_rng(6).normal(0, 0.037, (2000, blocks))
-    found = paired(noise, apart(np.arange(blocks) * 41.0))
+    found = summarise_pairs(noise, apart(np.arange(blocks) * 41.0))
     assert (found.units < blocks).mean() == pytest.approx(0.1 if tested else 0.0, abs=0.02)
 
 
@@ -236,7 +236,7 @@ def test_a_short_run_covers_its_own_mean_and_one_of_12_minutes_that_of_all_time(
     chance = np.random.default_rng(5)
     begins = np.arange(0.0, minutes * 60.0, 10.0)
     by_phases, own = in_phases(20_000, begins, 60.0, chance)
-    found = paired(by_phases + chance.normal(0, 0.037, by_phases.shape), apart(begins))
+    found = summarise_pairs(by_phases + chance.normal(0, 0.037, by_phases.shape), apart(begins))
     reach = np.array([student_quantile(int(units), (1 + LEVEL) / 2) for units in found.units]) * found.error
     assert (np.abs(found.mean - own) > reach).mean() < 0.01
     assert ((np.abs(found.mean) > reach).mean() < 0.053) == (minutes == 12)
@@ -247,17 +247,17 @@ def test_a_short_run_names_the_environments_whose_neighbouring_blocks_are_alike(
     trials = slowed(
         PLAN, Machine(by, noise=0.002), 24, lambda t: t.environment == "fast" and t.block % 12 < 6, 1.1, 15.0
     )
-    told = next(caution for caution in summary_of(PLAN, trials).cautions if caution.kind is Kind.SHORT_RUN)
+    told = next(caution for caution in summary_of(PLAN, trials).cautions if caution.kind is WarningKind.SHORT_RUN)
     assert "neighbouring blocks of fast:cnn@local are alike" in told.text
 
 
 def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_them():
     machine = Machine({"fast": 1.2}, noise=0.02)
     short, long = (summary_of(PLAN, slowed(PLAN, machine, blocks, lambda _: False, period=40.0)) for blocks in (10, 30))
-    told = next(caution for caution in short.cautions if caution.kind is Kind.SHORT_RUN)
+    told = next(caution for caution in short.cautions if caution.kind is WarningKind.SHORT_RUN)
     assert "its blocks span 7 minutes" in told.text
     assert told.remedy.startswith("`envmatrix resume made-up` with a larger budget")
-    assert Kind.SHORT_RUN not in {caution.kind for caution in long.cautions}
+    assert WarningKind.SHORT_RUN not in {caution.kind for caution in long.cautions}
     said = "Short run: its blocks span 7 minutes, and the 95 % hold for the machine as it was then."
     for text in (" ".join(printed(short).split()), to_markdown(short), to_html(short)):
         assert said in text
@@ -273,11 +273,11 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
     [(3.0, "less than a minute", "1 of 2"), (7.0, "a minute", "1 of 2"), (20.0, "3 minutes", "1 of 4")],
 )
 def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_says_so_too(period, span, wrong):
-    measured = fold(PLAN, slowed(PLAN, QUIET, 9, lambda _: False, period=period))
+    measured = fold_trials(PLAN, slowed(PLAN, QUIET, 9, lambda _: False, period=period))
     (said,) = (text for text in compare_environments(make_run(PLAN), measured, "fast", "other").cautions)
     assert said.startswith(f"Short run: its blocks span {span}, ")
     assert f"up to {wrong} intervals miss the mean over a longer time" in said
-    longer = fold(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
+    longer = fold_trials(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
     assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (slow_phases.LONGER,)
 
 
@@ -286,12 +286,12 @@ def test_a_long_run_holds_for_all_phases_of_a_minute_and_for_its_own_of_longer_o
     """From 12 minutes on phases of 300 s make 17 to 24 % miss the mean over all time: the report promises less."""
     begins, runs, chance = np.arange(0.0, 720.0, 38.0), 1500, np.random.default_rng(5)
     slowed, own = in_phases(runs, begins, mean_s, chance)
-    numbers = paired(chance.normal(0.0, 0.03 * np.sqrt(1.5), slowed.shape) + slowed, apart(begins))
+    numbers = summarise_pairs(chance.normal(0.0, 0.03 * np.sqrt(1.5), slowed.shape) + slowed, apart(begins))
     reach = numbers.error * np.array([critical_value(int(units), 1, 2, level=LEVEL) for units in numbers.units])
     missed, missed_own = (np.mean(np.abs(numbers.mean - true) > reach) for true in (0.0, own))
     assert (missed <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / runs)) is np.bool_(of_all_time)
     assert missed_own < 0.05
-    assert "longer than a minute, the 95 % hold for the machine as it was then" in told_short(apart(begins))
+    assert "longer than a minute, the 95 % hold for the machine as it was then" in short_run_note(apart(begins))
 
 
 def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once():
@@ -299,7 +299,7 @@ def test_times_that_are_not_known_count_as_independent_and_a_pause_counts_once()
     assert not too_short(apart(np.array([0.0, 140.0, 280.0])))
     assert too_short(apart(np.arange(10) * 30.0))
     nearly = apart(np.arange(21) * 33.2)
-    assert (too_short(nearly), spanned(nearly)) == (True, "11 minutes"), "11.6, and 12 are wanted"
+    assert (too_short(nearly), format_span(nearly)) == (True, "11 minutes"), "11.6, and 12 are wanted"
 
 
 def test_the_table_of_questions_has_a_row_a_question_and_marks_where_the_goal_is_surely_missed():

@@ -11,9 +11,9 @@ import pytest
 from scipy.stats import t as student
 
 from envmatrix.errors import InputError
-from envmatrix.report.attribution import bars_of
+from envmatrix.report.attribution import waterfall_rows
 from envmatrix.report.forest import forest
-from envmatrix.report.formatting import bounds, interval, ratio
+from envmatrix.report.formatting import format_bounds, format_interval, format_ratio
 from envmatrix.report.heat_map import heat_map
 from envmatrix.report.summary import summarise
 from envmatrix.report.write import write_reports
@@ -22,7 +22,7 @@ from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate
 from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks, read_trials
-from envmatrix.stats.replication import compare
+from envmatrix.stats.replication import compare_effects
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
 from validation.simulated_pairs import arms_of as arms_of_run
@@ -91,7 +91,7 @@ def test_two_environments_are_as_far_apart_as_their_effects_in_the_table(whole):
 def test_reproduce_compares_the_tables_effects(whole):
     run = whole.run
     analysis = estimate(run.plan, whole.measured, workloads=run.workloads, environments=run.environments, metrics=())
-    for item in compare(analysis, analysis):
+    for item in compare_effects(analysis, analysis):
         assert item.first == item.second == whole.analysis.find(item.arm)
 
 
@@ -120,14 +120,17 @@ def test_the_figures_numbers_are_the_tables(whole):
         drawn = html.unescape(forest(group))
         for row in group.all_rows:
             if row.effect and row is not group.baseline:
-                assert f"{ratio(row.effect.ratio)} ({interval(row.effect)})" in drawn
+                assert f"{format_ratio(row.effect.ratio)} ({format_interval(row.effect)})" in drawn
     heat = heat_map(whole)
     shown = [effect for _, effects in heat.rows for effect in effects if effect] if heat else []
     assert all(effect is whole.analysis.find(effect.arm) for effect in shown)
     for item in whole.attributions:
-        total = bars_of(item)[-1][1]
+        total = waterfall_rows(item)[-1][1]
         effect = whole.analysis.find(f"{item.best}:{item.workload}@{item.engine}")
-        assert (ratio(total.ratio), bounds(total.low, total.high)) == (ratio(effect.ratio), interval(effect))
+        assert (format_ratio(total.ratio), format_bounds(total.low, total.high)) == (
+            format_ratio(effect.ratio),
+            format_interval(effect),
+        )
 
 
 PLAIN = make_plan(("a", "b", "c"))
@@ -190,12 +193,12 @@ def test_environments_that_meet_nowhere_are_an_error_and_no_empty_answer(tmp_pat
 
 def test_a_run_is_precise_enough_by_the_intervals_of_its_table(tmp_path):
     """No block ends a run whose table would then have an interval wider than the target."""
-    from envmatrix.stats.precision import precise_enough
+    from envmatrix.stats.precision import is_precise_enough
 
     plan = make_plan(("a", "b"), race=True, max_blocks=30)
     folder = write_run(tmp_path / "run", plan, Machine({"a": 1.2}, noise=0.03), 30, 6)
     measured = summarise(folder).measured
-    ends = [n for n in range(6, 31) if precise_enough(plan, first_blocks(measured, n), 0.04)]
+    ends = [n for n in range(6, 31) if is_precise_enough(plan, first_blocks(measured, n), 0.04)]
     assert ends
     for count in ends:
         effects = estimate(plan, first_blocks(measured, count), metrics=()).primary_effects()

@@ -11,16 +11,16 @@ import pytest
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value, student_quantile
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views, families
-from envmatrix.stats.racing import _same, looks, next_arms, surely_not_best
+from envmatrix.stats.racing import _is_same_as_reference, decision_blocks, next_arms, surely_not_best
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("best", "worst", "twin"), max_blocks=40)
 
 
 def race_after(blocks, machine, plan=PLAN, seed=1):
-    return next_arms(plan, fold(plan, make_trials(plan, machine, blocks, seed)))
+    return next_arms(plan, fold_trials(plan, make_trials(plan, machine, blocks, seed)))
 
 
 def test_the_hopeless_and_the_same_stop_while_references_and_the_leader_go_on():
@@ -40,7 +40,7 @@ def test_a_baseline_that_loses_trials_puts_nobody_out(loses):
         else trial
         for trial in make_trials(plan, Machine({"only": 0.9}, noise=0.01), 20)
     ]
-    assert bool(next_arms(plan, fold(plan, trials)).stopped) is not loses
+    assert bool(next_arms(plan, fold_trials(plan, trials)).stopped) is not loses
 
 
 def test_everything_the_same_as_the_baseline_finishes_the_race():
@@ -57,14 +57,14 @@ def test_an_early_verdict_is_by_own_errors_alone():
     numbers = np.tile([-1.0, 1.0], (8, 3)) * np.sqrt(5 / 6)  # mean 0, standard deviation 1
     for scale, same in ((1.0, False), (0.5, True)):
         differences = Views((numbers * scale * np.log1p(0.03) * np.sqrt(6) / reach,))
-        assert _same(differences, family, level, 0.03).tolist() == [same] * 8
+        assert _is_same_as_reference(differences, family, level, 0.03).tolist() == [same] * 8
 
 
 @pytest.mark.parametrize("blocks", [6, 9, 13, 18, 25])
 def test_what_an_early_look_can_end_is_what_the_docs_say(blocks):
     """Of 8 arms, paired log ratios with sd 7 %: half-widths at the end and at a look, and the lead of a rival."""
-    tests, sd = 8 * len(looks(PLAN)), 0.07 / blocks**0.5
-    levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, 1 - 0.01 / len(looks(PLAN)))
+    tests, sd = 8 * len(decision_blocks(PLAN)), 0.07 / blocks**0.5
+    levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, 1 - 0.01 / len(decision_blocks(PLAN)))
     reaches = [critical_value(blocks, 8, 2, level=level, own=at == 2) for at, level in enumerate(levels)]
     reaches.append(student_quantile(blocks, 1 - 0.05 / tests))
     row = " | ".join(f"{100 * np.expm1(reach * sd):.1f} %" for reach in reaches)
@@ -90,7 +90,7 @@ def test_a_block_that_is_half_on_disk_changes_nothing(seed):
     """Four arms a block; the look after block 6 is taken once all of them have run in it, and not before."""
     plan = make_plan(("best", "worst"), race=True)
     trials = list(make_trials(plan, Machine({"best": 1.2}, noise=0.02), 6, seed))
-    decided = [next_arms(plan, fold(plan, trials[:count])) for count in range(20, 25)]
+    decided = [next_arms(plan, fold_trials(plan, trials[:count])) for count in range(20, 25)]
     assert [(race.stopped, race.finished) for race in decided[:4]] == [((), False)] * 4
     assert decided[4].stopped or decided[4].finished
 
@@ -102,13 +102,13 @@ def test_an_arm_that_did_other_work_stops_nobody():
 
 def test_stopped_arms_are_given_at_the_level_that_all_looks_together_allow():
     race = race_after(20, Machine({"best": 1.3, "worst": 0.8}, noise=0.01))
-    assert all(race.levels[item.arm] == pytest.approx(1 - 0.01 / len(looks(PLAN))) for item in race.stopped)
+    assert all(race.levels[item.arm] == pytest.approx(1 - 0.01 / len(decision_blocks(PLAN))) for item in race.stopped)
     assert race.levels["best:cnn@local"] == pytest.approx(1 - (1 - LEVEL) * 0.8)
 
 
 def test_looks_start_at_the_minimum_and_end_before_the_last_block():
-    assert looks(PLAN) == (6, 9, 13, 18, 25, 34)
-    assert looks(make_plan((), min_blocks=10, max_blocks=10)) == ()
+    assert decision_blocks(PLAN) == (6, 9, 13, 18, 25, 34)
+    assert decision_blocks(make_plan((), min_blocks=10, max_blocks=10)) == ()
 
 
 def test_an_equal_rival_is_hardly_ever_surely_better():

@@ -17,16 +17,16 @@ from envmatrix.report.exports import figure_svg, pyperf_json
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise, summarise_measured
+from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.report.svg import Scale
-from envmatrix.report.terminal import present
+from envmatrix.report.terminal import print_summary
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats import selection
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views
-from envmatrix.stats.racing import Race, Stopped, looks
-from envmatrix.stats.selection import Candidates, cross_fitted, given_shown, recommended
+from envmatrix.stats.racing import Race, StoppedArm, decision_blocks
+from envmatrix.stats.selection import Candidates, cross_fitted_gain, selection_corrected_gain, recommend_candidate
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
 from validation.simulated_choice import choice, simple
 
@@ -40,12 +40,12 @@ def with_failures(plan, machine, blocks, broken, outcome="timed_out", wall_s=60.
 
 
 def summary_of(plan, trials, **run):
-    return summarise_measured(make_run(plan, **run), fold(plan, trials))
+    return summarise_measurements(make_run(plan, **run), fold_trials(plan, trials))
 
 
 def printed(summary, width=160):
     out = io.StringIO()
-    present(summary, Console(file=out, width=width, force_terminal=False))
+    print_summary(summary, Console(file=out, width=width, force_terminal=False))
     return out.getvalue()
 
 
@@ -205,10 +205,10 @@ def test_a_clear_winner_keeps_its_gain_and_missing_pairs_are_passed_over():
     chance = np.random.default_rng(2)
     differences = chance.normal(0, 0.01, (3, 12)) + np.array([[0.3], [0.0], [-0.2]])
     differences[0, 3] = np.nan
-    assert cross_fitted(differences, np.zeros(3, np.int64), 0.03) == pytest.approx(
+    assert cross_fitted_gain(differences, np.zeros(3, np.int64), 0.03) == pytest.approx(
         np.nanmean(differences[0]), abs=0.003
     )
-    chosen, within, gain = recommended(
+    chosen, within, gain = recommend_candidate(
         Candidates(Views((differences,)), np.array([0.28, -0.1, -0.3]), np.array([True, False, False]), [(1,)] * 3), 2
     )
     assert (chosen, within.tolist()) == (0, [True, False, False])
@@ -216,9 +216,9 @@ def test_a_clear_winner_keeps_its_gain_and_missing_pairs_are_passed_over():
 
 
 def test_what_was_hardly_shown_counts_for_less_than_what_was_shown_clearly():
-    assert given_shown(0.1, 0.001, 0.03) < 0.05
-    assert given_shown(0.1, 0.099, 0.001) == pytest.approx(0.1)
-    assert given_shown(-0.1, 0.0, 0.1) == 0.0
+    assert selection_corrected_gain(0.1, 0.001, 0.03) < 0.05
+    assert selection_corrected_gain(0.1, 0.099, 0.001) == pytest.approx(0.1)
+    assert selection_corrected_gain(-0.1, 0.0, 0.1) == 0.0
 
 
 def test_the_rate_beside_a_speed_up_is_of_the_same_summary():
@@ -276,7 +276,7 @@ def candidates(means, noise=0.01, blocks=20, *, settings=None, faster=None, seed
 
 def test_of_equally_simple_ones_the_fastest_is_recommended():
     among = candidates([0.2, 0.202, 0.199])
-    chosen, within, _ = recommended(among, 2)
+    chosen, within, _ = recommend_candidate(among, 2)
     assert within.all()
     assert chosen == among.differences.measured.mean(axis=1).argmax()
 
@@ -284,10 +284,10 @@ def test_of_equally_simple_ones_the_fastest_is_recommended():
 def test_a_simple_one_that_measured_5_percent_slower_is_not_recommended_though_nothing_is_surely_better():
     """Nothing that is surely better was found: that is no reason to give away what was measured."""
     noisy = candidates([0.1, 0.15], 0.06, blocks=8, settings=[(1,), (3,)], seed=3)
-    assert recommended(noisy, 1)[1].all()
-    assert recommended(noisy, 1)[0] == 1
+    assert recommend_candidate(noisy, 1)[1].all()
+    assert recommend_candidate(noisy, 1)[0] == 1
     near = candidates([0.13, 0.15], 0.001, blocks=8, settings=[(1,), (3,)])
-    assert recommended(near, 1)[0] == 0 or not recommended(near, 1)[1][0]
+    assert recommend_candidate(near, 1)[0] == 0 or not recommend_candidate(near, 1)[1][0]
 
 
 def test_what_the_simple_one_may_cost_is_said_beside_it(tmp_path):
@@ -314,45 +314,51 @@ def test_on_average_the_recommended_one_gives_away_less_than_the_margin(case):
 
 
 def test_a_simple_one_that_another_is_surely_better_than_is_not_recommended():
-    chosen, within, _ = recommended(candidates([0.05, 0.3], settings=[(1,), (2,)]), 1)
+    chosen, within, _ = recommend_candidate(candidates([0.05, 0.3], settings=[(1,), (2,)]), 1)
     assert (chosen, within.tolist()) == (1, [False, True])
 
 
 def test_what_one_that_is_not_shown_to_be_faster_is_surely_better_than_is_recommended_and_in_no_best_set():
-    chosen, within, _ = recommended(candidates([0.05, 0.3], faster=[True, False]), 1)
+    chosen, within, _ = recommend_candidate(candidates([0.05, 0.3], faster=[True, False]), 1)
     assert (chosen, within.tolist()) == (0, [False, True]), "these can be told apart"
 
 
 def test_only_equally_simple_ones_take_something_off_a_gain():
     among = candidates([0.2, 0.2, 0.2], 0.02, settings=[(1,), (2,), (2,)])
     raw = among.differences.measured[0].mean()
-    assert recommended(among, 2)[2] == pytest.approx(raw, abs=5e-4)
+    assert recommend_candidate(among, 2)[2] == pytest.approx(raw, abs=5e-4)
     equals = candidates([0.2, 0.2, 0.2], 0.02)
-    assert recommended(equals, 2)[2] < equals.differences.measured.mean(axis=1).max() - 1e-3
+    assert recommend_candidate(equals, 2)[2] < equals.differences.measured.mean(axis=1).max() - 1e-3
 
 
 def test_a_told_gain_lies_between_the_lower_bound_and_the_mean():
     for seed in range(30):
         alone = candidates([0.05], 0.03, seed=seed)
-        assert alone.low[0] <= recommended(alone, 1)[2] <= alone.differences.measured.mean()
+        assert alone.low[0] <= recommend_candidate(alone, 1)[2] <= alone.differences.measured.mean()
     hardly = replace(alone, low=alone.differences.measured.mean(axis=1) - 1e-6)
-    assert recommended(hardly, 1)[2] >= hardly.low[0]
+    assert recommend_candidate(hardly, 1)[2] >= hardly.low[0]
 
 
 def test_the_best_set_stands_with_the_fastest_first_and_who_left_a_race_is_not_in_it(monkeypatch):
     plan = make_plan(("a", "b", "c", "d"))
-    measured = fold(plan, make_trials(plan, Machine({"a": 1.2, "b": 1.12, "c": 1.21, "d": 1.22}, noise=0.08), 16))
+    measured = fold_trials(
+        plan, make_trials(plan, Machine({"a": 1.2, "b": 1.12, "c": 1.21, "d": 1.22}, noise=0.08), 16)
+    )
     found = estimate(plan, measured, metrics=())
     arms = [arm for arm in plan.arms if arm.reference and not arm.is_control]
     tests = []
     monkeypatch.setattr(
-        selection, "recommended", lambda among, number: tests.append(number) or recommended(among, number)
+        selection,
+        "recommend_candidate",
+        lambda among, number: tests.append(number) or recommend_candidate(among, number),
     )
-    whole = selection.choose(found, measured, arms, {})
+    whole = selection.choose_best_set(found, measured, arms, {})
     ratios = [found.find(arm).ratio for arm in whole.best_set]
     assert len(ratios) == 4
     assert ratios == sorted(ratios, reverse=True)
-    left = Race((), (Stopped(whole.best_set[0], 6, "same as the reference", 0.99),))
-    raced = selection.choose(replace(found, race=left), measured, arms, {})
+    left = Race((), (StoppedArm(whole.best_set[0], 6, "same as the reference", 0.99),))
+    raced = selection.choose_best_set(replace(found, race=left), measured, arms, {})
     assert set(raced.best_set) == set(whole.best_set[1:])
-    assert tests[1] / tests[0] == pytest.approx(4 * (len(looks(plan)) + 1) / 3), "a race may err at each of its looks"
+    assert tests[1] / tests[0] == pytest.approx(4 * (len(decision_blocks(plan)) + 1) / 3), (
+        "a race may err at each of its looks"
+    )

@@ -14,18 +14,18 @@ import envmatrix
 from envmatrix.api.answers import figure, write_report
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import present
+from envmatrix.report.terminal import print_summary
 from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats import alpha_spending
-from envmatrix.stats.alpha_spending import level_at, looks_of
+from envmatrix.stats.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.analysis import between, estimate
-from envmatrix.stats.effects import ALL_LOOKS, FIRST_SHARE, LEVEL
+from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.measurements import fold
-from envmatrix.stats.replication import compare
+from envmatrix.stats.measurements import fold_trials
+from envmatrix.stats.replication import compare_effects
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.resume import resumed
+from envmatrix.trials.resume import apply_resume_changes
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation.simulated import absolute_t, over_two_copies, trials_of
 from validation.simulated_looks import decided
@@ -42,44 +42,46 @@ def test_resuming_until_something_is_decided_errs_in_at_most_5_of_100_runs(envir
     logs = trials_of("drifting", environments + 2, 40, 4000, np.random.default_rng(3))
     at = range(6, 41, 2)
     assert decided(over_two_copies(logs), at).mean() < 0.045
-    assert decided(over_two_copies(logs), at, ALL_LOOKS).mean() > 0.12, "what it would be were nothing spent"
+    assert decided(over_two_copies(logs), at, ALL_ANALYSES_LEVEL).mean() > 0.12, "what it would be were nothing spent"
 
 
 def test_the_first_look_has_most_of_the_error_and_a_run_read_again_at_once_is_still_at_its_first():
     assert pytest.approx(1 - 0.036 * 0.8) == LEVEL
-    assert level_at(PLAN, 12) == LEVEL
-    assert level_at(read_after(12), 12) == LEVEL
-    assert level_at(read_after(3, 5), 12) == LEVEL, "nothing is said below 6 blocks"
+    assert confidence_level(PLAN, 12) == LEVEL
+    assert confidence_level(read_after(12), 12) == LEVEL
+    assert confidence_level(read_after(3, 5), 12) == LEVEL, "nothing is said below 6 blocks"
 
 
 def test_each_look_costs_and_the_sooner_it_comes_the_less_it_may_err():
-    second, third = level_at(read_after(10), 20), level_at(read_after(10, 20), 40)
+    second, third = confidence_level(read_after(10), 20), confidence_level(read_after(10, 20), 40)
     assert LEVEL < second < third < 1
-    assert level_at(read_after(10, 15), 20) > second
-    assert level_at(read_after(20, 10, 10), 40) == third, "in whatever order they were written down"
-    assert looks_of(read_after(20, 10), 40) == (10, 20, 40)
+    assert confidence_level(read_after(10, 15), 20) > second
+    assert confidence_level(read_after(20, 10, 10), 40) == third, "in whatever order they were written down"
+    assert interim_analysis_blocks(read_after(20, 10), 40) == (10, 20, 40)
 
 
 def test_a_hundred_looks_still_leave_an_interval():
-    level = level_at(read_after(*range(6, 100), plan=make_plan(("a",))), 100)
+    level = confidence_level(read_after(*range(6, 100), plan=make_plan(("a",))), 100)
     assert 0.999 < level < 1
 
 
 def test_there_may_be_thousands_of_looks(monkeypatch):
     monkeypatch.setattr(alpha_spending, "_DRAWS", 1000)
-    monkeypatch.setattr(alpha_spending, "_walked", {})
+    monkeypatch.setattr(alpha_spending, "_simulation_cache", {})
     looks = tuple(range(6, 5007))
-    assert 0.99 < level_at(read_after(*looks, plan=make_plan(("a",))), 5006) < 1
-    assert alpha_spending._walk(looks, 1, 2).quiet.mean() > 1 - 2 * (1 - ALL_LOOKS), (
+    assert 0.99 < confidence_level(read_after(*looks, plan=make_plan(("a",))), 5006) < 1
+    assert alpha_spending._simulate_analyses(looks, 1, 2).quiet.mean() > 1 - 2 * (1 - ALL_ANALYSES_LEVEL), (
         "nor do they spend more than there is"
     )
 
 
 def test_a_look_at_blocks_that_were_set_aside_since_is_paid_for_too():
-    assert looks_of(read_after(40), 30) == (22, 30), "two looks at 30 and 40 are as alike as two at 22 and 30"
-    assert level_at(read_after(40), 30) == level_at(read_after(22), 30) > LEVEL
-    assert looks_of(read_after(40, 5), 7) == (6, 7), "and never as one before min_blocks"
-    assert looks_of(read_after(30), 30) == (30,)
+    assert interim_analysis_blocks(read_after(40), 30) == (22, 30), (
+        "two looks at 30 and 40 are as alike as two at 22 and 30"
+    )
+    assert confidence_level(read_after(40), 30) == confidence_level(read_after(22), 30) > LEVEL
+    assert interim_analysis_blocks(read_after(40, 5), 7) == (6, 7), "and never as one before min_blocks"
+    assert interim_analysis_blocks(read_after(30), 30) == (30,)
 
 
 def test_what_two_looks_spend_is_what_their_joint_chance_says():
@@ -95,8 +97,8 @@ def test_what_two_looks_spend_is_what_their_joint_chance_says():
         return t > stats.t.ppf((1 + level) / 2, blocks - 1)
 
     first = beyond(10, LEVEL)
-    second = beyond(20, level_at(read_after(10, plan=plan), 20)) & ~first
-    spent = (1 - ALL_LOOKS) * (1 - (1 - FIRST_SHARE) / 4 - FIRST_SHARE)
+    second = beyond(20, confidence_level(read_after(10, plan=plan), 20)) & ~first
+    spent = (1 - ALL_ANALYSES_LEVEL) * (1 - (1 - FIRST_ANALYSIS_SHARE) / 4 - FIRST_ANALYSIS_SHARE)
     assert second.mean() == pytest.approx(spent, rel=0.12)
 
 
@@ -107,8 +109,8 @@ def test_what_two_looks_at_a_family_spend_is_what_their_joint_chance_says():
     def beyond(blocks, level):
         return (absolute_t(differences[:, :, :blocks]) > critical_value(blocks, 8, 2, level=level)).any(axis=1)
 
-    second = beyond(12, level_at(read_after(6, plan=plan), 12)) & ~beyond(6, LEVEL)
-    spent = (1 - ALL_LOOKS) * (1 - (1 - FIRST_SHARE) / 4 - FIRST_SHARE)
+    second = beyond(12, confidence_level(read_after(6, plan=plan), 12)) & ~beyond(6, LEVEL)
+    spent = (1 - ALL_ANALYSES_LEVEL) * (1 - (1 - FIRST_ANALYSIS_SHARE) / 4 - FIRST_ANALYSIS_SHARE)
     assert second.mean() == pytest.approx(spent, rel=0.2)
 
 
@@ -123,7 +125,7 @@ def again(tmp_path):
     plan = make_plan(("a", "b"))
     trials = list(make_trials(plan, Machine({"a": 1.1}), 16))
     folder = write_run(tmp_path / "run", plan, Machine({"a": 1.1}), 8)
-    resumed(opened(folder.path, tmp_path), command=("resume",)).folder.unlock()
+    apply_resume_changes(opened(folder.path, tmp_path), command=("resume",)).folder.unlock()
     for trial in trials[8 * len(plan.arms) :]:
         folder.append(trial)
     return folder
@@ -133,20 +135,20 @@ def test_resuming_notes_how_much_could_be_read_even_if_it_changes_nothing_else(a
     found = again.load()
     assert ([change.looked for change in found.history], found.plan.looked) == ([8], (8,))
     assert "after 8 blocks" in found.history[0].text()
-    resumed(opened(again.path, tmp_path)).folder.unlock()
-    resumed(opened(again.path, tmp_path)).folder.unlock()
+    apply_resume_changes(opened(again.path, tmp_path)).folder.unlock()
+    apply_resume_changes(opened(again.path, tmp_path)).folder.unlock()
     assert again.load().plan.looked == (8, 16), "once for each number of blocks"
 
 
 def test_what_was_only_read_is_not_said_to_be_resumed(again, tmp_path):
-    resumed(opened(again.path, tmp_path), budget=900).folder.unlock()
+    apply_resume_changes(opened(again.path, tmp_path), budget=900).folder.unlock()
     found = summarise(again)
     assert [change.what for change in found.run.history] == ["read", "resumed"]
     at, later = (change.at for change in found.run.history)
     assert f"| read | {at}: after 8 blocks" in to_markdown(found)
     assert f"| resumed | {later}: after 16 blocks, budget " in to_markdown(found)
     out = io.StringIO()
-    present(found, Console(file=out, width=200))
+    print_summary(found, Console(file=out, width=200))
     assert f"\nread: {at}" in out.getvalue()
     assert f"\nresumed: {later}" in out.getvalue()
 
@@ -155,7 +157,7 @@ def test_a_later_look_widens_every_interval_of_the_run_and_says_so(again):
     summary = summarise(again)
     once = estimate(replace(summary.plan, looked=()), summary.measured, metrics=())
     twice = summary.analysis
-    assert (twice.looks, twice.level) == ((8, 16), level_at(summary.plan, 16))
+    assert (twice.looks, twice.level) == ((8, 16), confidence_level(summary.plan, 16))
     for effect in twice.primary_effects():
         other = once.find(effect.arm)
         assert effect.high / effect.low > other.high / other.low
@@ -173,7 +175,7 @@ def test_compare_and_reproduce_use_the_level_of_the_look(again):
         for found in (between(one, summary.measured, arms["a"], arms["b"]) for one in (once, summary.analysis))
     ]
     assert widths[1] > widths[0] * 1.1
-    first, second = (compare(once, one)[0] for one in (once, summary.analysis))
+    first, second = (compare_effects(once, one)[0] for one in (once, summary.analysis))
     assert math.log(second.high / second.low) > math.log(first.high / first.low) * 1.1
 
 
@@ -217,7 +219,7 @@ def test_of_two_workloads_each_standing_names_its_own():
 
 def test_a_race_goes_on_with_what_its_early_verdicts_left():
     plan = make_plan(("a", "b"), race=True)
-    measured = fold(plan, make_trials(plan, Machine({}, noise=0.05), 12))
+    measured = fold_trials(plan, make_trials(plan, Machine({}, noise=0.05), 12))
     once, twice = (estimate(one, measured, metrics=()) for one in (plan, read_after(6, plan=plan)))
     left = [1 - found.race.levels["a:cnn@local"] for found in (once, twice)]
     assert left == pytest.approx([(1 - found.level) * 0.8 for found in (once, twice)])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from envmatrix.stats.steady import FEWEST, classify, level_changes
+from envmatrix.stats.steady import MIN_STEPS, classify, level_changes
 from validation.simulation import all_figures
 
 
@@ -56,7 +56,7 @@ def test_steps_without_any_noise_are_flat():
     assert classify([0.01] * 100).kind == "flat"
 
 
-@pytest.mark.parametrize("times", [[], [0.1] * (FEWEST - 1), [0.1] * 50 + [0.0]])
+@pytest.mark.parametrize("times", [[], [0.1] * (MIN_STEPS - 1), [0.1] * 50 + [0.0]])
 def test_of_too_few_steps_or_of_one_that_took_no_time_nothing_is_said(times):
     assert classify(times) is None
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from envmatrix.errors import StoreError
 from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
 from envmatrix.results.upgrade import upgraded
-from envmatrix.system.write_retry import patient
+from envmatrix.system.write_retry import retry_writes
 from tests.committed import SCHEMA_1
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
@@ -37,7 +37,7 @@ def trials(number):
 
 
 def test_a_run_comes_back_as_it_was_written(folder):
-    assert folder.load_here() == RUN
+    assert folder.load_for_resume() == RUN
     assert folder.load().host.name == "node-1"
 
 
@@ -54,8 +54,8 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
     for cut in range(1, len(whole) - whole[:-1].rfind(b"\n") - 1):
         folder.trials_file.write_bytes(whole[:-cut])
         assert list(folder.trials(PLAN)) == trials(2)
-        assert folder.mend()
-        assert not folder.mend()
+        assert folder.remove_partial_lines()
+        assert not folder.remove_partial_lines()
         assert list(folder.trials(PLAN)) == trials(2)
         folder.append(trials(3)[2])
         assert folder.trials_file.read_bytes() == whole
@@ -150,7 +150,7 @@ def test_a_run_of_schema_1_is_read_with_all_that_it_says(tmp_path):
     assert RunFolder(SCHEMA_1).matrix() == old["matrix_text"]
     again = RunFolder(tmp_path / "again")
     again.create(run, "version: 1")
-    assert again.load_here() == run, "written anew it is the same run, in schema 2"
+    assert again.load_for_resume() == run, "written anew it is the same run, in schema 2"
 
 
 def test_blanks_and_guesses_of_an_older_run_under_slurm_are_undefined():
@@ -300,7 +300,7 @@ def test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written
             told.append(line)
             mount("-o", "remount,rw", str(tmp_path))
 
-        with patient(mend):
+        with retry_writes(mend):
             kept.append(trials(2)[1])
         assert re.match(r".*trials.jsonl: Read-only file system; waiting until it can be written, for 120 s", told[0])
         assert "can be written again" in told[1]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from bench.errors import RunError
 from bench.metric import MetricSource as TrialSource
-from bench.metric import Numbers, Wanted
-from envmatrix.api.program_metric import metric_of
+from bench.metric import Numbers, WantedNumbers
+from envmatrix.api.program_metric import choose_metric
 from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import MetricSource
-from envmatrix.matrix.throughput import candidates, counts_steps, is_of_pytest_benchmark
+from envmatrix.matrix.throughput import throughput_candidates, step_line_pattern, has_pytest_benchmark_table
 
 PRINTED = [
     case
@@ -27,7 +27,7 @@ PRINTED = [
 def read_in_trial(source, output):
     """Return what a trial reads by a metric of the host's choice."""
     metric = TrialSource("value", "regex", source.regex, None, source.better, source.unit)
-    numbers = Numbers(Wanted(metric))
+    numbers = Numbers(WantedNumbers(metric))
     for line in output.split("\n"):
         numbers.look([f"{line}\n"], 0, False)
     return numbers.value(metric, 0)
@@ -35,8 +35,8 @@ def read_in_trial(source, output):
 
 @pytest.mark.parametrize("case", PRINTED, ids=[case["from"] for case in PRINTED])
 def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_trial(case):
-    found = candidates(case["output"])
-    source, why = metric_of("", "", case["output"])
+    found = throughput_candidates(case["output"])
+    source, why = choose_metric("", "", case["output"])
     kind, *value = case["want"]
     if kind == "wall":
         assert (found, source.wall) == ([], True), found
@@ -48,7 +48,7 @@ def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_tri
         (one,) = found
         assert (one.value, one.better) == (value[0], {"rate": "higher", "time": "lower"}[kind])
         assert read_in_trial(source, case["output"]) == pytest.approx(value[0], rel=1e-12)
-        assert metric_of(source.regex, "", case["output"])[0].better == one.better, "it is what the option says too"
+        assert choose_metric(source.regex, "", case["output"])[0].better == one.better, "it is what the option says too"
 
 
 #: Cases whose number has decimals and no separator: seven times it is written by seven times each number.
@@ -61,7 +61,7 @@ def test_the_pattern_of_what_trainers_print_reads_a_run_whose_decimal_numbers_ar
     def seven_times(number):
         return f"{7 * float(number[1]):.{len(number[1].partition('.')[2])}f}"
 
-    source, _ = metric_of("", "", case["output"])
+    source, _ = choose_metric("", "", case["output"])
     later = re.sub(r"(?<![\w.:,_])(\d+\.\d+)(?![\w.:]*:)", seven_times, case["output"])
     assert read_in_trial(source, later) in (pytest.approx(7 * case["want"][1]), case["want"][1]), (
         "or it has no decimals"
@@ -87,7 +87,7 @@ def test_the_pattern_of_what_trainers_print_reads_a_run_whose_decimal_numbers_ar
     ],
 )
 def test_the_pattern_of_the_first_run_reads_later_runs_with_other_numbers(first, later, value):
-    source, _ = metric_of("", "", first)
+    source, _ = choose_metric("", "", first)
     assert read_in_trial(source, later) == pytest.approx(value)
 
 
@@ -109,9 +109,9 @@ NUMBERS = st.one_of(
 def test_losses_learning_rates_and_memory_around_a_speed_never_change_what_is_read(speed, before, after, gap):
     fields = [form.format(number) for form, number in before], [form.format(number) for form, number in after]
     output = gap.join([*fields[0], speed, *fields[1]])
-    (one,) = candidates(output)
+    (one,) = throughput_candidates(output)
     assert (one.value, one.better) == (123.4, "higher")
-    assert read_in_trial(metric_of("", "", output)[0], output) == 123.4
+    assert read_in_trial(choose_metric("", "", output)[0], output) == 123.4
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_losses_learning_rates_and_memory_around_a_speed_never_change_what_is_re
     ],
 )
 def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_it_again(output, value):
-    (found,) = candidates(output)
+    (found,) = throughput_candidates(output)
     assert found.value == value
     assert read_in_trial(found, output) == value
 
@@ -143,8 +143,8 @@ def test_one_number_that_looks_like_a_throughput_is_found_and_its_pattern_finds_
     ],
 )
 def test_a_number_that_is_found_has_the_name_and_the_unit_that_the_program_gives_it(output, called, unit):
-    (found,) = candidates(output)
-    assert (MetricSource(regex=found.regex).called, found.unit) == (called, unit)
+    (found,) = throughput_candidates(output)
+    assert (MetricSource(regex=found.regex).own_label, found.unit) == (called, unit)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_number_that_is_found_has_the_name_and_the_unit_that_the_program_gives
     ],
 )
 def test_a_pattern_tells_what_the_program_calls_its_number_or_nothing(pattern, called):
-    assert MetricSource(regex=pattern).called == called
+    assert MetricSource(regex=pattern).own_label == called
 
 
 @pytest.mark.parametrize(
@@ -175,35 +175,35 @@ def test_a_pattern_tells_what_the_program_calls_its_number_or_nothing(pattern, c
     [("out.json:speed", "speed"), ("o.json:benchmarks.0.stats.ops", "ops"), ("o.json:0.1", ""), ("o.json:a<b", "")],
 )
 def test_a_number_in_a_json_file_is_called_as_its_key(key, called):
-    assert MetricSource(json_file=key).called == called
+    assert MetricSource(json_file=key).own_label == called
 
 
 @pytest.mark.parametrize(
     "output", ["Downloading 12.5 MB/s", "learning speed: 42.5", "speedup: 1.8x", "took 12 s", "1 234 img/s", ""]
 )
 def test_what_is_no_speed_or_can_be_read_in_two_ways_is_passed_over(output):
-    assert candidates(output) == []
+    assert throughput_candidates(output) == []
 
 
 def test_two_numbers_that_differ_are_two_and_the_options_to_type_are_told():
     output = "encoder: 12 img/s\ndecoder: 14 img/s\n"
-    assert [one.label for one in candidates(output)] == ["encoder img/s", "decoder img/s"]
-    source, why = metric_of("", "", output)
+    assert [one.label for one in throughput_candidates(output)] == ["encoder img/s", "decoder img/s"]
+    source, why = choose_metric("", "", output)
     assert source.wall
     for option, value in zip(re.findall(r"--metric-regex '(.*)'  #", why), [12, 14], strict=True):
-        assert read_in_trial(metric_of(option, "", output)[0], output) == value
+        assert read_in_trial(choose_metric(option, "", output)[0], output) == value
 
 
 def test_the_line_is_shown_with_its_number_marked():
-    why = metric_of("", "", "step 3 loss 0.5 throughput: 1,234.5 img/s lr 0.1\n")[1].splitlines()
+    why = choose_metric("", "", "step 3 loss 0.5 throughput: 1,234.5 img/s lr 0.1\n")[1].splitlines()
     assert why[0] == "throughput, 1234.5 img/s; higher is better"
     assert why[1] == "  | step 3 loss 0.5 throughput: 1,234.5 img/s lr 0.1"
     assert why[1][why[2].index("^") : why[2].rindex("^") + 1] == "1,234.5 img/s"
 
 
 def test_a_time_beyond_the_end_of_the_program_is_no_time_of_a_step():
-    assert candidates("step 10 time 2.5 s", wall_s=30)[0].value == 2.5
-    assert candidates("step 10 time 2.5 s", wall_s=1.0) == []
+    assert throughput_candidates("step 10 time 2.5 s", wall_s=30)[0].value == 2.5
+    assert throughput_candidates("step 10 time 2.5 s", wall_s=1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_time_beyond_the_end_of_the_program_is_no_time_of_a_step():
     ],
 )
 def test_a_pattern_of_the_users_own_reads_the_whole_number(pattern, output, value, better):
-    source, _ = metric_of(pattern, "", output)
+    source, _ = choose_metric(pattern, "", output)
     assert (read_in_trial(source, output), source.better) == (value, better)
 
 
@@ -238,7 +238,7 @@ def test_a_pattern_of_the_users_own_reads_the_whole_number(pattern, output, valu
 )
 def test_what_a_pattern_of_the_users_own_finds_and_is_no_one_number_is_refused(pattern, output, said):
     with pytest.raises(InputError, match=said):
-        metric_of(pattern, "", output)
+        choose_metric(pattern, "", output)
     with pytest.raises(RunError, match=said):
         read_in_trial(MetricSource(regex=pattern), output)
 
@@ -247,9 +247,9 @@ def test_the_table_of_pytest_benchmark_is_known_and_no_number_of_it_is_taken():
     table = (
         f"{'-' * 30} benchmark: 1 tests {'-' * 30}\nName (time in us)  Min  OPS (Kops/s)\ntest_sum  4.6 (1.0)  203.1\n"
     )
-    assert is_of_pytest_benchmark(table)
-    assert candidates(table) == []
-    assert not is_of_pytest_benchmark("benchmark: 1 tests\n")
+    assert has_pytest_benchmark_table(table)
+    assert throughput_candidates(table) == []
+    assert not has_pytest_benchmark_table("benchmark: 1 tests\n")
 
 
 def lines(form, numbers):
@@ -266,7 +266,7 @@ def lines(form, numbers):
     ],
 )
 def test_lines_that_count_up_evenly_are_steps(form, numbers):
-    pattern = counts_steps("epoch 1\n" + lines(form.strip(), numbers) + "throughput: 12.5 img/s\n")
+    pattern = step_line_pattern("epoch 1\n" + lines(form.strip(), numbers) + "throughput: 12.5 img/s\n")
     plain = lines(form.strip().replace("\x1b[1m", "").replace("\x1b[0m", ""), numbers)
     assert len(re.findall(pattern, plain, re.MULTILINE)) == len(numbers)
 
@@ -284,11 +284,11 @@ def test_lines_that_count_up_evenly_are_steps(form, numbers):
     ],
 )
 def test_what_does_not_count_up_evenly_or_in_two_ways_is_no_step(output):
-    assert counts_steps(output) == ""
+    assert step_line_pattern(output) == ""
 
 
 def test_a_very_long_run_of_digits_is_passed_over_at_once():
-    (found,) = candidates(f"throughput: 12.5 img/s\nkey {'7' * 200_000}\n")
+    (found,) = throughput_candidates(f"throughput: 12.5 img/s\nkey {'7' * 200_000}\n")
     began = time.perf_counter()
     assert [match[1] for match in re.finditer(found.regex, f"{'7' * 200_000}\nthroughput: 12.5 img/s")] == ["12.5"]
     assert time.perf_counter() - began < 5.0, "it took minutes"

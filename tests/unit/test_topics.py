@@ -12,23 +12,23 @@ from rich.console import Console
 from envmatrix.__main__ import main
 from envmatrix.errors import EngineGoneError, EnvmatrixError, StoreError
 from envmatrix.matrix.parse import MatrixError
-from envmatrix.report.glossary import linked
+from envmatrix.report.glossary import link_words
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measured
-from envmatrix.report.terminal import present
-from envmatrix.report.warning import Kind
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.terminal import print_summary
+from envmatrix.report.warning import WarningKind
 from envmatrix.stats.comparison import Status
 from envmatrix.stats.effects import Flag, Verdict
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import Metric, show_value
 from envmatrix.stats.replication import Answer
 from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError
-from envmatrix.system.topics import ERRORS, MARKS, PAGE, TOPICS, VERDICTS, WARNINGS, section
+from envmatrix.system.topics import ERRORS, OUTCOME_MARKS, PAGE, TOPICS, VERDICTS, WARNINGS, topic_section
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
-TEXT = project.documentation()[PAGE].read_text(encoding="utf-8")
+TEXT = project.documentation_pages()[PAGE].read_text(encoding="utf-8")
 
 
 def test_every_verdict_mark_and_warning_of_the_code_is_a_word_of_the_table():
@@ -36,9 +36,9 @@ def test_every_verdict_mark_and_warning_of_the_code_is_a_word_of_the_table():
     others = {Metric("accuracy", "accuracy", "%", "higher", show_value).said(word) for word in ("faster", "slower")}
     assert said | others == set(VERDICTS)
     assert len(others - said) == 2
-    assert [kind.value for kind in Kind] == list(WARNINGS)
+    assert [kind.value for kind in WarningKind] == list(WARNINGS)
     flags = {value for name, value in vars(Flag).items() if name.isupper()}
-    assert flags - set(WARNINGS) == set(MARKS)
+    assert flags - set(WARNINGS) == set(OUTCOME_MARKS)
 
 
 def errors(kind: type[EnvmatrixError]) -> set[type[EnvmatrixError]]:
@@ -48,14 +48,14 @@ def errors(kind: type[EnvmatrixError]) -> set[type[EnvmatrixError]]:
 def test_every_error_names_a_word_or_a_page_or_says_it_all_itself():
     named = {kind.topic for kind in errors(EnvmatrixError)}
     assert {"results-folder", "engine-error", "matrix", ExtensionError.topic} <= named
-    assert named - {"", *project.documentation(), *TOPICS} == set()
+    assert named - {"", *project.documentation_pages(), *TOPICS} == set()
     assert set(ERRORS) - named == {"bad-input", "system-refused"} - named
 
 
 def test_the_page_has_a_section_for_every_word_and_for_no_other_which_begins_with_its_line():
     assert re.findall(r"^### (.*)$", TEXT, re.MULTILINE) == list(TOPICS)
     for word, line in TOPICS.items():
-        heading, _, first, *more = section(TEXT, word).split("\n")
+        heading, _, first, *more = topic_section(TEXT, word).split("\n")
         assert (heading, first) == (f"### {word}", line)
         assert "".join(more).strip(), f"{word}: what to do, or why"
 
@@ -100,12 +100,12 @@ def test_the_terminal_says_where_an_error_is_explained(monkeypatch, capsys, erro
 def summary():
     plan = make_plan(("fast", "odd"))
     trials = make_trials(plan, Machine({"fast": 1.4}, noise=0.05, loss={"odd": 0.9}), 8)
-    return summarise_measured(make_run(plan), fold(plan, trials))
+    return summarise_measurements(make_run(plan), fold_trials(plan, trials))
 
 
 def test_a_report_names_the_words_that_it_uses_and_where_they_are_explained(summary):
     out = io.StringIO()
-    present(summary, Console(file=out, width=200, force_terminal=False))
+    print_summary(summary, Console(file=out, width=200, force_terminal=False))
     words = re.search(r"what a word means: envmatrix docs WORD \((.*)\)", out.getvalue())[1].split(", ")
     assert {"faster", "undecided", "unequal-work", "stand-in-data", "short-run"} <= set(words)
     assert "slower" not in words
@@ -122,6 +122,6 @@ def test_every_word_of_the_page_links_to_what_it_means_and_every_link_has_its_en
 
 
 def test_a_text_of_a_user_stays_text_beside_a_link():
-    assert str(linked("<b>, faster, x & y", ("faster",))) == (
+    assert str(link_words("<b>, faster, x & y", ("faster",))) == (
         '&lt;b&gt;, <a class="word" href="#word-faster">faster</a>, x &amp; y'
     )

@@ -12,7 +12,7 @@ from envmatrix.evidence import checks
 from envmatrix.evidence.record import read_evidence
 from envmatrix.plan import Arm, Slot
 from envmatrix.system.process import Exit
-from envmatrix.trials.trial import check_image, judge, run_trial
+from envmatrix.trials.trial import check_image_present, classify_outcome, run_trial
 from envmatrix.trials.verification import contradicting_ranks, contradicting_variables
 
 
@@ -49,14 +49,14 @@ def test_a_program_that_nobody_could_look_at_contradicts_nothing(source, wrong):
 def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, odd):
     (tmp_path / "record.json").write_text(json.dumps({"schema": 1, **odd}))
     job = SimpleNamespace(mounts=SimpleNamespace(work=tmp_path), log=tmp_path / "log")
-    outcome, reason, record, _ = judge(None, None, Exit(0, 1.0), job)
+    outcome, reason, record, _ = classify_outcome(None, None, Exit(0, 1.0), job)
     assert (outcome, record) == ("failed", None)
     assert "no readable record" in reason
 
 
 def test_a_rank_without_a_number_contradicts_as_others_do():
     evidence = read_evidence({"parallel": {"ranks": [{"evidence_differs": {"malloc": {"library": "libc"}}}]}})
-    assert len(contradicting_ranks([checks.parse("malloc", ["libjemalloc"])], evidence)) == 1
+    assert len(contradicting_ranks([checks.parse_claim("malloc", ["libjemalloc"])], evidence)) == 1
 
 
 def test_a_trial_that_its_engine_fails_costs_the_time_that_it_took_whatever_the_clock_says(tmp_path, monkeypatch):
@@ -83,5 +83,5 @@ def test_before_a_trial_an_image_that_is_gone_or_an_engine_that_cannot_say_is_no
     job = SimpleNamespace(prepared=SimpleNamespace(image="image"))
     for holds, said in ((gone, "the daemon is gone"), (lambda _: False, "image image went away, or is another one")):
         with pytest.raises(NoTrialError, match=said):
-            check_image(SimpleNamespace(holds=holds), job)
-    check_image(SimpleNamespace(holds=lambda _: True), job)
+            check_image_present(SimpleNamespace(holds=holds), job)
+    check_image_present(SimpleNamespace(holds=lambda _: True), job)

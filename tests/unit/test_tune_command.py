@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(folder, words, said):
 
 def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
     said = []
-    begun = tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, said.append)
+    begun = tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, said.append)
     assert begun.study.factors == {"size": ("large",), "place": ("there",)}
     assert begun.study.budget == 300.0
     assert begun.space.named == {"both": 3}
@@ -92,7 +92,7 @@ def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
 
 def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_it_is_about_to(folder):
     def begin():
-        return tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
+        return tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
 
     begun = begin()
     with pytest.raises(InputError, match="nothing of it was run yet") as caught:
@@ -105,11 +105,11 @@ def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_
     begun.folder.unlock()
     (folder / "results" / "other").mkdir()
     with pytest.raises(InputError, match="it is already there"):
-        tunes.begin_design("default", tunes.Sought("5m", name="other"), None, None, lambda _: None)
+        tunes.begin_design_search("default", tunes.SearchRequest("5m", name="other"), None, None, lambda _: None)
 
 
 def test_resume_without_a_name_goes_on_with_the_newest_a_search_or_a_run(folder):
-    begun = tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
+    begun = tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
     run = folder / "results" / "a-run" / "run.json"
     run.parent.mkdir()
     run.write_text("{}")
@@ -120,7 +120,7 @@ def test_resume_without_a_name_goes_on_with_the_newest_a_search_or_a_run(folder)
 
 
 def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
-    tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
+    tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
     for words, said in (["--nodes", "2"], "where it began"), (["--target", "1%"], "a search has none"):
         with pytest.raises(InputError, match=said):
             parser.run_command(parser.parse(["resume", "mine", *words]))
@@ -128,7 +128,7 @@ def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
 
 def test_a_budget_that_is_no_duration_is_told_to_whoever_asks_from_python_too(folder):
     with pytest.raises(InputError, match="--budget: 'soon' is no duration"):
-        tunes.begin_design("default", tunes.Sought("soon", name="mine"), None, None, lambda _: None)
+        tunes.begin_design_search("default", tunes.SearchRequest("soon", name="mine"), None, None, lambda _: None)
     assert not (folder / "results").exists()
 
 
@@ -141,7 +141,7 @@ def test_steps_are_in_order_however_many_there_are(tmp_path):
 
 
 def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder):
-    begun = tunes.begin_design("default", tunes.Sought("5m", name="mine"), None, None, lambda _: None)
+    begun = tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
     with pytest.raises(InputError, match=r"20s are too few to confirm anything: with 2\.0 s a trial") as error:
         tunes.check_budget(begun.search, 20.0, 2.0)
     assert f"{begun.search.fewest_trials()} trials" in error.value.message

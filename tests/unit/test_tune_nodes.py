@@ -17,7 +17,7 @@ from envmatrix.plan import make_arms, plan_of
 from envmatrix.results.trial import trial_of
 from envmatrix.search.search import REFERENCES, Budget, Search
 from envmatrix.search.study import StudyFolder
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.nodes import gains_by_node
 from tests.unit.test_tune_loop import Machine, begun, machine, watch  # noqa: F401 - a fixture
@@ -100,8 +100,8 @@ def test_what_several_nodes_find_is_told_beside_how_many_trials_ran_one_after_th
 
 def test_each_step_of_a_search_on_disk_is_dealt_to_the_blocks_that_run_side_by_side(machine, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Here, "width", 2)
-    monkeypatch.setattr("envmatrix.launchers.local.HereKind.width", lambda *_: 2)
-    result = tunes.carry_out(begun(), watch)
+    monkeypatch.setattr("envmatrix.launchers.local.LocalLauncherKind.width", lambda *_: 2)
+    result = tunes.finish_search(begun(), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert result.answer.spent_s <= 1.05 * 120
     first = StudyFolder(result.folder).steps()[0].load()
@@ -126,10 +126,10 @@ def test_what_was_confirmed_is_told_by_node_the_worst_last():
             speed = 100.0 * (gains[node] if slot.arm is arm else 1.0)
             document = {"schema": 1, "metrics": {"samples_per_s": speed}}
             trials.append(trial_of(slot, "ok", document=document, node=node))
-    found = gains_by_node(there, fold(there, trials), arm, THROUGHPUT)
+    found = gains_by_node(there, fold_trials(there, trials), arm, THROUGHPUT)
     assert [(one.node, one.blocks) for one in found] == [("node-2", 2), ("node-1", 2)]
     assert [one.ratio for one in found] == pytest.approx([1.4, 1.1])
-    one_node = fold(there, [replace(trial, node="node-1") for trial in trials])
+    one_node = fold_trials(there, [replace(trial, node="node-1") for trial in trials])
     assert gains_by_node(there, one_node, arm, THROUGHPUT) == ()
 
 

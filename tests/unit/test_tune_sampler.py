@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.api import tunes
 from envmatrix.errors import InputError
-from envmatrix.search.optuna_sampler import SAMPLERS, proposed
+from envmatrix.search.optuna_sampler import SAMPLERS, propose_rows
 from envmatrix.search.search import Batch, Budget, Search
 from tests.unit.test_tune_loop import Machine, begun, machine, watch  # noqa: F401 - a fixture
 from validation import simulated_tuning
@@ -33,23 +33,23 @@ def test_it_proposes_cells_that_may_be_and_the_same_ones_for_the_same_readings(r
     there, batch = read
     allowed = np.ones(len(there.space.codes), dtype=bool)
     allowed[::2] = False
-    found = proposed(there.space, [batch], allowed, 5, name, (1, 2))
+    found = propose_rows(there.space, [batch], allowed, 5, name, (1, 2))
     assert len(set(found)) == 5
     assert all(row % 2 == 1 for row in found)
-    assert proposed(there.space, [batch], allowed, 5, name, (1, 2)) == found
+    assert propose_rows(there.space, [batch], allowed, 5, name, (1, 2)) == found
 
 
 def test_what_tpe_proposes_is_better_than_what_chance_does(read):
     there, batch = read
     allowed = np.arange(len(there.space.codes)) > 0
-    gains = {name: np.mean([there.gains[list(proposed(there.space, [batch], allowed, 8, name, (seed,)))].mean()
+    gains = {name: np.mean([there.gains[list(propose_rows(there.space, [batch], allowed, 8, name, (seed,)))].mean()
                             for seed in range(4)]) for name in ("tpe", "random")}  # fmt: skip
     assert gains["tpe"] > gains["random"]
 
 
 def test_a_search_with_it_asks_it_alone_once_the_space_was_seen_and_confirms_as_ever(read, monkeypatch):
     asked = []
-    monkeypatch.setattr("envmatrix.search.optuna_sampler.proposed", lambda *known: asked.append(known) or (1, 2, 3))
+    monkeypatch.setattr("envmatrix.search.optuna_sampler.propose_rows", lambda *known: asked.append(known) or (1, 2, 3))
     there, batch = read
     step = Search(there.space, sampler="tpe").next_step([batch], Budget(200, 120))
     assert (step.phase, step.rows) == ("screen", (1, 2, 3))
@@ -57,7 +57,7 @@ def test_a_search_with_it_asks_it_alone_once_the_space_was_seen_and_confirms_as_
 
 
 def test_a_search_on_disk_keeps_its_sampler(machine):  # noqa: F811
-    result = tunes.carry_out(begun(sampler="tpe"), watch)
+    result = tunes.finish_search(begun(sampler="tpe"), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert tunes.resume_study(result.folder, None, lambda _: None).search.sampler == "tpe"
 

@@ -206,9 +206,9 @@ def test_tries_of_a_design_and_of_a_program_are_checked_apart_and_each_goes_on_a
 
     def begin_program(program, sought, progress, _show):
         searched.append((program.words, sought.budget))
-        return tunes.begin_design("default", sought, None, None, progress)
+        return tunes.begin_design_search("default", sought, None, None, progress)
 
-    monkeypatch.setattr(tunes, "begin_program", begin_program)
+    monkeypatch.setattr(tunes, "begin_program_search", begin_program)
     killed(machine, asked, 30)
     other = again(asked, program=["python", "own.py", "-v"])
     killed(machine, again(other, tries=2), 140)

@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 
 from envmatrix.errors import InputError
-from envmatrix.matrix.model import LONGEST_NAME
+from envmatrix.matrix.model import MAX_NAME_LENGTH
 from envmatrix.matrix.override import with_design
 from envmatrix.matrix.parse import parse
 from envmatrix.search import answer
-from envmatrix.search.candidates import Broken, Known, Neighbours, best_of, pruned, still_in
+from envmatrix.search.candidates import (
+    TrialCounts,
+    CellStatus,
+    Neighbours,
+    simplest_best_row,
+    simplify_row,
+    surviving_rows,
+)
 from envmatrix.search.model import Terms, fit
 from envmatrix.search.search import Batch, Budget, Proposal, Search
-from envmatrix.search.space import Space, space_of
+from envmatrix.search.space import Space, build_space
 from envmatrix.system.project import default_matrix
 from validation import simulated_tuning
 from validation.selfbench import long_search
@@ -52,7 +59,7 @@ LEVELS = {"runtime": ("gnu", "intel"), "threads": ("default", "two", "both"), "a
 
 def space(levels=None, named=("recipe",)):
     facts = {"logical_cpus": "2"}
-    return space_of(parse(MATRIX, Path("matrix.yaml")), levels or LEVELS, named, "baseline", facts)
+    return build_space(parse(MATRIX, Path("matrix.yaml")), levels or LEVELS, named, "baseline", facts)
 
 
 def made_up(sizes, impossible=()):
@@ -87,10 +94,10 @@ class TestTheSpace:
         text += "workloads: {own: {command: [python, x.py]}}\n"
         matrix = parse(text, default_matrix())
         levels = {one.name: tuple(one.levels) for one in matrix.factors.values() if not one.is_image}
-        found = space_of(matrix, levels, (), "baseline", {"logical_cpus": "2", "physical_cores": "2"})
+        found = build_space(matrix, levels, (), "baseline", {"logical_cpus": "2", "physical_cores": "2"})
         names = {found.name(row): found.chosen(row) for row in range(1, len(found.codes))}
         assert len(names) == len(found.codes) - 1 > 3000
-        longest = {name: chosen for name, chosen in names.items() if len(name) >= LONGEST_NAME}
+        longest = {name: chosen for name, chosen in names.items() if len(name) >= MAX_NAME_LENGTH}
         assert len(longest) > 100
         made = with_design(matrix, "screen", {"environments": list(longest), "workloads": "own"}, longest)
         assert made.designs["screen"].environments == tuple(longest)
@@ -113,7 +120,7 @@ class TestTheSpace:
             space(levels)
 
     def test_a_space_that_is_too_large_is_told(self, monkeypatch):
-        monkeypatch.setattr("envmatrix.search.space.MOST_CELLS", 5)
+        monkeypatch.setattr("envmatrix.search.space.MAX_CELLS", 5)
         with pytest.raises(InputError, match="12 cells are too many"):
             space()
 
@@ -139,7 +146,7 @@ class TestTheModel:
     def test_its_draws_spread_as_its_covariance_says(self):
         _, found, columns = self.learned(0.2, readings=60)
         draws = found.draws(columns, 3000, np.random.default_rng(1))
-        mean, covariance = found.of_rows(range(1, len(columns)), columns[1:])
+        mean, covariance = found.gain_distribution(range(1, len(columns)), columns[1:])
         assert np.abs(draws.mean(axis=0)[1:] - mean).max() < 0.02
         assert draws.std(axis=0)[1:] == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.1)
         assert not draws[:, 0].any()  # the baseline gains nothing over itself
@@ -150,7 +157,7 @@ class TestTheModel:
         rows, blocks = np.tile([0, 1, 2, 3], 50), np.repeat(np.arange(50), 4)
         values = np.tile([0.0, 0.1, 0.1, 0.5], 50) + np.random.default_rng(2).normal(0, 0.01, 200)
         found = fit(terms, terms.columns(there.codes), rows, blocks, values, [3])
-        mean, _ = found.of_rows([3], terms.columns(there.codes)[[3]])
+        mean, _ = found.gain_distribution([3], terms.columns(there.codes)[[3]])
         assert mean[0] == pytest.approx(0.5, abs=0.01)
 
 
@@ -162,7 +169,7 @@ class TestWhatFails:
         for counted, cells in zip(counts, (good, bad), strict=True):
             for cell, times in cells.items():
                 counted[index[cell]] = times
-        return Known(codes, sizes, Broken(*counts)), index
+        return CellStatus(codes, sizes, TrialCounts(*counts)), index
 
     def test_a_level_whose_claim_is_not_met_is_out_everywhere(self):
         known, index = self.known({(0, 1, 0): 1}, {(1, 0, 0): 2})
@@ -192,13 +199,13 @@ class TestTheChoice:
         codes = made_up((2, 2, 2)).codes
         gains = 0.2 * codes[:, 0] + 0.004 * codes[:, 1] + 0.004 * codes[:, 2]
         best = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert codes[pruned(best, Neighbours(codes), gains)].tolist() == [1, 0, 0]
+        assert codes[simplify_row(best, Neighbours(codes), gains)].tolist() == [1, 0, 0]
 
     def test_what_is_pruned_is_never_a_cell_that_fails(self):
         codes = made_up((2, 2)).codes
         gains = np.where(codes[:, 1] == 0, -np.inf, 0.2 * codes[:, 0])
         both = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert pruned(both, Neighbours(codes), gains) == both
+        assert simplify_row(both, Neighbours(codes), gains) == both
 
     def test_a_cell_without_one_setting_is_found_where_it_can_be(self):
         codes = made_up((3, 2, 2), impossible=[(0, 2, 1, 0)]).codes
@@ -210,12 +217,12 @@ class TestTheChoice:
     def test_of_equal_cells_the_one_with_the_fewest_settings_wins(self):
         codes = made_up((2, 2)).codes
         one, both = codes.tolist().index([1, 0]), codes.tolist().index([1, 1])
-        assert best_of([both, one], np.array([0.300, 0.298]), codes) == one
-        assert best_of([both, one], np.array([0.300, 0.200]), codes) == both
+        assert simplest_best_row([both, one], np.array([0.300, 0.298]), codes) == one
+        assert simplest_best_row([both, one], np.array([0.300, 0.200]), codes) == both
 
     def test_the_hopeless_leave_the_race(self):
         chance = np.random.default_rng(1)
-        assert still_in([5, 6, 7], np.array([0.1, 0.11, -0.5]), 0.01**2 * np.eye(3), chance) == (5, 6)
+        assert surviving_rows([5, 6, 7], np.array([0.1, 0.11, -0.5]), 0.01**2 * np.eye(3), chance) == (5, 6)
 
 
 SMALL = (3, 3, 2, 2, 2)
@@ -360,9 +367,9 @@ def test_configurations_that_failed_for_one_reason_are_told_in_one_line(monkeypa
     steps = [SimpleNamespace(batch=None, reasons={**dict.fromkeys(rows, "it crashed"), others[0]: "too slow"})]
     monkeypatch.setattr(answer, "dropped_levels", lambda *_: {})
     search = SimpleNamespace(space=found, known=lambda _: SimpleNamespace(failing=()))
-    assert answer._dropped(search, steps) == {
+    assert answer._drop_reasons(search, steps) == {
         f"{len(rows)} configurations with runtime=intel": "it crashed",
-        answer.text_of(found.settings(others[0])): "too slow",
+        answer.settings_text(found.settings(others[0])): "too slow",
     }
 
 

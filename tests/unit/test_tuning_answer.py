@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from envmatrix.search.answer import Contribution, TuneAnswer
-from envmatrix.search.report import lines_of
+from envmatrix.search.report import answer_lines
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
-from envmatrix.stats.pairing import ratio_of
+from envmatrix.stats.pairing import ratio_from_log
 from validation.simulated_tuning import FEW, FEW_TRIALS, FIRST, METHODS, Found, searched
 
 
@@ -41,7 +41,7 @@ def test_what_a_recipe_gains_in_a_number_that_is_no_speed_is_no_speed():
 
 
 def test_how_much_of_a_large_space_was_tried_is_told_in_numbers_that_can_be_read():
-    said = lines_of(replace(confirmed(1.1), seen=1234, cells=6561))
+    said = answer_lines(replace(confirmed(1.1), seen=1234, cells=6561))
     assert said[-1].startswith("1,234 of 6,560 configurations tried in 60 s (trials: ")
 
 
@@ -63,15 +63,15 @@ def test_told_gains_of_a_small_effect_in_much_noise_are_right_on_average():
     told = [value for value in drawn if value > 2.5 * 0.02]
     gains = []
     for value in told:
-        answer = confirmed(ratio_of(value - 2.5 * 0.02))
-        gains.append(replace(answer, effect=replace(answer.effect, ratio=ratio_of(value), error=0.02)).gain)
+        answer = confirmed(ratio_from_log(value - 2.5 * 0.02))
+        gains.append(replace(answer, effect=replace(answer.effect, ratio=ratio_from_log(value), error=0.02)).gain)
     assert np.exp(told).mean() > 1.05
     assert abs(np.mean(gains) - 1.03) < 0.5 * (np.exp(told).mean() - 1.03)
 
 
 def test_what_the_model_thinks_of_each_setting_is_called_a_guess_and_no_interval():
     guess = Contribution("size", "large", 1.12, 1.06, 1.19)
-    said = "\n".join(lines_of(replace(confirmed(1.1), contributions=(guess,))))
+    said = "\n".join(answer_lines(replace(confirmed(1.1), contributions=(guess,))))
     assert "(the model's guess and how far it may be off; not confirmed, no 95 % interval):" in said
     assert "1.12 (1.06 to 1.19)" in said
 

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.block.barrier import FOLDER, GateError, opened
+from envmatrix.block.barrier import FOLDER, GateError, open_gate
 from envmatrix.block.interleave import turn_order, turns_until
 from envmatrix.block.memory import free_memory, room
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import LauncherKind
-from envmatrix.launchers.catalog import place
+from envmatrix.launchers.catalog import find_trial_host
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import interleaving as order
 from envmatrix.plan.schedule import make_arms
 from envmatrix.results import trial_of
 from envmatrix.trials import interleaving_eligibility
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from tests.synthetic import make_design, make_environment, make_plan, make_run
 
 PLAN = make_plan(("a", "b"))
@@ -27,12 +27,12 @@ PLAN = make_plan(("a", "b"))
 
 def test_what_is_compared_directly_or_through_others_lives_together():
     arms = make_arms(("base", "a"), ("cnn", "mlp"), ("local", "docker"), "base", application=("cnn2",))
-    roots = order.compared(arms)
+    roots = order.comparison_roots(arms)
     assert {roots[arm.name] for arm in arms if arm.workload in ("cnn", "cnn2")} == {"base:cnn@local"}
     assert {roots[arm.name] for arm in arms if arm.workload == "mlp"} == {"base:mlp@local"}
     plan = make_plan(("a",), workloads=("cnn", "mlp"))
     block = plan.block(3)
-    parts = order.groups(block, order.compared(plan.arms))
+    parts = order.comparison_groups(block, order.comparison_roots(plan.arms))
     assert sorted(slot.trial for part in parts for slot in part) == [slot.trial for slot in block]
     assert [{slot.arm.workload for slot in part} for part in parts] in ([{"cnn"}, {"mlp"}], [{"mlp"}, {"cnn"}])
 
@@ -51,7 +51,7 @@ def test_the_order_of_a_round_is_fresh_seeded_and_the_same_for_those_who_are_lef
 
 @pytest.fixture
 def gate(tmp_path):
-    with opened(tmp_path) as made:
+    with open_gate(tmp_path) as made:
         yield made, tmp_path / FOLDER
 
 
@@ -109,7 +109,9 @@ def experiment(plan=PLAN, workload=None, engines=("local",), environments=None, 
 )  # fmt: skip
 def test_what_takes_no_turns_says_why(workload, said):
     run = experiment(workload=workload)
-    reasons = interleaving_eligibility.lone_arms(PLAN.arms, run.run.environments, run.run.workloads, run.engines)
+    reasons = interleaving_eligibility.non_interleaved_arms(
+        PLAN.arms, run.run.environments, run.run.workloads, run.engines
+    )
     assert list(reasons) == ([arm.name for arm in PLAN.arms] if said else [])
     assert all(said in reason for reason in reasons.values())
 
@@ -117,9 +119,9 @@ def test_what_takes_no_turns_says_why(workload, said):
 def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it_that_are_compared():
     lone = {"a": make_environment("a", turns=False)}
     made = experiment(environments=lone)
-    assert list(interleaving_eligibility.sequential(made.run, made.engines)) == [PLAN.arms[0].name]
+    assert list(interleaving_eligibility.sequential_reasons(made.run, made.engines)) == [PLAN.arms[0].name]
     said = []
-    groups = Groups(experiment(environments=lone), said.append)
+    groups = TrialGrouper(experiment(environments=lone), said.append)
     [part] = groups.of(PLAN.block(0))
     assert not any(map(groups.in_turns, part))
     assert groups.of(PLAN.block(1))
@@ -129,20 +131,20 @@ def test_of_a_run_that_has_no_copy_for_it_an_arm_without_turns_takes_all_with_it
 
 def test_without_a_schedule_of_turns_every_trial_is_alone():
     plain = experiment(schedule="sequential")
-    groups = Groups(plain, pytest.fail)
+    groups = TrialGrouper(plain, pytest.fail)
     assert groups.of(PLAN.block(0)) == [[slot] for slot in PLAN.block(0)]
     assert not groups.in_turns(PLAN.block(0)[0])
 
 
 def test_what_processes_need_is_what_they_had_at_most_within_their_limit():
     names, gib = [arm.name for arm in PLAN.arms], 2**30
-    assert interleaving_eligibility.needs(PLAN.arms, {}, None) == dict.fromkeys(names, gib)
-    assert interleaving_eligibility.needs(PLAN.arms, {}, gib // 2) == dict.fromkeys(names, gib // 2)
-    assert interleaving_eligibility.needs(PLAN.arms, {names[2]: gib // 4}, None) == {
+    assert interleaving_eligibility.memory_needs(PLAN.arms, {}, None) == dict.fromkeys(names, gib)
+    assert interleaving_eligibility.memory_needs(PLAN.arms, {}, gib // 2) == dict.fromkeys(names, gib // 2)
+    assert interleaving_eligibility.memory_needs(PLAN.arms, {names[2]: gib // 4}, None) == {
         **dict.fromkeys(names, gib),
         names[2]: gib // 4,
     }
-    assert interleaving_eligibility.needs(PLAN.arms, {names[2]: gib}, None, {"cnn": gib // 2, "other": gib}) == {
+    assert interleaving_eligibility.memory_needs(PLAN.arms, {names[2]: gib}, None, {"cnn": gib // 2, "other": gib}) == {
         **dict.fromkeys(names, gib * 5 // 8), names[2]: gib
     }  # fmt: skip
     assert room(5 * gib) == 4 * gib
@@ -154,7 +156,7 @@ LARGE = make_plan(("a", "b", "c", "d"))
 def parted(room, most=3, plan=LARGE, **more):
     slots = plan.block(0)
     needs = {**dict.fromkeys((slot.arm.name for slot in slots), 1), **more}
-    return order.in_waves(slots, needs, room, most)
+    return order.split_into_waves(slots, needs, room, most)
 
 
 @pytest.mark.parametrize(("room", "sizes"), [(5, [3, 1]), (4, [2, 2]), (3, [1, 1, 1, 1]), (2, None), (0, None)])
@@ -192,12 +194,12 @@ def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end
 )
 def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypatch, gib, alive, said):
     told = []
-    groups = Groups(experiment(LARGE, Workload(name="w", options={"steps": 30})), told.append)
+    groups = TrialGrouper(experiment(LARGE, Workload(name="w", options={"steps": 30})), told.append)
     monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: gib * 2**30)
     for number in range(3):
         [group] = groups.of(LARGE.block(number))
         assert groups.in_turns(group[0])
-        companies = groups.companies(group)
+        companies = groups.split_by_memory(group)
         assert [len(one.kept) + len(wave) for one in companies for wave in one.waves] == alive
         assert sorted(slot.trial for one in companies for slot in one.slots) == sorted(slot.trial for slot in group)
     assert len(told) == (1 if said else 0)
@@ -206,12 +208,12 @@ def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypa
 
 def test_what_processes_of_the_same_workload_took_before_says_what_is_needed(monkeypatch):
     monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 3 * 2**30)
-    known = Groups(experiment(LARGE), pytest.fail, usual={"cnn": 2**28})
-    assert [len(wave) for one in known.companies(LARGE.block(0)) for wave in one.waves] == [6]
-    noted, slots = Groups(experiment(LARGE), pytest.fail), LARGE.block(0)
+    known = TrialGrouper(experiment(LARGE), pytest.fail, usual={"cnn": 2**28})
+    assert [len(wave) for one in known.split_by_memory(LARGE.block(0)) for wave in one.waves] == [6]
+    noted, slots = TrialGrouper(experiment(LARGE), pytest.fail), LARGE.block(0)
     document = {"schema": 1, "metrics": {"peak_rss_bytes": 2**28}}
     noted.note(trial_of(slots[0], "ok", wall_s=1.0, document=document))
-    assert [len(wave) for one in noted.companies(slots) for wave in one.waves] == [6]
+    assert [len(wave) for one in noted.split_by_memory(slots) for wave in one.waves] == [6]
 
 
 def test_free_memory_is_what_the_machine_and_the_control_group_leave(tmp_path):
@@ -224,13 +226,13 @@ def test_free_memory_is_what_the_machine_and_the_control_group_leave(tmp_path):
 
 
 def test_of_a_group_that_took_turns_all_trials_are_there_or_none():
-    groups = Groups(experiment(), pytest.fail)
+    groups = TrialGrouper(experiment(), pytest.fail)
     block = PLAN.block(0)
     names = [slot.trial for slot in block]
     assert list(groups.cut_short(block, set(names))) == []
     assert list(groups.cut_short(block, set())) == []
     assert list(groups.cut_short(block, set(names[1:3]))) == names[1:3]
-    alone = Groups(experiment(workload=Workload(name="w", command=("x",), prepare=("y",))), pytest.fail)
+    alone = TrialGrouper(experiment(workload=Workload(name="w", command=("x",), prepare=("y",))), pytest.fail)
     assert list(alone.cut_short(block, set(names[1:3]))) == []
 
 
@@ -242,4 +244,4 @@ class PlainKind(LauncherKind):
 
 def test_a_launcher_that_cannot_refuses_turns_before_anything_is_built():
     with pytest.raises(InputError, match="one after the other, not in turns"):
-        place(PlainKind(), make_design(PLAN, schedule="turns"), {}, [], {}, pytest.fail)
+        find_trial_host(PlainKind(), make_design(PLAN, schedule="turns"), {}, [], {}, pytest.fail)

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from envmatrix.engines.catalog import ENGINES
-from envmatrix.launchers.catalog import LAUNCHERS, scheduled
+from envmatrix.launchers.catalog import LAUNCHERS, adapt_schedule
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.interleaving import compared, left_behind, with_own_references
+from envmatrix.plan.interleaving import comparison_roots, unused_reference_copies, with_separate_references
 from envmatrix.plan.schedule import make_arms
 from envmatrix.report.forest import forest
-from envmatrix.report.summary import summarise, summarise_measured
+from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.report.write import write_reports
-from envmatrix.runner.steady_state_runs import Looks
+from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
 from envmatrix.stats.maxt import critical_value, null_maxima
-from envmatrix.stats.measurements import fold
+from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import families
 from envmatrix.stats.racing import next_arms
-from envmatrix.stats.separate_references import in_one_way
+from envmatrix.stats.separate_references import rescale_to_interleaved
 from envmatrix.trials import interleaving_eligibility
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from tests.synthetic import (
     Machine,
     make_design,
@@ -53,26 +53,26 @@ def test_what_takes_no_turns_is_compared_with_a_copy_of_its_reference_that_takes
     }  # fmt: skip
     own = next(arm for arm in PLAN.arms if arm.is_alone)
     assert (own.runs, own.is_control) == ("baseline", False)
-    assert set(compared(PLAN.arms).values()) == {"baseline:cnn@local", OWN}
+    assert set(comparison_roots(PLAN.arms).values()) == {"baseline:cnn@local", OWN}
 
 
 def test_the_copy_leaves_a_race_with_the_last_arm_that_is_compared_with_it():
     plan = mixed_plan(("best", "lone", "other"), ("lone", "other"), max_blocks=40, race=True)
     machine = Machine({"best": 1.3, "lone": 0.8, "other": 0.7}, noise=0.01)
-    race = next_arms(plan, fold(plan, mixed_trials(plan, machine, plan.min_blocks)))
+    race = next_arms(plan, fold_trials(plan, mixed_trials(plan, machine, plan.min_blocks)))
     assert {item.arm.partition(":")[0] for item in race.stopped} == {"lone", "other"}
     assert OWN not in race.active
-    assert left_behind(plan.arms, {"lone:cnn@local"}) == set(), "another one still needs it"
-    assert left_behind(plan.arms, {"lone:cnn@local", "other:cnn@local"}) == {OWN}
+    assert unused_reference_copies(plan.arms, {"lone:cnn@local"}) == set(), "another one still needs it"
+    assert unused_reference_copies(plan.arms, {"lone:cnn@local", "other:cnn@local"}) == {OWN}
 
 
 def test_no_copy_is_made_of_a_reference_that_takes_no_turns_itself():
     arms = make_arms(("base", "a"), ("cnn",), ("local", "other"), "base")
     there = [arm.name for arm in arms if arm.engine == "other"]
-    found = {arm.name: arm.reference for arm in with_own_references(arms, there)}
+    found = {arm.name: arm.reference for arm in with_separate_references(arms, there)}
     assert found["base:cnn@other"] == "base alone:cnn@local", "only the cost of the engine needs one"
     assert found["a:cnn@other"] == "base:cnn@other"
-    assert with_own_references(arms, [arm.name for arm in arms]) == arms
+    assert with_separate_references(arms, [arm.name for arm in arms]) == arms
 
 
 @pytest.mark.parametrize(("schedule", "skipped", "more"), [("turns", (), 1), ("sequential", (), 0), ("turns", "a", 0)])
@@ -81,7 +81,7 @@ def test_a_design_has_such_copies_where_something_that_runs_takes_no_turns(sched
     about = {"baseline": make_environment("baseline"), "a": make_environment("a", turns=False)}
     design, gone = make_design(PLAN, schedule=schedule), [f"{name}:cnn@local" for name in skipped]
     engines = {"local": ENGINES.make("local", None)}
-    decided, found = interleaving_eligibility.with_schedule(
+    decided, found = interleaving_eligibility.decide_schedule(
         design, arms, about, {"cnn": Workload(name="cnn")}, engines, gone
     )
     assert (decided.schedule, len(found)) == (schedule, len(arms) + more)
@@ -118,7 +118,9 @@ def test_a_design_that_says_nothing_takes_turns_where_they_are_valid_for_all_tha
     about = {"baseline": make_environment("baseline"), "a": make_environment("a", **environment)}
     workloads = {"cnn": Workload.model_validate({"name": "cnn", **workload})}
     made = {name: ENGINES.make(name, None) if name in ENGINES.names() else None for name in engines}
-    design, _ = interleaving_eligibility.with_schedule(make_design(PLAN, schedule="auto"), arms, about, workloads, made)
+    design, _ = interleaving_eligibility.decide_schedule(
+        make_design(PLAN, schedule="auto"), arms, about, workloads, made
+    )
     assert design.schedule == schedule
 
 
@@ -128,12 +130,12 @@ def test_programs_that_share_a_gpu_take_no_turns_by_themselves(gpus, schedule):
     about = {name: make_environment(name) for name in ("baseline", "a")}
     own = Workload.model_validate({"name": "own", "command": ["python", "train.py"], "metric": STEPS})
     engines = {"local": ENGINES.make("local", None)}
-    design, _ = interleaving_eligibility.with_schedule(
+    design, _ = interleaving_eligibility.decide_schedule(
         make_design(PLAN, schedule="auto", gpus=gpus), arms, about, {"own": own}, engines
     )
     assert design.schedule == schedule
     asked = make_design(PLAN, schedule="turns", gpus=gpus)
-    assert interleaving_eligibility.with_schedule(asked, arms, about, {"own": own}, engines)[0].schedule == "turns"
+    assert interleaving_eligibility.decide_schedule(asked, arms, about, {"own": own}, engines)[0].schedule == "turns"
 
 
 def test_what_is_skipped_does_not_decide_whether_the_others_take_turns():
@@ -143,8 +145,10 @@ def test_what_is_skipped_does_not_decide_whether_the_others_take_turns():
     gone = [arm.name for arm in arms if arm.workload == "ddp"]
     design = make_design(PLAN, schedule="auto")
     engines = {"local": ENGINES.make("local", None)}
-    assert interleaving_eligibility.with_schedule(design, arms, about, workloads, engines)[0].schedule == "sequential"
-    assert interleaving_eligibility.with_schedule(design, arms, about, workloads, engines, gone)[0].schedule == "turns"
+    assert interleaving_eligibility.decide_schedule(design, arms, about, workloads, engines)[0].schedule == "sequential"
+    assert (
+        interleaving_eligibility.decide_schedule(design, arms, about, workloads, engines, gone)[0].schedule == "turns"
+    )
 
 
 def lone_experiment(**more):
@@ -153,7 +157,7 @@ def lone_experiment(**more):
 
 def test_a_block_is_parted_into_those_that_take_turns_and_those_that_take_none():
     said = []
-    groups = Groups(lone_experiment(), said.append)
+    groups = TrialGrouper(lone_experiment(), said.append)
     for number in range(3):
         parts = groups.of(PLAN.block(number))
         alone = [sorted(slot.arm.environment for slot in part) for part in parts if not groups.in_turns(part[0])]
@@ -170,19 +174,19 @@ def test_of_many_that_take_no_turns_two_are_named():
     said = []
     plan = mixed_plan(("a", "b", "c", "d"), ("a", "b", "c", "d"))
     lone = {name: make_environment(name, turns=False) for name in "abcd"}
-    Groups(experiment(plan, environments=lone), said.append).of(plan.block(0))
+    TrialGrouper(experiment(plan, environments=lone), said.append).of(plan.block(0))
     [line] = said
     assert line.startswith("no turns for a, b, 2 more and baseline alone, which they are compared with")
 
 
 def test_what_takes_no_turns_starts_side_by_side_where_memory_holds_all_and_takes_one_turn_each(monkeypatch):
-    groups = Groups(lone_experiment(), lambda _: None)
+    groups = TrialGrouper(lone_experiment(), lambda _: None)
     monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 64 * 2**30)
     [alone] = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
-    assert all(map(groups.live_together, PLAN.block(0)))
-    assert [(company.one_turn, len(company.slots)) for company in groups.companies(alone)] == [(True, 2)]
+    assert all(map(groups.runs_side_by_side, PLAN.block(0)))
+    assert [(company.one_turn, len(company.slots)) for company in groups.split_by_memory(alone)] == [(True, 2)]
     monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 2**30)
-    assert [(company.one_turn, len(company.slots)) for company in groups.companies(alone)] == [(True, 1)] * 2
+    assert [(company.one_turn, len(company.slots)) for company in groups.split_by_memory(alone)] == [(True, 1)] * 2
 
 
 @pytest.mark.parametrize(
@@ -194,14 +198,14 @@ def test_what_takes_no_turns_starts_side_by_side_where_memory_holds_all_and_take
     ],
 )
 def test_what_has_no_gate_before_its_warm_up_runs_one_after_the_other(way):
-    groups = Groups(lone_experiment(**way), lambda _: None)
+    groups = TrialGrouper(lone_experiment(**way), lambda _: None)
     alone = [part for part in groups.of(PLAN.block(0)) if not groups.in_turns(part[0])]
     assert {slot.arm.environment for part in alone for slot in part} >= {"a", "baseline alone"}
-    assert all(len(part) == 1 and not groups.live_together(part[0]) for part in alone)
+    assert all(len(part) == 1 and not groups.runs_side_by_side(part[0]) for part in alone)
 
 
 def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_not_at_all():
-    groups, block = Groups(lone_experiment(), lambda _: None), PLAN.block(0)
+    groups, block = TrialGrouper(lone_experiment(), lambda _: None), PLAN.block(0)
     names = {slot.arm.environment: slot.trial for slot in block}
     turning = {names[name] for name in ("baseline", "control", "b", "c")}
     alone = {names["a"], names["baseline alone"]}
@@ -211,10 +215,10 @@ def test_what_took_no_turns_is_no_part_of_a_group_that_is_there_as_a_whole_or_no
 
 
 def test_memory_parts_those_that_take_turns_and_leaves_the_others_alone(monkeypatch):
-    groups = Groups(lone_experiment(workload=Workload(name="cnn", options={"steps": 30})), lambda _: None)
+    groups = TrialGrouper(lone_experiment(workload=Workload(name="cnn", options={"steps": 30})), lambda _: None)
     monkeypatch.setattr("envmatrix.trials.batches.free_memory", lambda: 4 * 2**30)
     [turning] = [part for part in groups.of(PLAN.block(0)) if groups.in_turns(part[0])]
-    [company] = groups.companies(turning)
+    [company] = groups.split_by_memory(turning)
     assert {slot.arm.environment for slot in company.kept} == {"baseline", "control"}
     assert [len(wave) for wave in company.waves] == [1, 1]
 
@@ -315,7 +319,7 @@ def test_turns_of_programs_are_told_in_seconds_or_in_steps(tmp_path, metric, tur
 def test_where_all_trials_took_turns_no_others_are_told_of():
     plan = make_plan(("a",))
     trials = (replace(trial, together=3) for trial in make_trials(plan, FAST, 3))
-    summary = summarise_measured(make_run(plan, design={"schedule": "turns"}), fold(plan, trials))
+    summary = summarise_measurements(make_run(plan, design={"schedule": "turns"}), fold_trials(plan, trials))
     assert summary.schedule.endswith("3 processes alive at once; 9 of 9 trials")
 
 
@@ -332,8 +336,8 @@ def test_reports_tell_what_took_all_steps_in_one_go(lone, said):
         return replace(trial, together=2 if lone else 6, document={**trial.document, "timing": timing})
 
     run = make_run(PLAN, design={"schedule": "turns"})
-    measured = fold(PLAN, map(in_one_go, mixed_trials(PLAN, FAST, 12)))
-    assert summarise_measured(run, measured).schedule.endswith(said)
+    measured = fold_trials(PLAN, map(in_one_go, mixed_trials(PLAN, FAST, 12)))
+    assert summarise_measurements(run, measured).schedule.endswith(said)
 
 
 def test_how_long_turns_were_is_said_of_what_took_them(tmp_path):
@@ -341,13 +345,13 @@ def test_how_long_turns_were_is_said_of_what_took_them(tmp_path):
     own = Workload(name="own", command=("python", "x.py"), metric={"regex": "([0-9]+) s"})
     run = make_run(plan, design={"schedule": "turns"}, workloads={"cnn": Workload(name="cnn"), "own": own})
     trials = (replace(trial, together=3 if trial.workload == "cnn" else None) for trial in make_trials(plan, FAST, 2))
-    assert summarise_measured(run, fold(plan, trials)).schedule.startswith(
+    assert summarise_measurements(run, fold_trials(plan, trials)).schedule.startswith(
         "turns of 3 timed steps and 2 before them, 3"
     )
 
 
 def test_the_copy_has_no_long_look():
-    found = Looks(experiment(PLAN, steady=True), (), pytest.fail)
+    found = SteadyStateRuns(experiment(PLAN, steady=True), (), pytest.fail)
     assert [arm.environment for _, arm in found.left] == ["baseline", "a", "b", "c"]
 
 
@@ -355,18 +359,18 @@ def test_a_launcher_that_runs_one_after_the_other_does_so_and_says_it():
     said = []
     design = make_design(PLAN, schedule="turns")
     for able in ("here", "slurm"):
-        assert scheduled(LAUNCHERS.make(able), design, pytest.fail) is design
-    assert scheduled(PlainKind(), design, said.append).schedule == "sequential"
+        assert adapt_schedule(LAUNCHERS.make(able), design, pytest.fail) is design
+    assert adapt_schedule(PlainKind(), design, said.append).schedule == "sequential"
     assert said == ["no turns: launcher plain runs one trial after the other"]
     unsaid = make_design(PLAN, schedule="auto")
-    assert scheduled(PlainKind(), unsaid, pytest.fail).schedule == "sequential"
+    assert adapt_schedule(PlainKind(), unsaid, pytest.fail).schedule == "sequential"
 
 
 def test_slow_trials_of_the_copy_are_slow_in_what_is_held_against_arms_in_turns(whole):
     slow = np.zeros_like(whole.analysis.slow)
     names = [arm.environment for arm in PLAN.arms]
     slow[names.index("baseline alone"), 3] = True
-    measured, marked = in_one_way(PLAN, whole.measured, whole.analysis.primary, slow)
+    measured, marked = rescale_to_interleaved(PLAN, whole.measured, whole.analysis.primary, slow)
     assert {names[row] for row in np.flatnonzero(marked[:, 3])} == {"baseline alone", "a"}
     kept = replace(whole.measured, table=measured.table)
     assert kept.mean("b:cnn@local", "samples_per_s") == whole.measured.mean("b:cnn@local", "samples_per_s")

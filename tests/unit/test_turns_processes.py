@@ -164,9 +164,9 @@ def together_of(tmp_path, monkeypatch):
         design = {"schedule": "turns", "turn": turn, "turn_apart": 3, "trial_limit": str(limit_s), "cpus": cpus}
         run = make_run(plan, design=design)
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
-        whole = order.in_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
-        whole = whole or order.Company((tuple(slots),), one_turn=one_turn)
-        found = interleave.run_together(made, whole, pytest.fail, lengths)
+        whole = order.split_into_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
+        whole = whole or order.InterleavedGroup((tuple(slots),), one_turn=one_turn)
+        found = interleave.run_interleaved(made, whole, pytest.fail, lengths)
         assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
         found.sort(key=lambda trial: trial.position)
         assert not list((tmp_path / "cache").glob("work/*/*/*"))

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.programs import Made, _on_gpu
-from envmatrix.api.usual_space import usual_space
+from envmatrix.api.programs import GeneratedMatrix, _gpu_process_count
+from envmatrix.api.usual_space import make_default_space
 from envmatrix.evidence.record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, Starter
-from envmatrix.search.space import space_of
+from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
+from envmatrix.search.space import build_space
 
 FACTS = {"physical_cores": "8", "logical_cpus": "16", "physical_cpu_list": "0-7", "sockets": "1"}
 OF_CPU = {"openmp", "malloc", "threads", "affinity", "wait", "hugepages"}
@@ -18,12 +18,12 @@ OF_CPU = {"openmp", "malloc", "threads", "affinity", "wait", "hugepages"}
 
 def made(torch, on_gpu):
     workload = Workload(name="train", command=("python", "train.py"))
-    text = Starter("/usr/bin/python3", [workload], torch, list(FOR_TORCH if torch else FOR_ANY)[:4]).text()
-    return Made(parse(text, Path("matrix.yaml")), text, "train", 3.0, "", torch, on_gpu)
+    text = MatrixTemplate("/usr/bin/python3", [workload], torch, list(FOR_TORCH if torch else FOR_ANY)[:4]).text()
+    return GeneratedMatrix(parse(text, Path("matrix.yaml")), text, "train", 3.0, "", torch, on_gpu)
 
 
 def levels_of(torch, on_gpu):
-    return usual_space(made(torch, on_gpu), Path("matrix.yaml"))[1]
+    return make_default_space(made(torch, on_gpu), Path("matrix.yaml"))[1]
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def test_what_a_program_was_seen_to_be_decides_which_factors_are_searched(torch,
 
 @pytest.mark.parametrize(("torch", "on_gpu"), [(True, 0), (False, 0), (True, 1), (True, 8)])
 def test_every_usual_space_can_be_held(torch, on_gpu):
-    matrix, levels = usual_space(made(torch, on_gpu), Path("matrix.yaml"))
+    matrix, levels = make_default_space(made(torch, on_gpu), Path("matrix.yaml"))
     named = [name for name in matrix.environments if name != "baseline"]
-    space = space_of(matrix, levels, named, "baseline", FACTS)
+    space = build_space(matrix, levels, named, "baseline", FACTS)
     assert len(space.codes) > 100
     assert {"tcmalloc", "glibc-tuned"} <= set(space.named)
 
 
 def test_levels_that_change_results_are_no_candidates():
-    matrix, levels = usual_space(made(True, 2), Path("matrix.yaml"))
+    matrix, levels = make_default_space(made(True, 2), Path("matrix.yaml"))
     changing = {
         name for factor in matrix.factors.values() for name, level in factor.levels.items() if level.changes_numerics
     }
@@ -69,4 +69,4 @@ def test_levels_that_change_results_are_no_candidates():
     ],
 )
 def test_a_gpu_that_is_there_is_not_one_that_was_worked_on(evidence, processes):
-    assert _on_gpu(Record.model_validate({"evidence": evidence})) == processes
+    assert _gpu_process_count(Record.model_validate({"evidence": evidence})) == processes

@@ -32,7 +32,7 @@ FULL = (
 def test_a_full_disk_while_a_base_is_made_is_no_fault_of_the_mirror(said):
     done = Finished(("mmdebstrap",), Exit(1, 1.0), "", said + "\n")
     with pytest.raises(EngineError, match="no space left on device") as caught:
-        debian_suites._check(done, "no base", Path("/cache"))
+        debian_suites._check_finished(done, "no base", Path("/cache"))
     assert "mirror" not in str(caught.value)
 
 

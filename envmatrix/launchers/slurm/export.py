@@ -9,7 +9,7 @@ from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsComman
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.export import cache_note, placement, quota_note, quoted, started, variables_of
+from envmatrix.plan.export import cache_note, placement, quota_note, posix_quote, program_command, all_variables
 
 #: Variables that every job has of its own.
 _OF_A_JOB = frozenset({"PATH", "HOME", "USER", "LANG"})
@@ -39,7 +39,7 @@ def training_script(
     'pyxis' on one that has no image file.
     """
     job = "train-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in environment.name)
-    variables = {**(program.env if program else {}), **variables_of(environment, preload)}
+    variables = {**(program.env if program else {}), **all_variables(environment, preload)}
     command = program.command if program else ()
     head = _HEAD.format(name=environment.name, levels=environment.levels_text(), job=job)
     if form == "pyxis":
@@ -63,8 +63,8 @@ def _around(program: Workload | None, python: str) -> list[str]:
     needs = [name for name in program.pass_env if name not in _OF_A_JOB]
     return [
         *([f"# It needs these variables of the shell that submits: {', '.join(needs)}"] if needs else []),
-        *([f"cd {quoted(program.files)}  # the folder of the program"] if program.files else []),
-        *([started(python, program.prepare)] if program.prepare else []),
+        *([f"cd {posix_quote(program.files)}  # the folder of the program"] if program.files else []),
+        *([program_command(python, program.prepare)] if program.prepare else []),
     ]
 
 
@@ -83,19 +83,19 @@ def _pyxis(
     take_out = [
         "# For clusters with Pyxis and Enroot. Enroot reads a squashfs file: take it out of the SIF once, where",
         "# Apptainer is. `sif list` shows the number of its FS (squashfs) partition, which `sif dump` takes.",
-        f"#   apptainer sif list {quoted(str(file))}",
-        f"#   apptainer sif dump 4 {quoted(str(file))} >image.sqsh",
+        f"#   apptainer sif list {posix_quote(str(file))}",
+        f"#   apptainer sif dump 4 {posix_quote(str(file))} >image.sqsh",
         "image=$PWD/image.sqsh",
     ]
     is_squashfs = [
         "# For clusters with Pyxis and Enroot. Copy the image to where the nodes see it, and change this line.",
-        f"image={quoted(str(file))}",
+        f"image={posix_quote(str(file))}",
     ]
     return [
         *(is_squashfs if file.suffix == ".sqsh" else take_out),
         'exec srun --container-image="$image" --container-mounts="$PWD:$PWD" --container-workdir="$PWD" \\',
         f"  --no-container-mount-home --container-readonly {placement(environment)}/usr/bin/env \\",
         *(f"  -u {name} \\" for name, value in variables.items() if value is None),
-        *(f"  {quoted(f'{name}={value}')} \\" for name, value in variables.items() if value is not None),
-        f"  {started(python, program)}",
+        *(f"  {posix_quote(f'{name}={value}')} \\" for name, value in variables.items() if value is not None),
+        f"  {program_command(python, program)}",
     ]

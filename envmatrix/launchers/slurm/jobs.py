@@ -17,8 +17,8 @@ from envmatrix.launchers.slurm.script import BlockJob
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
 from envmatrix.results import Outcome, Trial, trial_of
-from envmatrix.results.run import Asked
-from envmatrix.system.validation_messages import in_words
+from envmatrix.results.run import LauncherOptions
+from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials.experiment import Experiment
 
 #: The variables of a script: its own commands must be found as they are by whoever submits.
@@ -30,13 +30,13 @@ def slurm_options(experiment: Experiment) -> Slurm:
     return overlay(experiment.run.design.slurm, experiment.run.launcher_options)
 
 
-def overlay(part: Slurm, asked: Asked) -> Slurm:
+def overlay(part: Slurm, asked: LauncherOptions) -> Slurm:
     """Return the part with what was asked laid over it; an InputError names what cannot be."""
     try:
         return Slurm.model_validate({**part.model_dump(), **asked})
     except ValidationError as error:
         problem = error.errors()[0]
-        raise InputError(f"--{problem['loc'][0]}: {in_words(problem)}") from error
+        raise InputError(f"--{problem['loc'][0]}: {validation_message(problem)}") from error
 
 
 def job_prefix(experiment: Experiment) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from envmatrix.matrix import Design
     from envmatrix.matrix.model import Workload
     from envmatrix.plan.environment import Environment
-    from envmatrix.results.run import Asked
+    from envmatrix.results.run import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
     from envmatrix.trials.experiment import Experiment
@@ -46,14 +46,14 @@ class SlurmKind(LauncherKind):
 
         return SlurmClient().silence()
 
-    def width(self, design: Design, asked: Asked, span: int) -> int:
+    def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
         """Return how many blocks run side by side."""
         from envmatrix.launchers.slurm.jobs import overlay
 
         return max(1, overlay(design.slurm, asked).nodes // span)
 
     def look(
-        self, design: Design, asked: Asked, engines: Sequence[Engine], span: int, progress: ProgressCallback
+        self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Look at the nodes that may be used."""
         from envmatrix.launchers.slurm.jobs import overlay
@@ -61,7 +61,7 @@ class SlurmKind(LauncherKind):
 
         return look_at_nodes(overlay(design.slurm, asked), engines, span, progress)
 
-    def check_block(self, design: Design, asked: Asked, span: int, trials: int, in_turns: int) -> None:
+    def check_block(self, design: Design, asked: LauncherOptions, span: int, trials: int, in_turns: int) -> None:
         """Refuse blocks that the partitions give too little time."""
         from envmatrix.launchers.slurm.jobs import overlay
         from envmatrix.launchers.slurm.preflight import check_block

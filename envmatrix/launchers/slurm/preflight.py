@@ -22,7 +22,7 @@ from envmatrix.launchers.slurm.script import BlockJob, directives, most_seconds,
 from envmatrix.matrix import Slurm
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.batches import Groups
+from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
 
 
@@ -85,7 +85,7 @@ def check_block(part: Slurm, span: int, trials: int, in_turns: int, limit_s: flo
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
     """Return the scripts of the first blocks exactly as they would be submitted first."""
     nodes, span = slurm_options(experiment).nodelist, widest(experiment)
-    groups = Groups(experiment, lambda _: None)
+    groups = TrialGrouper(experiment, lambda _: None)
     texts = []
     for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
         block = slots[0].block

@@ -10,7 +10,7 @@ from pathlib import Path
 from envmatrix.block.order import BlockOrder, Part
 from envmatrix.launchers.node_start import start_lines
 from envmatrix.matrix import Slurm
-from envmatrix.plan.export import quoted
+from envmatrix.plan.export import posix_quote
 
 #: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
 _SLACK_S = 120.0
@@ -44,7 +44,7 @@ def block_script(job: BlockJob) -> str:
         "#!/bin/sh",
         f"# {_plain(order.title)}; attempt {order.attempt}: {len(order.trials)} trial(s), {how}, on {many}.",
         *directives(job, order.nodes, time_limit_s(job)),
-        *(f"export {name}={quoted(value)}" for name, value in job.variables.items()),
+        *(f"export {name}={posix_quote(value)}" for name, value in job.variables.items()),
         f"node={nodes if order.nodes > 1 else '${SLURMD_NODENAME:-$(uname -n)}'}",
         *start_lines(Path(order.folder), order.attempt, job.package, job.options.modules, who),
     ]

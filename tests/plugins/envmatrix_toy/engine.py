@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.context import Base
-from envmatrix.build.paths import Places
+from envmatrix.build.context import BaseImage
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.process import Exit, Order, run_logged
@@ -18,7 +18,7 @@ from envmatrix.system.progress import ProgressCallback
 
 @dataclass(frozen=True)
 class ToyEngine(Engine):
-    places: Places
+    places: BuildPaths
     name: str = "toy"
     shares_files = True
     starts_packed = True
@@ -55,8 +55,8 @@ class ToyEngine(Engine):
     ) -> list[str]:
         return [f"exec {placement}toy-start {prepared.reference} {' '.join(variables)}"]
 
-    def base(self, image: Image, progress: ProgressCallback) -> Base:
-        return Base("bookworm", "toy:1", "sha256:00", "", "toy base")
+    def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
+        return BaseImage("bookworm", "toy:1", "sha256:00", "", "toy base")
 
     def build_named(
         self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
