@@ -118,10 +118,17 @@ def tests(session: nox.Session) -> None:
         return
     # What a shared machine disturbed may be tried once more; the summary names it.
     again = ("--reruns=1", "-raR")
-    session.run("pytest", "tests/unit", "--numprocesses=auto", *again, env=env)
+    unit = ("tests/unit", "--numprocesses=auto")
     # What is real waits half of its time: two lanes, and what shares an engine or daemons (tests/conftest.py) in one.
-    lanes = ("--numprocesses=2", "--dist=loadscope")
-    session.run("pytest", "tests", "--ignore=tests/unit", *lanes, *again, "--durations=25", env=env)
+    real = ("tests", "--ignore=tests/unit", "--numprocesses=2", "--dist=loadscope", "--durations=25")
+    failed = 0
+    for lane in (unit, real):  # a failure of the first does not hide those of the second
+        try:
+            session.run("pytest", *lane, *again, env=env)
+        except nox.command.CommandFailed:
+            failed += 1
+    if failed:
+        session.error("tests failed: see above")
 
 
 @nox.session

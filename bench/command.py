@@ -101,14 +101,9 @@ class _SignalWatch:
 
 
 def run(
-    argv: Sequence[str],
-    wanted: metric.WantedNumbers,
-    limit_s: float | None = None,
-    log: BinaryIO | None = None,
-    log_limit_bytes: int = 1 << 20,
-    prepare: Sequence[str] = (),
-    gate: str | None = None,
-) -> dict[str, Any]:
+    argv: Sequence[str], wanted: metric.WantedNumbers, limit_s: float | None = None, log: BinaryIO | None = None,
+    log_limit_bytes: int = 1 << 20, prepare: Sequence[str] = (), gate: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Run ``argv``, return its record; ``wanted`` says where its numbers are, ``log`` a binary file (default: stderr).
 
     ``prepare`` is a command that is run before, and measured in nothing. ``gate`` is the folder of the gate where it
@@ -140,16 +135,11 @@ def run(
     wall_ns -= probe_ns
     reported, watch_ns = numbers.reported(wall_ns), round(watched.cost_s * 1e9)
     return dict(
-        record.frame(),
-        workload=_workload(argv, wanted),
-        skipped=None,
-        data=None,
-        timing={"wall_ns": wall_ns, "probe_ns": probe_ns, "watch_ns": watch_ns, **_step_times(numbers, turns)},
-        metrics={"wall_s": wall_ns / 1e9, **usage, wanted.metric.name: reported["metric"]["value"]},
-        **reported,
-        result={"output_bytes": output.total},
+        record.frame(), workload=_workload(argv, wanted), skipped=None, data=None, timing={"wall_ns": wall_ns,
+        "probe_ns": probe_ns, "watch_ns": watch_ns, **_step_times(numbers, turns)}, metrics={"wall_s": wall_ns / 1e9,
+        **usage, wanted.metric.name: reported["metric"]["value"]}, **reported, result={"output_bytes": output.total},
         evidence=program_evidence,
-    )
+    )  # fmt: skip
 
 
 def _beside(watched: tree.Watch, output: Output, is_idle: bool) -> dict[str, Any]:
@@ -162,9 +152,14 @@ def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, An
     """Return what was run and asked of it, and the digest of that."""
     further_numbers = {"more_metrics": wanted.more, "checks": wanted.checks}
     options = {
-        "command": list(argv), "metric": wanted.metric.told(),
-        **{name: [number.told() for number in numbers_read] for name, numbers_read in further_numbers.items() if numbers_read},
-    }  # fmt: skip
+        "command": list(argv),
+        "metric": wanted.metric.told(),
+        **{
+            name: [number.told() for number in numbers_read]
+            for name, numbers_read in further_numbers.items()
+            if numbers_read
+        },
+    }
     return {"digest": _digest(options), "options": options}
 
 
@@ -214,13 +209,9 @@ def _exit_description(status: int) -> str:
 
 
 def _run(
-    argv: Sequence[str],
-    probed: str,
-    limits: tuple[float | None, int, _SignalWatch],
-    log: BinaryIO,
-    numbers: metric.Numbers,
-    turns: Turns | None,
-) -> tuple[tree.Watch, int, Output]:
+    argv: Sequence[str], probed: str, limits: tuple[float | None, int, _SignalWatch], log: BinaryIO,
+    numbers: metric.Numbers, turns: Turns | None,
+) -> tuple[tree.Watch, int, Output]:  # fmt: skip
     if turns:
         turns.begin()
     limit_s, log_limit_bytes, signals = limits
@@ -260,7 +251,8 @@ def _run(
         turns.end()
     if status:
         raise RunError(
-            f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is in the log"
+            f"the command ended with {_exit_description(status)}{cgroup.memory_ran_out(kills)}; its output is "
+            "in the log"
         )
     return watched, wall_ns, output
 

@@ -26,13 +26,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    options: Options,
-    data_dir: str | None,
-    member: Member | None = None,
-    node: Node | None = None,
-    gate: str | None = None,
-    look_s: float | None = None,
-) -> dict[str, Any] | None:
+    options: Options, data_dir: str | None, member: Member | None = None, node: Node | None = None,
+    gate: str | None = None, look_s: float | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
     ``member`` is this process's part in a job of several (``bench.parallel.rank``); None where a person or a trial

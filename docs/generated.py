@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.cli.parser import GROUPS, command_parser
-from envmatrix.evidence.paths import SHORT, kind_of, known_paths
+from envmatrix.evidence.paths import SHORT_PATHS, kind_of, known_paths
 
 _DOCS = Path(__file__).parent
 _SECTIONS = {
@@ -37,7 +37,7 @@ def write_pages(folder: Path) -> None:
 
 
 def _commands() -> Iterator[str]:
-    yield "# Commands\n\nWhat `envmatrix COMMAND --help` prints."
+    yield "# Commands\n\nThe output of `envmatrix COMMAND --help`."
     for group, commands in GROUPS.items():
         yield f"\n## To {group}"
         for name in commands:
@@ -47,7 +47,7 @@ def _commands() -> Iterator[str]:
 def _keys() -> Iterator[str]:
     schema = json.loads((_DOCS / "matrix.schema.json").read_text(encoding="utf-8"))
     yield "# All keys of workloads, and their values\n\nFrom the JSON Schema;"
-    yield "[matrix.yaml](../matrix.md) tells how they work together."
+    yield "[matrix.yaml](../matrix.md) explains how they work together."
     for model, heading in _SECTIONS.items():
         yield f"\n## {heading}\n\n| key | values | default | meaning |\n|---|---|---|---|"
         defined = schema["$defs"].pop(model)
@@ -80,9 +80,10 @@ def _cell(text: str) -> str:
 
 def _evidence() -> Iterator[str]:
     yield (
-        "# Evidence: the paths that claims can name\n\nEvery value that a process reads back of itself. "
-        "`envmatrix evidence ENV` prints them; [claims](../matrix.md#claims-what-must-be-read-back) name them.\n"
+        "# Evidence: the paths that you can check\n\nEvery value that a process reads about itself. "
+        "`envmatrix evidence ENV` prints them; [checks](../matrix.md#claims-checks-of-a-level) name them.\n"
     )
     yield "| path | value |\n|---|---|"
     for path in known_paths():
-        yield f"| `{path}` | {kind_of(path).value}{f', short for `{SHORT[path]}`' if path in SHORT else ''} |"
+        short_for = f", short for `{SHORT_PATHS[path]}`" if path in SHORT_PATHS else ""
+        yield f"| `{path}` | {kind_of(path).value}{short_for} |"

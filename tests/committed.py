@@ -6,5 +6,3 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parents[1] / "results"
 REFERENCES = sorted(file.parent for file in RESULTS.glob("reference-*/run.json"))
-#: The first block of `envmatrix bench models` as version 0.1.0 wrote them: schema 1, one trial after the other.
-SCHEMA_1 = Path(__file__).parent / "unit" / "data" / "schema-1"

@@ -17,7 +17,7 @@ from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleave import Lengths, run_interleaved
+from envmatrix.trials.interleave import TurnLengths, run_interleaved
 from envmatrix.trials.retry import run_with_rebuild
 
 
@@ -26,7 +26,7 @@ def here(
     groups: TrialGrouper,
     slots: list[Slot],
     progress: ProgressCallback,
-    lengths: Lengths | None = None,
+    lengths: TurnLengths | None = None,
 ) -> Iterator[Trial]:
     """Run a block on this machine; ``lengths`` of turns that differ (None: the design's)."""
     for group in groups.of(slots):

@@ -29,7 +29,7 @@ from envmatrix.plan import Plan
 from envmatrix.results import RunFolder, Trial
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.system.atomic_files import write_whole
-from envmatrix.trials.interleave import Lengths
+from envmatrix.trials.interleave import TurnLengths
 from validation import precision_figures as figures
 from validation.measured_parts import Part
 from validation.precision import Way, in_time, measuring, opened, paired_by_block, progress, shown
@@ -87,7 +87,7 @@ def _short_steps(in_turns: int, chosen: argparse.Namespace) -> int:
     return in_turns * (1 + AGAIN * (_stretches(chosen) - 1))
 
 
-def lengths_of(way: Way, in_turns: int, chosen: argparse.Namespace) -> Lengths:
+def lengths_of(way: Way, in_turns: int, chosen: argparse.Namespace) -> TurnLengths:
     """Return the lengths of the turns of a run that may have been begun earlier: the design's, and stretches."""
     design, stretches = way.experiment.run.design, _stretches(chosen)
     stretch = (steps_in_turns(way) - _short_steps(in_turns, chosen)) // stretches

@@ -40,7 +40,7 @@ from envmatrix.system.atomic_files import append_line, write_whole
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design, reopen_experiment
-from envmatrix.trials.interleave import Lengths
+from envmatrix.trials.interleave import TurnLengths
 from validation import precision_figures as figures
 from validation import precision_parts
 from validation.measured_blocks import Jobs, here
@@ -69,7 +69,7 @@ class Way:
     groups: TrialGrouper
     block: int
     jobs: Jobs | None = None
-    lengths: Lengths | None = None
+    lengths: TurnLengths | None = None
 
     def run_block(self, notes: Path) -> float:
         """Run one block, note how long it took, and return that."""

@@ -85,9 +85,11 @@ def price(machine: str, environments: int, runs: int, chance: np.random.Generato
     differences[:, 0] += np.log1p(SIZE)
     question = f"a true {SIZE:.0%} among {environments} found"
     for at, level, name in (
-        ((20,), ALL_ANALYSES_LEVEL, "one look at 20 blocks, nothing kept back"), ((20,), LEVEL, "one look at 20 blocks"),
-        ((10, 20), None, "looks at 10 and 20 blocks"), ((10, 20, 40), None, "looks at 10, 20 and 40 blocks"),
-    ):  # fmt: skip
+        ((20,), ALL_ANALYSES_LEVEL, "one look at 20 blocks, nothing kept back"),
+        ((20,), LEVEL, "one look at 20 blocks"),
+        ((10, 20), None, "looks at 10 and 20 blocks"),
+        ((10, 20, 40), None, "looks at 10, 20 and 40 blocks"),
+    ):
         yield rate(question, machine, name, decided(differences, at, level))
 
 

@@ -97,7 +97,7 @@ def words_of(what: Mapping[str, Any]) -> str:
 def write_claim(folder: Path, what: Mapping[str, Any], most: int | None) -> None:
     """Write down what the search of a try claims, and the named recipes that it expects ``most`` of."""
     result = tunes.TuneResult(folder)
-    (search, _), last = result._read, StudyFolder(folder).steps()[-1].load()
+    (search, _), last = result._search_and_steps, StudyFolder(folder).steps()[-1].load()
     body: dict[str, Any] = {
         "of": words_of(what), "subject": what, "recipe": dict(result.answer.tried), "claimed": result.gain,
         "interval": result.interval, "spent_s": result.answer.spent_s, "recommended": bool(result.settings),
@@ -122,7 +122,7 @@ def named_of(result: tunes.TuneResult, own: int, most: int | None) -> list[str]:
 
     The fresh blocks that confirmed its own recipe say nothing here.
     """
-    search, steps = result._read
+    search, steps = result._search_and_steps
     batches = [step.batch for step in steps]
     allowed = search.known(batches).allowed
     rows = {name: row for name, row in search.space.named.items() if allowed[row] and row != own}

@@ -1,11 +1,11 @@
 """Whether an independent run confirms what `envmatrix tune` claimed, try by try and of all tries.
 
-A try is confirmed when its check, an independent run which chose nothing (validation/tuned_check.py), shows the recipe
-to be faster than the baseline (its 95 % interval lies above 1), and its gain is the one that was claimed but for chance:
-the logs of both differ by no more than the root of the sum of squares of the halves of both intervals that face each other,
-which is the 95 % interval of the difference of two runs. Too much and too little are misses alike, and so is what the
-machine did meanwhile. A try is good when it is confirmed and no named recipe is shown to be faster than its own. One
-that recommends nothing is not.
+A try is confirmed when its check, an independent run which chose nothing (validation/tuned_check.py), shows the
+recipe to be faster than the baseline (its 95 % interval lies above 1), and its gain is the one that was claimed but
+for chance: the logs of both differ by no more than the root of the sum of squares of the halves of both intervals
+that face each other, which is the 95 % interval of the difference of two runs. Too much and too little are misses
+alike, and so is what the machine did meanwhile. A try is good when it is confirmed and no named recipe is shown to be
+faster than its own. One that recommends nothing is not.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_run, has_matrix, run_matrix_path, load_matrix, matrix_of_run
+from envmatrix.api.places import PathLike, find_run, has_matrix, load_matrix, matrix_of_run, run_matrix_path
 from envmatrix.api.tunes import find_study
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, suggestion
@@ -15,8 +15,8 @@ from envmatrix.results import Run, RunFolder
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
-from envmatrix.trials.environment_shell import Session, prepare_session, open_session
-from envmatrix.trials.images import check_images_unchanged, load_supplied_images, side_matrix_path, run_libraries
+from envmatrix.trials.environment_shell import Session, open_session, prepare_session
+from envmatrix.trials.images import check_images_unchanged, load_supplied_images, run_libraries, side_matrix_path
 
 
 def open_environment(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.api import FORMS
-from envmatrix.api.bundle import make_bundle, bundle_paths
+from envmatrix.api.bundle import bundle_paths, make_bundle
 from envmatrix.api.chosen import open_environment
 from envmatrix.api.places import PathLike
 from envmatrix.engines.base import HasImageFiles

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
-from envmatrix.build.archive import write_docker_archive, rooted, rooted_name
+from envmatrix.build.archive import rooted, rooted_name, write_docker_archive
 from envmatrix.build.context import BuildInputs, bench_digest, gather_build_inputs, system_packages, write_context
 from envmatrix.build.debian_suites import Suite
 from envmatrix.build.generated_files import definition_files
@@ -20,7 +20,7 @@ from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import factorial_cells
-from envmatrix.plan.environment import Environment, Image, all_libraries, all_images, resolve_environment
+from envmatrix.plan.environment import Environment, Image, all_images, all_libraries, resolve_environment
 from envmatrix.results import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
@@ -30,7 +30,7 @@ from envmatrix.trials.experiment import (
     find_design,
     snapshot_bench,
 )
-from envmatrix.trials.images import matrix_locks_folder, open_engines, build_places, prepare_images
+from envmatrix.trials.images import build_places, matrix_locks_folder, open_engines, prepare_images
 
 #: Before a word that names a design and an environment.
 _DESIGN_PREFIX = "design:"

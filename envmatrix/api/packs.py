@@ -9,16 +9,16 @@ from pathlib import Path
 
 from envmatrix.api.places import PathLike, find_matrix, find_run, parse_fraction
 from envmatrix.api.result import Result
-from envmatrix.api.runs import Watch, finish_run, run_path, find_run_host, line_progress_watch
+from envmatrix.api.runs import Watch, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
 from envmatrix.bundle.archive import write_archive
 from envmatrix.bundle.comparison import Reproduction, compare_reproduction
-from envmatrix.bundle.contents import sbom_contents, collect_files, file_listing_contents, make_manifest
+from envmatrix.bundle.contents import collect_files, file_listing_contents, make_manifest, sbom_contents
 from envmatrix.bundle.crate import CRATE_FILE, make_crate
-from envmatrix.bundle.images import image_files, image_contents
+from envmatrix.bundle.images import image_contents, image_files
 from envmatrix.bundle.manifest import Manifest
-from envmatrix.bundle.programs import DEFAULT_MAX_BYTES, not_packed_texts, collect_programs
-from envmatrix.bundle.rerun import OpenedPack, begin_packed_run, built_image_digests, open_pack, is_run_of_pack
+from envmatrix.bundle.programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
+from envmatrix.bundle.rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
 from envmatrix.bundle.signature import sign_manifest
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
@@ -51,16 +51,10 @@ class PackResult:
 
 
 def pack_run(
-    run: PathLike | Result | None = None,
-    *,
-    output: PathLike | None = None,
-    images: bool = False,
-    programs: int | str = DEFAULT_MAX_BYTES,
-    key: Path | None = None,
-    matrix: PathLike | None = None,
-    results: PathLike = "results",
-    progress: ProgressCallback = silent,
-) -> PackResult:
+    run: PathLike | Result | None = None, *, output: PathLike | None = None, images: bool = False,
+    programs: int | str = DEFAULT_MAX_BYTES, key: Path | None = None, matrix: PathLike | None = None,
+    results: PathLike = "results", progress: ProgressCallback = silent,
+) -> PackResult:  # fmt: skip
     """Write one archive with everything that is needed to repeat a run elsewhere.
 
     Args:
@@ -85,9 +79,8 @@ def pack_run(
     packed_run = _load_checked_run(folder)
     contents = collect_files(folder, packed_run, matrix_file, find_bench_copy(packed_run.bench_digest))
     if has_personal_names(folder):
-        progress(
-            f"the archive names hosts, or folders of a user: `envmatrix redact {packed_run.name}`, then pack it again"
-        )
+        remedy = f"`envmatrix redact {packed_run.name}`, then pack it again"
+        progress(f"the archive names hosts, or folders of a user: {remedy}")
     contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
@@ -104,9 +97,8 @@ def pack_run(
         packed_run, contents, files, _report_left_out(not_packed_texts(local_run, contents), folder, progress)
     )
     archive = Path(output) if output is not None else Path(f"{packed_run.name}.tar.gz")
-    written_archive = write_archive(
-        archive, manifest, contents, signature := sign_manifest(manifest.text(), key) if key else None
-    )
+    signature = sign_manifest(manifest.text(), key) if key else None
+    written_archive = write_archive(archive, manifest, contents, signature)
     return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
 
 
@@ -158,19 +150,11 @@ def _size_limit(programs: int | str) -> int:
 
 
 def reproduce(
-    archive: PathLike,
-    run: PathLike | Result | None = None,
-    *,
-    sha256: str = "",
-    signers: PathLike | None = None,
-    tolerance: float | str = 0.05,
-    rebuild: bool = False,
-    programs: Mapping[str, PathLike] | None = None,
-    results: PathLike = "results",
-    launcher: str = "here",
-    launcher_options: LauncherOptions | None = None,
+    archive: PathLike, run: PathLike | Result | None = None, *, sha256: str = "", signers: PathLike | None = None,
+    tolerance: float | str = 0.05, rebuild: bool = False, programs: Mapping[str, PathLike] | None = None,
+    results: PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions | None = None,
     progress: ProgressCallback = silent,
-) -> Reproduction:
+) -> Reproduction:  # fmt: skip
     """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
 
     It runs what is in the archive, as you; ``sha256`` or ``signers`` say whom you trust.
@@ -207,8 +191,8 @@ def reproduce(
         return compare_again(opened, earlier_run, results, limit, progress)
     is_trusted = bool(sha256 or signers)
     new_experiment = begin_reproduction(
-        opened, results=results, launcher=launcher, launcher_options=launcher_options or {}, rebuild=rebuild, vouched=is_trusted,
-        programs=programs, progress=progress,
+        opened, results=results, launcher=launcher, launcher_options=launcher_options or {}, rebuild=rebuild,
+        vouched=is_trusted, programs=programs, progress=progress,
     )  # fmt: skip
     return finish_reproduction(opened, Path(archive), new_experiment, limit, line_progress_watch(progress))[0]
 
@@ -233,25 +217,25 @@ def open_archive(
 
 
 def begin_reproduction(
-    opened: OpenedPack,
-    *,
-    results: PathLike = "results",
-    launcher: str = "here",
-    launcher_options: LauncherOptions | None = None,
-    rebuild: bool = False,
-    vouched: bool = False,
-    programs: Mapping[str, PathLike] | None = None,
-    progress: ProgressCallback = silent,
-) -> Experiment:
+    opened: OpenedPack, *, results: PathLike = "results", launcher: str = "here",
+    launcher_options: LauncherOptions | None = None, rebuild: bool = False, vouched: bool = False,
+    programs: Mapping[str, PathLike] | None = None, progress: ProgressCallback = silent,
+) -> Experiment:  # fmt: skip
     """Begin the plan of a verified archive here. Raises as ``reproduce``."""
     if not vouched:
         progress(_UNVERIFIED_NOTE)
     return begin_packed_run(
-        opened, Path(results), progress,
-        lambda matrix, design, engines, launcher_options: find_run_host(matrix, design, engines, launcher, launcher_options, progress),
-        launcher=launcher, asked=launcher_options or {}, rebuild=rebuild,
+        opened,
+        Path(results),
+        progress,
+        lambda matrix, design, engines, launcher_options: find_run_host(
+            matrix, design, engines, launcher, launcher_options, progress
+        ),
+        launcher=launcher,
+        asked=launcher_options or {},
+        rebuild=rebuild,
         programs={name: Path(folder) for name, folder in (programs or {}).items()},
-    )  # fmt: skip
+    )
 
 
 def finish_reproduction(

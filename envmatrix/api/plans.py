@@ -21,10 +21,10 @@ from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.experiment import (
     PLACEMENT_NAMES,
-    make_design_arms,
     check_placement,
     confined_cpus,
     design_environments,
+    make_design_arms,
 )
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.interleaving_eligibility import decide_schedule

@@ -12,10 +12,10 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import WALL_TIME, MetricSource
 from envmatrix.matrix.throughput import (
     Throughput,
-    throughput_candidates,
-    step_line_pattern,
-    is_truncated,
     has_pytest_benchmark_table,
+    is_truncated,
+    step_line_pattern,
+    throughput_candidates,
 )
 from envmatrix.system.bench_options import NumberField, quantities
 from envmatrix.system.validation_messages import validation_message
@@ -154,7 +154,8 @@ def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str
         )
     return (
         WALL_TIME,
-        f"wall time, as {len(numbers)} numbers look like its speed and differ. Choose one:\n{_candidate_lines(numbers)}",
+        f"wall time, as {len(numbers)} numbers look like its speed and differ. Choose "
+        f"one:\n{_candidate_lines(numbers)}",
     )
 
 

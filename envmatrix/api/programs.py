@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from envmatrix.api.program_budget import arm_time_s, fit_budget, time_text
 from envmatrix.api.program_metric import choose_metric
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
@@ -27,7 +28,6 @@ from envmatrix.matrix.program import python_target
 from envmatrix.matrix.requirements import expand_requirements
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
 from envmatrix.plan.environment import Image
-from envmatrix.report.formatting import format_count
 from envmatrix.system import bench_options
 from envmatrix.system.host import this_host
 from envmatrix.system.machine_lock import alone_on_machine
@@ -40,26 +40,20 @@ from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import describe_shell_variables, likely_needed_variables
 from envmatrix.trials.python_wrappers import unwrap_command
 from envmatrix.trials.trial_run import (
-    TrialRunResult,
     ProgramCommand,
-    with_interpreter,
+    TrialRunResult,
+    find_program,
     is_python,
     run_once,
-    find_program,
-)
-from envmatrix.units import as_budget, is_too_long, parse_duration
+    with_interpreter,
+)  # fmt: skip
+from envmatrix.units import as_budget, is_too_long
 
 #: A program that takes longer than this (seconds) once is for a matrix of its own.
 _TRIAL_RUN_LIMIT_S = 4 * 3600.0
-#: Unless --budget says otherwise: as many environments as have an answer within these seconds of blocks, and no fewer
-#: than so many. What is left of three minutes is for `pip install`, the first look, the libraries and the table.
-_FIRST_ANSWER_S = 120.0
-_MIN_ENVIRONMENTS = 2
-_MIN_BLOCKS = 6
 #: How many environments are in a matrix for a program of which nobody knows how long it takes.
 _DRAFT_ENVIRONMENTS = 4
 _IMPORT_LIMIT_S = 120.0
-_TIME_MARGIN = 1.15
 _GNU_OPENMP = "libgomp"
 _HOOKS = ("setup", "prepare", "cleanup")
 
@@ -125,14 +119,10 @@ def make_matrix(
         starter = _make_starter(program.interpreter, workloads, first_run, request, overrides, progress)
         text = _with_relative_paths(starter, file).text()
         return GeneratedMatrix(
-            _drop_unused_levels(parse(text, file), overrides),
-            text,
+            _drop_unused_levels(parse(text, file), overrides), text,
             f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
-            first_run.wall_s,
-            _left_out_text(starter, first_run, overrides),
-            starter.torch,
-            starter.on_gpu,
-        )
+            first_run.wall_s, _left_out_text(starter, first_run, overrides), starter.torch, starter.on_gpu,
+        )  # fmt: skip
 
 
 def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
@@ -145,7 +135,8 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
     workloads = _workloads(request, program)
     torch = _imports_torch(request.image(program.interpreter), progress)
     starter = MatrixTemplate(
-        program.interpreter, workloads, torch, _usable_environments(torch)[:_DRAFT_ENVIRONMENTS], requirements=request.requirements
+        program.interpreter, workloads, torch, _usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
+        requirements=request.requirements,
     )  # fmt: skip
     text = _with_relative_paths(starter, file).text()
     parse(text, file)
@@ -197,10 +188,13 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
         name = _safe_name("-".join([stem, *(f"{key}-{value}" for key, value in values_by_name.items())]))
         hooks = {key: tuple(_fill_parameters(word, values_by_name) for word in getattr(request, key)) for key in _HOOKS}
         body = {
-            "name": name, "command": tuple(_fill_parameters(word, values_by_name) for word in program.command), "home": "real",
-            "pass_env": passed, **{key: argv for key, argv in hooks.items() if argv},
+            "name": name,
+            "command": tuple(_fill_parameters(word, values_by_name) for word in program.command),
+            "home": "real",
+            "pass_env": passed,
+            **{key: argv for key, argv in hooks.items() if argv},
             **({"metric": {"json_file": request.metric_json, "better": "higher"}} if request.metric_json else {}),
-        }  # fmt: skip
+        }
         workloads.append(_workload(body))
     if len({workload.name for workload in workloads}) < len(workloads):
         raise InputError("--parameter-list: two values give the same name", remedy="make them differ in letters")
@@ -278,13 +272,9 @@ def _run_program(
 
 
 def _make_starter(
-    interpreter: str,
-    workloads: Sequence[Workload],
-    first_run: TrialRunResult,
-    request: ProgramRequest,
-    overrides: Overrides,
-    progress: ProgressCallback,
-) -> MatrixTemplate:
+    interpreter: str, workloads: Sequence[Workload], first_run: TrialRunResult, request: ProgramRequest,
+    overrides: Overrides, progress: ProgressCallback,
+) -> MatrixTemplate:  # fmt: skip
     torch = _runs_torch(first_run.record)
     given_metric = workloads[0].metric
     stated_metric = (given_metric, "as --metric-json says, higher is better") if given_metric else None
@@ -294,7 +284,7 @@ def _make_starter(
     usable = _usable_environments(torch)
     requested = tuple(overrides.environments or ())
     trial_s = first_run.wall_s * len(workloads)
-    arms, budget_s = _fit_budget(trial_s, len(requested) or len(usable), overrides)
+    arms, budget_s = fit_budget(trial_s, len(requested) or len(usable), overrides)
     selected = requested if requested and set(requested) <= set(usable) else tuple(usable[: arms - 2])
     for text in f"it took {first_run.wall_s:.1f} s; metric: {why}".split("\n"):
         progress(text)
@@ -306,42 +296,12 @@ def _make_starter(
     ):
         progress(f"warning: {line}")
     progress(_environments_text(selected, torch=torch, record=first_run.record))
-    progress(_time_text(budget_s, trial_s, (len(requested) or len(selected)) + 2, overrides))
+    progress(time_text(budget_s, trial_s, (len(requested) or len(selected)) + 2, overrides))
     limit_s = max(60.0, 10 * first_run.wall_s)
     return MatrixTemplate(
         interpreter, workloads, torch, selected, metric, why.partition("\n")[0], budget_s, overrides.budget is None,
         limit_s, requirements=request.requirements, on_gpu=_gpu_process_count(first_run.record),
     )  # fmt: skip
-
-
-def _time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
-    """Say how much is run. When the first table comes, and whether a budget is enough, the first trials tell."""
-    blocks = overrides.min_blocks or _MIN_BLOCKS
-    if overrides.budget:
-        fit = format_count(int(budget_s / trial_s), "trial")
-        return f"budget {overrides.budget}: time for {fit} as long as that one; a verdict needs {blocks * arms}"
-    max_blocks = overrides.max_blocks or 0
-    if 0 < max_blocks < blocks:
-        return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"
-    return f"{blocks} blocks of {arms} trials, or more: the first ones tell how long that takes"
-
-
-def _fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:
-    """Return how many arms (with baseline and control) and how many seconds: enough for claims about all of them."""
-    each_s = _arm_time_s(trial_s, overrides)
-    given_s = parse_duration(overrides.budget) if overrides.budget else None
-    fit = int((given_s / each_s if given_s else _FIRST_ANSWER_S * _TIME_MARGIN / each_s) + 1e-6)
-    arms = (
-        environment_count + 2
-        if overrides.environments
-        else max(min(environment_count, _MIN_ENVIRONMENTS) + 2, min(environment_count + 2, fit))
-    )
-    return arms, given_s or min(_FIRST_ANSWER_S, max(60.0, each_s * arms))
-
-
-def _arm_time_s(trial_s: float, overrides: Overrides) -> float:
-    """Return the seconds that an arm takes until a claim can be made."""
-    return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _TIME_MARGIN
 
 
 def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:
@@ -353,11 +313,17 @@ def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:
     kept_environments = {name: matrix.environments[name] for name in names}
     used_levels = {pair for entry in kept_environments.values() for pair in entry.levels.items()}
     factors = {
-        name: factor.model_copy(update={"levels": {
-            level: body for level, body in factor.levels.items() if level == factor.reference or (name, level) in used_levels
-        }})
+        name: factor.model_copy(
+            update={
+                "levels": {
+                    level: body
+                    for level, body in factor.levels.items()
+                    if level == factor.reference or (name, level) in used_levels
+                }
+            }
+        )
         for name, factor in matrix.factors.items()
-    }  # fmt: skip
+    }
     return matrix.model_copy(update={"environments": kept_environments, "factors": factors})
 
 
@@ -366,7 +332,7 @@ def _left_out_text(starter: MatrixTemplate, first_run: TrialRunResult, overrides
     left_out = [name for name in usable if name not in starter.environments]
     if overrides.environments or not left_out:
         return ""
-    all_s = _arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
+    all_s = arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
     budget_note = "" if is_too_long(all_s) else f" (--budget {as_budget(all_s)} has time for all)"
     return f"left out, to be done soon: {', '.join(left_out)}{budget_note}"
 
@@ -379,7 +345,10 @@ def _environments_text(environments: Sequence[str], *, torch: bool, record: Reco
         return environments_text
     if evidence and evidence.torch:
         library = (evidence.openmp and evidence.openmp.library) or "no OpenMP runtime that could be seen"
-        return f"{environments_text}. Its PyTorch runs over {library}: the recipes, which are for {_GNU_OPENMP}, are left out"
+        return (
+            f"{environments_text}. Its PyTorch runs over {library}: the recipes, which are for "
+            f"{_GNU_OPENMP}, are left out"
+        )
     return f"{environments_text}. It does not run PyTorch, as far as could be seen: the recipes for that are left out"
 
 

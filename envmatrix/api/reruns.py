@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.api.places import Names, PathLike, find_run, parse_fraction, matrix_of_run, split_names
+from envmatrix.api.places import Names, PathLike, find_run, matrix_of_run, parse_fraction, split_names
 from envmatrix.api.result import Result
-from envmatrix.api.runs import finish_run, find_run_host, line_progress_watch
+from envmatrix.api.runs import find_run_host, finish_run, line_progress_watch
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
 from envmatrix.matrix import Design, load
@@ -20,28 +20,18 @@ from envmatrix.stats.within_run import compare_sides
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design
-from envmatrix.trials.overrides import Overrides, with_changed_values, select_engines
+from envmatrix.trials.overrides import Overrides, select_engines, with_changed_values
 from envmatrix.trials.program_files import program_files
 from envmatrix.units import parse_tolerance
 
 
 def rerun(
-    old: PathLike | Result,
-    new: PathLike | Result,
-    design: str | None = None,
-    *,
-    name: str | None = None,
-    environments: Names | None = None,
-    workloads: Names | None = None,
-    engines: Names | None = None,
-    budget: float | str | None = None,
-    max_blocks: int | None = None,
-    allowed: float | str = 0.0,
-    launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None,
-    progress: ProgressCallback = silent,
+    old: PathLike | Result, new: PathLike | Result, design: str | None = None, *, name: str | None = None,
+    environments: Names | None = None, workloads: Names | None = None, engines: Names | None = None,
+    budget: float | str | None = None, max_blocks: int | None = None, allowed: float | str = 0.0,
+    launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent,
     results: PathLike = "results",
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Measure two matrices or runs anew in the same blocks of one run, and say whether the new one is slower.
 
     Args:
@@ -72,13 +62,19 @@ def rerun(
 
     """
     limit = parse_fraction("allowed", allowed, parse_tolerance)
+    overrides = Overrides(
+        budget=budget, max_blocks=max_blocks, workloads=split_names(workloads), environments=split_names(environments)
+    )
+    old_path, new_path = (side.folder if isinstance(side, Result) else side for side in (old, new))
     experiment = begin_rerun(
-        _path(old), _path(new), design,
-        Overrides(budget=budget, max_blocks=max_blocks, workloads=split_names(workloads),
-                  environments=split_names(environments)),
-        engines=split_names(engines) or (), results=results, name=name, launcher=launcher,
-        launcher_options=launcher_options or {}, command=("envmatrix.rerun", str(_path(old)), str(_path(new))), progress=progress,
+        old_path, new_path, design, overrides, engines=split_names(engines) or (), results=results, name=name,
+        launcher=launcher, launcher_options=launcher_options or {},
+        command=("envmatrix.rerun", str(old_path), str(new_path)), progress=progress,
     )  # fmt: skip
+    return _finish_rerun(experiment, limit, progress)
+
+
+def _finish_rerun(experiment: Experiment, limit: float, progress: ProgressCallback) -> Comparison:
     result = finish_run(experiment, line_progress_watch(progress))
     next_commands = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
     if result.interrupted:
@@ -88,24 +84,11 @@ def rerun(
     return compare_run_sides(experiment.folder, limit)
 
 
-def _path(side: PathLike | Result) -> PathLike:
-    return side.folder if isinstance(side, Result) else side
-
-
 def begin_rerun(
-    old: PathLike,
-    new: PathLike,
-    design: str | None = None,
-    overrides: Overrides | None = None,
-    *,
-    engines: Sequence[str] = (),
-    results: PathLike = "results",
-    name: str | None = None,
-    launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    progress: ProgressCallback = silent,
-) -> Experiment:
+    old: PathLike, new: PathLike, design: str | None = None, overrides: Overrides | None = None, *,
+    engines: Sequence[str] = (), results: PathLike = "results", name: str | None = None, launcher: str = DEFAULT,
+    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
+) -> Experiment:  # fmt: skip
     """Prepare the environments of both sides and write run.json; nothing has been measured yet.
 
     ``old`` and ``new`` are each a matrix, a folder with a matrix.yaml (such as a worktree of another commit), or a run.
@@ -123,11 +106,13 @@ def begin_rerun(
     matrix = sides[1].matrix
     for workload_name in (name for name in selected_design.workloads if matrix.workloads[name].command):
         progress(
-            f"workload {workload_name}: the program beside {matrix.path} runs on both sides{_changed_files_text(sides, workload_name)}"
+            f"workload {workload_name}: the program beside {matrix.path} runs on both "
+            f"sides{_changed_files_text(sides, workload_name)}"
         )
     host = find_run_host(matrix, selected_design, names, launcher, launcher_options or {}, progress)
     return create_experiment(
-        matrix, selected_design, names, Path(results), progress, command, launcher, host, launcher_options, name=name, sides=sides
+        matrix, selected_design, names, Path(results), progress, command, launcher, host, launcher_options, name=name,
+        sides=sides,
     )  # fmt: skip
 
 

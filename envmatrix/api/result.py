@@ -108,7 +108,7 @@ class Result:
     def rows(self) -> list[dict[str, Value]]:
         """Return the effects as a table, one dict each, for ``pandas.DataFrame(result.rows())``.
 
-        The keys are those of `effects` in summary.json (docs/statistics.md); what is not known is None.
+        The keys are those of `effects` in summary.json (docs/results.md); what is not known is None.
         """
         return [dict(values) for effect, values in effect_values(self.summary) if effect.primary]
 

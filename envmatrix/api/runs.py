@@ -27,12 +27,12 @@ from envmatrix.system.bench_options import node_count
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
-from envmatrix.trials.experiment import Experiment, make_design_arms, design_environments, reopen_experiment
+from envmatrix.trials.experiment import Experiment, design_environments, make_design_arms, reopen_experiment
 from envmatrix.trials.experiment import create_experiment as begin_experiment
 from envmatrix.trials.hooks import setup_and_cleanup
-from envmatrix.trials.interleaving_eligibility import non_interleaved_arms, decide_schedule
+from envmatrix.trials.interleaving_eligibility import decide_schedule, non_interleaved_arms
 from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
-from envmatrix.trials.resume import record_interim_reading, apply_resume_changes
+from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
 from envmatrix.units import as_duration
 
 #: Shows the progress of a run while the context is open.
@@ -40,24 +40,12 @@ Watch = Callable[[Experiment], AbstractContextManager[LineProgress]]
 
 
 def run(
-    design: str = "default",
-    *,
-    environments: Names | None = None,
-    workloads: Names | None = None,
-    engines: Names | None = None,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    seed: int | None = None,
-    min_blocks: int | None = None,
-    max_blocks: int | None = None,
-    name: str | None = None,
-    matrix: PathLike | None = None,
-    results: PathLike = "results",
-    launcher: str = "here",
-    launcher_options: LauncherOptions | None = None,
-    host_names: bool = False,
-    progress: ProgressCallback = silent,
-) -> Result:
+    design: str = "default", *, environments: Names | None = None, workloads: Names | None = None,
+    engines: Names | None = None, budget: float | str | None = None, target: float | str | None = None,
+    seed: int | None = None, min_blocks: int | None = None, max_blocks: int | None = None, name: str | None = None,
+    matrix: PathLike | None = None, results: PathLike = "results", launcher: str = "here",
+    launcher_options: LauncherOptions | None = None, host_names: bool = False, progress: ProgressCallback = silent,
+) -> Result:  # fmt: skip
     """Run a design of a matrix in randomised blocks and return what each environment gains.
 
     Every trial is on disk before the next one starts. Ctrl-C ends the run cleanly: the result then says
@@ -96,23 +84,17 @@ def run(
     )
     experiment = begin_run(
         design, overrides, engines=split_names(engines) or (), matrix=matrix, results=results, name=name,
-        launcher=launcher, launcher_options=launcher_options or {}, command=("envmatrix.run", design), host_names=host_names,
-        progress=progress,
+        launcher=launcher, launcher_options=launcher_options or {}, command=("envmatrix.run", design),
+        host_names=host_names, progress=progress,
     )  # fmt: skip
     return finish_run(experiment, line_progress_watch(progress))
 
 
 def resume(
-    run: PathLike | Result | None = None,
-    *,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    max_blocks: int | None = None,
-    results: PathLike = "results",
-    matrix: PathLike | None = None,
-    launcher_options: LauncherOptions | None = None,
-    progress: ProgressCallback = silent,
-) -> Result:
+    run: PathLike | Result | None = None, *, budget: float | str | None = None, target: float | str | None = None,
+    max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
+    launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent,
+) -> Result:  # fmt: skip
     """Go on where a run stopped, was killed or cut short: nothing is lost, repeated or reordered.
 
     Args:
@@ -176,19 +158,11 @@ def find_run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFol
 
 
 def begin_run(
-    design: str,
-    overrides: Overrides,
-    *,
-    engines: Sequence[str] = (),
-    matrix: PathLike | Matrix | None = None,
-    results: PathLike = "results",
-    name: str | None = None,
-    launcher: str = "here",
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    host_names: bool = False,
+    design: str, overrides: Overrides, *, engines: Sequence[str] = (), matrix: PathLike | Matrix | None = None,
+    results: PathLike = "results", name: str | None = None, launcher: str = "here",
+    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), host_names: bool = False,
     progress: ProgressCallback = silent,
-) -> Experiment:
+) -> Experiment:  # fmt: skip
     """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
@@ -201,32 +175,16 @@ def begin_run(
     host = find_run_host(whole, selected_design, names, launcher, launcher_options or {}, progress)
     check_block_time(whole, selected_design, names, launcher, launcher_options or {})
     return begin_experiment(
-        whole,
-        selected_design,
-        names,
-        Path(results),
-        progress,
-        command,
-        launcher,
-        host,
-        launcher_options,
-        name=name,
+        whole, selected_design, names, Path(results), progress, command, launcher, host, launcher_options, name=name,
         host_names=host_names,
-    )
+    )  # fmt: skip
 
 
 def reopen_run(
-    run: PathLike | None,
-    *,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    max_blocks: int | None = None,
-    results: PathLike = "results",
-    matrix: PathLike | None = None,
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    progress: ProgressCallback = silent,
-) -> Experiment:
+    run: PathLike | None, *, budget: float | str | None = None, target: float | str | None = None,
+    max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
+    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
+) -> Experiment:  # fmt: skip
     """Load a run and prepare what its remaining trials need. Raises as ``resume``."""
     experiment = reopen_experiment(find_run(run, results), find_matrix(matrix), progress)
     kind = LAUNCHERS.make(experiment.run.launcher)
@@ -236,13 +194,9 @@ def reopen_run(
     )  # refuses what cannot be
     try:
         changed = apply_resume_changes(
-            experiment,
-            budget=budget,
-            target=target,
-            max_blocks=max_blocks,
-            launcher_options=launcher_options,
+            experiment, budget=budget, target=target, max_blocks=max_blocks, launcher_options=launcher_options,
             command=command,
-        )
+        )  # fmt: skip
     except EnvmatrixError:
         experiment.folder.unlock()
         raise
@@ -265,13 +219,9 @@ def report_unknown_variables(matrix: Matrix, design: Design, progress: ProgressC
 
 
 def find_run_host(
-    matrix: Matrix,
-    design: Design,
-    engines: tuple[str, ...],
-    launcher: str,
-    launcher_options: LauncherOptions,
+    matrix: Matrix, design: Design, engines: tuple[str, ...], launcher: str, launcher_options: LauncherOptions,
     progress: ProgressCallback,
-) -> Host | None:
+) -> Host | None:  # fmt: skip
     """Return the machine that trials will run on (None: this one).
 
     Whatever the launcher cannot do is an error here, before anything is built or written.
@@ -358,10 +308,9 @@ def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher
     running_jobs = launcher.out() if isinstance(launcher, RunsElsewhere) else ""
     prefix = f"{error.remedy}; " if error.remedy else ""
     return StoppedRunError(
-        f"{error.message}; the run was stopped" + (f", {running_jobs}" if running_jobs else ""),
-        where=error.where,
+        f"{error.message}; the run was stopped" + (f", {running_jobs}" if running_jobs else ""), where=error.where,
         remedy=f"{prefix}`envmatrix resume {experiment.run.name}` goes on, nothing that has ended is lost",
-    )
+    )  # fmt: skip
 
 
 def line_progress_watch(progress: ProgressCallback) -> Watch:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from envmatrix.api.tunes import ANSWER_FILE, TuneResult
-from envmatrix.results.json_text import parse_json
 from envmatrix.system.atomic_files import read_text
+from envmatrix.system.json_text import parse_json
 
 
 def report_study(folder: Path) -> TuneResult:

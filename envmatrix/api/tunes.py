@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from envmatrix.api.places import Names, PathLike, parse_fraction, load_matrix, matrix_of_run, split_names
+from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_fraction, split_names
 from envmatrix.api.programs import ProgramRequest as AskedProgram
 from envmatrix.api.programs import cleanup_on_failure, make_matrix
 from envmatrix.api.runs import find_run_host
 from envmatrix.api.usual_space import make_default_space
 from envmatrix.block import interrupts
-from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where, suggestion
+from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
-from envmatrix.plan.environment import resolve_environment
 from envmatrix.plan.export import export_lines
 from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import RunEnding
@@ -30,12 +29,11 @@ from envmatrix.search.optuna_sampler import check_sampler
 from envmatrix.search.progress import watch_step
 from envmatrix.search.report import answer_lines, subject_text, to_html, to_json
 from envmatrix.search.search import Search
-from envmatrix.search.space import build_space
+from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
-from envmatrix.search.study import Place, Study, StudyFolder
+from envmatrix.search.study import Place, Study, StudyFolder, make_search
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.bench_options import node_count
-from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import Experiment, find_design, reopen_experiment
@@ -70,7 +68,7 @@ class TuneResult:
         folder = StudyFolder(self.folder)
         study = folder.load()
         steps = folder.steps()
-        search = _make_search(_study_matrix(folder), study, steps[0].load().host if steps else None)
+        search = make_search(_study_matrix(folder), study, steps[0].load().host if steps else None)
         return search, [read_step(step, search.space) for step in steps]
 
     @cached_property
@@ -142,8 +140,9 @@ class TuneResult:
 def tune(
     program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
-    metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
-    sampler: str = "", metric_steps: str = "", progress: ProgressCallback = silent,
+    metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT,
+    launcher_options: LauncherOptions | None = None, sampler: str = "", metric_steps: str = "",
+    progress: ProgressCallback = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
 
@@ -211,20 +210,14 @@ def begin_program_search(
         design = matrix.designs["default"].model_copy(update={"target": _TARGET_WIDTH})
         environment_names = [env_name for env_name in matrix.environments if env_name != design.baseline]
         return _create_study(
-            matrix,
-            design,
-            levels,
-            environment_names,
-            search_request,
-            f"tune-{generated.name}",
-            progress,
+            matrix, design, levels, environment_names, search_request, f"tune-{generated.name}", progress,
             trial_s=generated.took_s,
-        )
+        )  # fmt: skip
 
 
 def begin_design_search(
-    name_of_design: str, search_request: SearchRequest, engine: str | None, matrix: PathLike | None, progress: ProgressCallback,
-    launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
+    name_of_design: str, search_request: SearchRequest, engine: str | None, matrix: PathLike | None,
+    progress: ProgressCallback, launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
 ) -> RunningSearch:  # fmt: skip
     """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
     whole = load_matrix(matrix, progress)
@@ -237,7 +230,7 @@ def begin_design_search(
     engines = select_engines(design, [engine] if engine else None, progress)
     design = design.model_copy(update={"engines": engines[:1], "target": _TARGET_WIDTH, "race": False})
     design, location = _place_search(whole, design, launcher, launcher_options or {}, progress)
-    levels = _design_levels(whole, design)
+    levels = design_levels(whole, design)
     search_name = f"tune-{name_of_design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
     return _create_study(
         whole, design, levels, design.environments, search_request, search_name, progress, location=location
@@ -270,7 +263,7 @@ def resume_study(
     if budget is not None:
         study = study.model_copy(update={"budget": parse_fraction("--budget", budget, parse_duration), "asked": True})
     whole = _study_matrix(study_folder, matrix)
-    return RunningSearch(study_folder, study, whole, _make_search(whole, study), progress)
+    return RunningSearch(study_folder, study, whole, make_search(whole, study), progress)
 
 
 def find_study(name: PathLike | None, results: PathLike = "results") -> Path | None:
@@ -331,8 +324,9 @@ def _recipe_lines(experiment: Experiment) -> str:
 
 
 def _create_study(
-    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], environment_names: Sequence[str], search_request: SearchRequest,
-    default_name: str, progress: ProgressCallback, *, trial_s: float | None = None, location: Place | None = None,
+    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], environment_names: Sequence[str],
+    search_request: SearchRequest, default_name: str, progress: ProgressCallback, *, trial_s: float | None = None,
+    location: Place | None = None,
 ) -> RunningSearch:  # fmt: skip
     name = search_request.name or default_name
     if search_request.sampler:
@@ -346,11 +340,11 @@ def _create_study(
         )
     study = Study(
         name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        envmatrix=__version__, design=design, budget=_DEFAULT_BUDGET_S,
-        factors=_select_factors(levels, search_request.factors), named=tuple(environment_names), trial_s=trial_s, place=location,
+        envmatrix=__version__, design=design, budget=_DEFAULT_BUDGET_S, factors=select_factors(levels,
+        search_request.factors), named=tuple(environment_names), trial_s=trial_s, place=location,
         sampler=search_request.sampler, asked=search_request.budget is not None,
     )  # fmt: skip
-    search = _make_search(matrix, study)
+    search = make_search(matrix, study)
     default_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, trial_s or 0.0))
     given_s = (
         default_s
@@ -363,45 +357,6 @@ def _create_study(
     announce(search, study, progress)
     folder.create(study)
     return RunningSearch(folder, study, matrix, search, progress)
-
-
-def _make_search(matrix: Matrix, study: Study, began: Host | None = None) -> Search:
-    """Return the search of a study where it runs; ``began``: on the machine that it began on, to read it anywhere."""
-    location, design = study.place, study.design
-    host = location.host if location else None
-    facts = (host or began or this_host()).facts()
-    environment_names = [name for name in study.named if _has_searched_levels(matrix, name, study, facts)]
-    space = build_space(matrix, study.factors, environment_names, design.baseline, facts)
-    return Search(space, design.seed, location.width if location else 1, study.sampler)
-
-
-def _has_searched_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:
-    """Say whether an environment differs from the baseline in levels that are searched alone."""
-    env_levels, baseline_levels = (
-        resolve_environment(matrix, env_name, facts).levels for env_name in (name, study.design.baseline)
-    )
-    return all(
-        level == baseline_levels[factor] or level in study.factors.get(factor, ())
-        for factor, level in env_levels.items()
-    )
-
-
-def _design_levels(matrix: Matrix, design: Design) -> dict[str, tuple[str, ...]]:
-    """Return the levels that a design crosses, else those of its environments, by setting factors."""
-    if design.factors:
-        return {name: tuple(levels) for name, levels in design.factors.items()}
-    levels_by_factor: dict[str, dict[str, None]] = {}
-    for name in (*design.environments, *design.cumulative):
-        for factor, level in resolve_environment(matrix, name, {}).levels.items():
-            levels_by_factor.setdefault(factor, {})[level] = None
-    return {name: tuple(levels) for name, levels in levels_by_factor.items() if not matrix.factors[name].is_image}
-
-
-def _select_factors(levels: Mapping[str, tuple[str, ...]], factors: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-    for name in factors or ():
-        if name not in levels:
-            raise InputError(f"--factors: no factor {name!r} to search", remedy=suggestion(name, levels))
-    return {name: factor_levels for name, factor_levels in levels.items() if not factors or name in factors}
 
 
 def _study_matrix(folder: StudyFolder, beside: PathLike | None = None) -> Matrix:

@@ -1,4 +1,4 @@
-"""Processes that live together and take turns: one runs while all others are stopped (docs/statistics.md)."""
+"""Processes that live together and take turns: one runs while all others are stopped (docs/interleaving.md)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def turn_order(seed: int, block: int, number: int, trials: Iterable[str]) -> lis
     return random.Random(f"{seed}:{block}:turn {number}").sample(names, len(names))  # noqa: S311 - an order, no secret
 
 
-def turns_until(batch: int, batches: int, turns: int) -> int:
+def turns_after_batch(batch: int, batches: int, turns: int) -> int:
     """Return how many of its ``turns`` one that is kept has had at the end of a batch (from 0)."""
     return math.ceil(turns * (batch + 1) / batches)
 
@@ -166,11 +166,11 @@ class Interleaving:
             self._start_all(self.schedule.kept, stack, kept)
             most = len(kept)
             for number, names in enumerate(self.schedule.batches):
-                ended |= (found := self._batch(number, names, kept))
+                ended |= (found := self._run_batch(number, names, kept))
                 most = max(most, len(kept) + len(found))
             return ended | {member.name: Ended(member.exit(), most) for member in kept}
 
-    def _batch(self, number: int, names: Sequence[str], kept: Sequence[Member]) -> dict[str, Ended]:
+    def _run_batch(self, number: int, names: Sequence[str], kept: Sequence[Member]) -> dict[str, Ended]:
         batch: list[Member] = []
         last = number + 1 == len(self.schedule.batches)
         with ExitStack() as stack:
@@ -182,7 +182,7 @@ class Interleaving:
                 self._finish([member for member in ending if not member.over])
                 return {member.name: Ended(member.exit(), len(alive)) for member in batch}
 
-    def _get_ready(self, names: Sequence[str], stack: ExitStack, members: list[Member]) -> None:
+    def _start_all(self, names: Sequence[str], stack: ExitStack, members: list[Member]) -> None:
         """Start processes, and wait until all are ready: no more at once than there are CPUs.
 
         More of them are ready no sooner: each then takes so much longer, and drives the others out of the caches.
@@ -190,11 +190,11 @@ class Interleaving:
         at_once = min(self.schedule.at_once, len(self.schedule.names))
         with _end_all_on_error(members):
             for name in names:
-                self._wait(_starting_processes(members), most=self.schedule.at_once - 1)
+                self._wait_until_held(_starting_processes(members), most=self.schedule.at_once - 1)
                 if member := self.start(name, stack):
                     member.due = time.monotonic() + at_once * self.schedule.limit_s
                     members.append(member)
-            self._wait(_starting_processes(members))
+            self._wait_until_held(_starting_processes(members))
 
     def _take_turns(self, members: Sequence[Member], batch: int) -> None:
         """Let all processes take their turns.
@@ -209,9 +209,9 @@ class Interleaving:
 
     def _next_round(self, members: Sequence[Member], batch: int) -> list[Member]:
         """Return the processes that have steps left in this batch, in this round's order."""
-        there = {member.name: member for member in members if self._has_turn(member, batch)}
+        members_by_name = {member.name: member for member in members if self._has_turn(member, batch)}
         order = turn_order(self.schedule.seed, self.schedule.block, self.round, self.schedule.names)
-        return [there[name] for name in order if name in there]
+        return [members_by_name[name] for name in order if name in members_by_name]
 
     def _has_turn(self, member: Member, batch: int) -> bool:
         if not member.left or member.over:
@@ -219,9 +219,9 @@ class Interleaving:
         if member.name not in self.schedule.kept:
             return True
         whole = member.turns + -(-member.left // self.schedule.steps)
-        return member.turns < turns_until(batch, len(self.schedule.batches), whole)
+        return member.turns < turns_after_batch(batch, len(self.schedule.batches), whole)
 
-    def _length(self, member: Member) -> tuple[int, int]:
+    def _turn_length(self, member: Member) -> tuple[int, int]:
         """Return how many steps of a process's next turn are set apart, and how many count."""
         if self.lengths:
             return self.lengths(member.turns)
@@ -234,7 +234,7 @@ class Interleaving:
         began = time.monotonic()
         member.due = began + self.schedule.limit_s - member.ran_s
         member.release()
-        self._wait([member])
+        self._wait_until_held([member])
         member.ran_s += time.monotonic() - began
 
     def _finish(self, members: Sequence[Member]) -> None:
@@ -253,7 +253,7 @@ class Interleaving:
                     member.look([file for file in ready if file is member.running])
             waiting = [member for member in waiting if not member.over]
 
-    def _wait(self, members: Sequence[Member], most: int = 0) -> None:
+    def _wait_until_held(self, members: Sequence[Member], most: int = 0) -> None:
         """Wait until all but ``most`` processes are held at their gates or have ended; the late are ended."""
         waiting = list(members)
         while len(waiting) > most:

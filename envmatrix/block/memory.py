@@ -7,34 +7,34 @@ from pathlib import Path
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 #: The share of the memory that is there which processes that live together may take.
-_SHARE = 0.8
+_MEMORY_SHARE = 0.8
 #: The limit of a control group and what it uses, by the controller's mount ("" in version 2).
-_FILES = {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"), "": ("memory.max", "memory.current")}
+_CGROUP_FILES = {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"), "": ("memory.max", "memory.current")}
 
 
-def room(free: int) -> int:
+def usable_memory(free_bytes: int) -> int:
     """Return how many of the free bytes processes which live together may take."""
-    return int(_SHARE * free)
+    return int(_MEMORY_SHARE * free_bytes)
 
 
 def free_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
     """Return the bytes that processes can have now: the machine's, or what is left of this process's control groups."""
     words = (proc / "meminfo").read_text(encoding="ascii").split()
-    found = [1024 * int(words[words.index("MemAvailable:") + 1])]
+    available = [1024 * int(words[words.index("MemAvailable:") + 1])]
     for mount, path in [("memory", ""), ("", ""), *_own_groups(proc)]:
-        limit_file, usage_file = _FILES[mount]
+        limit_file, usage_file = _CGROUP_FILES[mount]
         group = cgroups / mount / path
         while True:
             try:
                 limit = (group / limit_file).read_text(encoding="ascii").strip()
                 used = int((group / usage_file).read_text(encoding="ascii"))
-                found += [int(limit) - used] if limit != "max" else []
+                available += [int(limit) - used] if limit != "max" else []
             except (OSError, ValueError):
                 pass
             if group == cgroups / mount:
                 break
             group = group.parent
-    return max(0, min(found))
+    return max(0, min(available))
 
 
 def memory_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
@@ -57,5 +57,5 @@ def _own_groups(proc: Path) -> Iterator[tuple[str, str]]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers in _FILES:
+        if controllers in _CGROUP_FILES:
             yield controllers, path.lstrip("/")

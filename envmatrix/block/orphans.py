@@ -36,7 +36,7 @@ def end_processes(beginning: str) -> int:
     """End every process of an earlier trial whose mark begins so, and return how many there were."""
     ended = set(_end_orphans())
     deadline = time.monotonic() + _KILL_WAIT_S
-    while remaining := carriers(TRIAL_VARIABLE, beginning):
+    while remaining := processes_with_variable(TRIAL_VARIABLE, beginning):
         if time.monotonic() > deadline:
             raise CannotEndError(remaining[0])
         _signal(remaining, signal.SIGKILL)
@@ -46,9 +46,9 @@ def end_processes(beginning: str) -> int:
 
 
 def _end_orphans() -> set[int]:
-    """Let the supervisors of a killed owner end what they started, and return them: what is stopped can end nothing."""
+    """Let the supervisors of a killed owner end what they started; return those that are stopped and cannot."""
     deadline, orphan_ids = time.monotonic() + _SUPERVISOR_WAIT_S, set()
-    while (remaining := find_orphans()) and time.monotonic() < deadline + _KILL_WAIT_S:
+    while (remaining := orphaned_supervisors()) and time.monotonic() < deadline + _KILL_WAIT_S:
         orphan_ids |= set(remaining)
         _signal(remaining, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
         time.sleep(0.01)
@@ -61,54 +61,54 @@ def _signal(processes: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def find_orphans() -> list[int]:
+def orphaned_supervisors() -> list[int]:
     """Return this user's supervisors and cleanup watchers whose owner was killed.
 
     They end what is left, unless they are stopped.
 
     Processes of other PID namespaces are left alone: their numbers say nothing here.
     """
-    ours, found = (_PROC / "self/ns/pid").readlink(), []
+    own_namespace, pids = (_PROC / "self/ns/pid").readlink(), []
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            if folder.stat().st_uid != os.getuid() or (folder / "ns/pid").readlink() != ours:
+            if folder.stat().st_uid != os.getuid() or (folder / "ns/pid").readlink() != own_namespace:
                 continue
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if words[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(words[3])).name not in _NAMES:
+            command_line = (folder / "cmdline").read_bytes().split(b"\0")
+            if command_line[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(command_line[3])).name not in _NAMES:
                 continue
             state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state != b"Z" and parent != words[5] and words[5].isdigit():
-                found.append(int(folder.name))
-    return found
+            if state != b"Z" and parent != command_line[5] and command_line[5].isdigit():
+                pids.append(int(folder.name))
+    return pids
 
 
-def carriers(variable: str, beginning: str) -> list[int]:
+def processes_with_variable(variable: str, beginning: str) -> list[int]:
     """Return this user's processes in whose environment ``variable`` has a value that begins so."""
-    wanted = f"\0{variable}={beginning}".encode()
-    found = []
+    entry = f"\0{variable}={beginning}".encode()
+    pids = []
     for folder in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid() and wanted in b"\0" + _variables(folder):
-                found.append(int(folder.name))
-    return [pid for pid in found if pid != os.getpid()]
+            if folder.stat().st_uid == os.getuid() and entry in b"\0" + _read_variables(folder):
+                pids.append(int(folder.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
-def _variables(folder: Path) -> bytes:
+def _read_variables(folder: Path) -> bytes:
     """Return a process's variables. One whose program is just being started has none yet: that is waited for."""
     deadline = time.monotonic() + _STARTED_S
     while True:
-        if found := (folder / "environ").read_bytes():
-            return found
-        if not _starting(folder) or time.monotonic() > deadline:
+        if environ := (folder / "environ").read_bytes():
+            return environ
+        if not _is_starting(folder) or time.monotonic() > deadline:
             return (folder / "environ").read_bytes()
         time.sleep(0.001)
 
 
-def _starting(folder: Path) -> bool:
+def _is_starting(folder: Path) -> bool:
     """Whether a process has a program (the kernel's own have none) whose variables have no end: proc_pid_stat(5)."""
     try:
         (folder / "exe").readlink()
-        words = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return False
-    return words[48:49] == [b"0"]
+    return fields[48:49] == [b"0"]

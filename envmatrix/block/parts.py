@@ -20,9 +20,9 @@ from envmatrix.block import interrupts, orphans
 from envmatrix.block.barrier import Gate, open_gate
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
 from envmatrix.block.job_files import FULL, JobFiles, StopError
-from envmatrix.block.memory import free_memory, memory_kills, room
+from envmatrix.block.memory import free_memory, memory_kills, usable_memory
 from envmatrix.block.order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder
-from envmatrix.block.process import ENDED_S, Exit, SupervisedProcess, NotStartedError, Order
+from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, SupervisedProcess
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.srun import GRACE_S, Nodes, variables
 
@@ -146,7 +146,7 @@ class PartRun:
     def _together(self) -> None:
         """Run trials side by side, or one after the other where the memory does not hold them."""
         assert self.part.turns is not None
-        needs, there = self.part.turns.needs, room(free_memory())
+        needs, there = self.part.turns.needs, usable_memory(free_memory())
         trials = list(self.part.trials)
         groups = [trials]
         if needs > there and len(trials) > 1:

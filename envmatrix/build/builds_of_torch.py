@@ -75,7 +75,8 @@ def mismatch_message(packages: Iterable[PinnedPackage], torch: str) -> str:
         f"from {PYTORCH_INDEX}{build}, or wheels of it in a folder that PIP_FIND_LINKS names" if build else "from PyPI"
     )
     return (
-        f"{package_names} is compiled against another build of torch than torch {torch}, and no other can be had here: a "
+        f"{package_names} is compiled against another build of torch than torch {torch}, and no other can be "
+        "had here: a "
         "program that imports it ends with an error such as 'operator torchvision::nms does not exist' (the built-in "
         f"workloads do without its operators)\n  -> install both of one build: {where}"
     )

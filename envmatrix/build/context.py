@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envmatrix.build.archive import write_folders_tar
-from envmatrix.build.cache import json_digest, disk_errors
+from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.debian_suites import PYTHONS, Suite, suite_for_python
-from envmatrix.build.definitions import LIBRARIES, Recipe, python_inside, recipe_digest, make_recipe
+from envmatrix.build.definitions import LIBRARIES, Recipe, make_recipe, python_inside, recipe_digest
 from envmatrix.build.labels import build_arguments
-from envmatrix.build.libraries import LibraryFolders, LibraryBuilder, fetch_packages, sections_digest
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages, sections_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths

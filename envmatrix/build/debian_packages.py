@@ -104,7 +104,8 @@ class Apt:
                 with self.cache.exclusive_lock("apt"):
                     self.update()
         raise EngineError(
-            f"no package {alternatives} in {self.lists or distribution_name() or 'any distribution (there is no apt here)'}"
+            f"no package {alternatives} in "
+            f"{self.lists or distribution_name() or 'any distribution (there is no apt here)'}"
         )
 
     def _candidate(self, package: str) -> PinnedPackage | None:

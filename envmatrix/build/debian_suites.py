@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from envmatrix.build.cache import Cache, json_digest, disk_errors, disk_full_error, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
 from envmatrix.build.debian_mirror import debian_mirror
 from envmatrix.build.debian_packages import URI_LINE, Apt
 from envmatrix.build.lockfile import PinnedPackage

@@ -23,9 +23,9 @@ from envmatrix.build.labels import (
     OF_BUILD,
     OF_PUBLISHER,
     base_digest_in,
+    derived_image_labels,
     fixed_labels,
     image_title,
-    derived_image_labels,
     named_labels,
 )
 from envmatrix.errors import InputError

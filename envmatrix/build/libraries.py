@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, json_digest, disk_errors
+from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian_packages import Apt, unpack_deb
 from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.pythons import Python
-from envmatrix.build.system_libraries import install_hints, find_system_library
+from envmatrix.build.system_libraries import find_system_library, install_hints
 from envmatrix.build.unpack import unpack_wheel
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.errors import EnvmatrixError, InputError

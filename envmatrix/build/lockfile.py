@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.errors import InputError, Where
-from envmatrix.system.regular_files import MAX_TEXT_BYTES, read_bytes, decode_error_position
+from envmatrix.system.regular_files import MAX_TEXT_BYTES, decode_error_position, read_bytes
 
 _HEADER = "# envmatrix lock 1: made by `envmatrix lock` from matrix.yaml; edit matrix.yaml and make it again\n"
 _RELOCK_REMEDY = "make the lock again: `envmatrix lock`"

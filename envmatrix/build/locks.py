@@ -9,9 +9,9 @@ from pathlib import Path
 from envmatrix.build.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.debian_packages import Apt, distribution_name
-from envmatrix.build.lockfile import Lock, PinnedPackage, Section, request_text, read_lock
+from envmatrix.build.lockfile import Lock, PinnedPackage, Section, read_lock, request_text
 from envmatrix.build.overlays import BasePython, overlay_pip_command
-from envmatrix.build.pip import ResolveRequest, host_platform, pip_command, is_reachable, resolve
+from envmatrix.build.pip import ResolveRequest, host_platform, is_reachable, pip_command, resolve
 from envmatrix.build.pythons import Python, cached_python
 from envmatrix.build.source_builds import check_python
 from envmatrix.build.wheelhouse import Wheelhouse
@@ -83,7 +83,8 @@ class Locks:
         image_without_index = replace(image, index=())
         image_request = image_request_text(image_without_index)
         message = (
-            f"image {image.name}: {', '.join(unreachable)} of {path.name} cannot be had, as {', '.join(image.index)} cannot "
+            f"image {image.name}: {', '.join(unreachable)} of {path.name} cannot be had, as "
+            f"{', '.join(image.index)} cannot "
             "be reached; locking, in the cache, what can be had without it: other packages than the lock names"
         )
         lock_file = self._cached_lock_file(self.image_file(image, python), "image", image.name, image_request)

@@ -13,7 +13,7 @@ from envmatrix.build.pip import make_pip
 from envmatrix.build.pythons import Python
 from envmatrix.build.venvs import install_into, site_packages
 from envmatrix.errors import EngineError, SkipEnvironmentError
-from envmatrix.system.process import run, parse_last_json
+from envmatrix.system.process import parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 

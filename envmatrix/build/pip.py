@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from envmatrix.build.cache import Cache, json_digest, disk_full_error, is_disk_full
+from envmatrix.build.cache import Cache, disk_full_error, is_disk_full, json_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.pythons import Python, uv_program
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where

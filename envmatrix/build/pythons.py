@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
-from envmatrix.system.process import run, parse_last_json
+from envmatrix.system.process import parse_last_json, run
 
 _FACTS = (
     "import json, sys, sysconfig; "

@@ -138,9 +138,12 @@ def _add_metadata(component: Component, metadata: Message) -> Component:
         names = [license_text]
     needs = [name for text in metadata.get_all("Requires-Dist", []) if (name := _required_package(str(text)))]
     return replace(
-        component, licences=tuple(names), expression=str(metadata.get("License-Expression", "")).strip(),
-        needs=tuple((f"pypi:{name}",) for name in needs), provides=frozenset({f"pypi:{canonicalize_name(component.name)}"}),
-    )  # fmt: skip
+        component,
+        licences=tuple(names),
+        expression=str(metadata.get("License-Expression", "")).strip(),
+        needs=tuple((f"pypi:{name}",) for name in needs),
+        provides=frozenset({f"pypi:{canonicalize_name(component.name)}"}),
+    )
 
 
 def _required_package(text: str) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, json_digest, disk_errors, disk_full_error, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
 from envmatrix.build.debian_suites import GLIBC
 from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.pythons import Python, uv_program

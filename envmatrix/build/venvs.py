@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, json_digest, disk_full_error, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.pythons import Python, uv_program
 from envmatrix.build.wheelhouse import find_links_folders

@@ -9,7 +9,7 @@ from envmatrix.errors import ExitCode, first_code
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.comparison import unchecked_work_cautions, flag_cautions
+from envmatrix.stats.comparison import flag_cautions, unchecked_work_cautions
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.observed_host import observed_host

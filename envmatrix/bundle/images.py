@@ -11,7 +11,7 @@ from envmatrix.build.cache import file_stamp
 from envmatrix.bundle.archive import Content
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared
-from envmatrix.engines.build_record import prepared_from, prepared_fields
+from envmatrix.engines.build_record import prepared_fields, prepared_from
 from envmatrix.engines.catalog import ENGINES, find_engine
 from envmatrix.errors import StoreError, Where
 from envmatrix.system.regular_files import read_bytes

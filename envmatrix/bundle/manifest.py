@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from envmatrix.errors import StoreError, Where, where_in
-from envmatrix.results.json_text import json_error
+from envmatrix.system.json_text import json_error
 
 SCHEMA = 1
 MANIFEST_FILE = "manifest.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, file_digest, remove_tree
 from envmatrix.build.file_listing import store_listing
 from envmatrix.bundle.archive import unpack
-from envmatrix.bundle.images import load_packed_images, image_files
+from envmatrix.bundle.images import image_files, load_packed_images
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.bundle.programs import check_requirements_present, use_local_programs, use_packed_programs
 from envmatrix.bundle.signature import verify_signature

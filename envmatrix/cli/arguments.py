@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli.grammar import Parser, duration, one_name, percentage, nonempty_text, whole_number
+from envmatrix.cli.grammar import Parser, duration, nonempty_text, one_name, percentage, whole_number
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 from envmatrix.errors import InputError
 

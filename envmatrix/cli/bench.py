@@ -132,9 +132,15 @@ def _run_program(arguments: argparse.Namespace) -> int:
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
             progress(f"wrote {file}: `envmatrix bench{matrix_option}` runs it again")
         experiment = runs.begin_run(
-            "default", overrides, matrix=generated.matrix, results=arguments.results, name=arguments.name or generated.name,
-            command=tuple(sys.argv[1:]), host_names=arguments.host_names, progress=progress,
-        )  # fmt: skip
+            "default",
+            overrides,
+            matrix=generated.matrix,
+            results=arguments.results,
+            name=arguments.name or generated.name,
+            command=tuple(sys.argv[1:]),
+            host_names=arguments.host_names,
+            progress=progress,
+        )
     code = answer.run_and_show(experiment, arguments, is_set_up=True)
     if generated.more and code == ExitCode.FINE:
         progress(generated.more)

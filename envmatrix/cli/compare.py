@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, duration, one_name, nonempty_path, tolerance, whole_number
+from envmatrix.cli.grammar import Parser, duration, nonempty_path, one_name, tolerance, whole_number
 from envmatrix.errors import ExitCode, InputError, first_code
 from envmatrix.launchers.catalog import DEFAULT
 

@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.environment, arguments.output, matrix=arguments.matrix, progress=common.print_progress
     )
     common.print_text(
-        f"{context.folder}: the context; {context.archive}: a base for where no registry can be reached ({context.base}); "
+        f"{context.folder}: the context; {context.archive}: a base for where no registry can be reached "
+        f"({context.base}); "
         f"{context.arguments}: build arguments for it"
     )
     return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,31 +13,50 @@ from envmatrix.cli.grammar import Parser
 from envmatrix.errors import InputError, suggestion
 from envmatrix.system import project, topics
 
+_ALL = "`envmatrix docs` lists all pages and words"
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "page", nargs="?", metavar="PAGE|WORD",
-        help="a page such as matrix, or a word of a report or an error such as short-run; without it: which there are",
+        "page", nargs="*", metavar="PAGE|WORD",
+        help="a page such as matrix, a word of a report such as short-run, or a term such as block (default: list all)",
     )  # fmt: skip
-    parser.examples("envmatrix docs", "envmatrix docs control-off-1.0")
+    parser.examples("envmatrix docs control-off-1.0", "envmatrix docs steady state")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a page, the section on a word, or the list of both; nothing is fetched."""
+    """Print a page, the meaning of a word, or the list of both; nothing is fetched."""
     pages = project.documentation_pages()
-    if arguments.page is None:
-        common.print_text(_page_list(pages))
-        return 0
-    name = arguments.page.removesuffix(".md").rpartition("/")[2].lower()
-    if name not in pages and name not in topics.TOPICS:
-        raise InputError(f"no page or word {arguments.page!r}", remedy=suggestion(name, [*pages, *topics.TOPICS]))
-    text = pages[name if name in pages else topics.PAGE].read_text(encoding="utf-8")
-    common.print_text((text if name in pages else topics.topic_section(text, name)).rstrip("\n"))
+    common.print_text(_found(" ".join(arguments.page), pages) if arguments.page else _page_list(pages))
     return 0
 
 
+def _found(asked: str, pages: Mapping[str, Path]) -> str:
+    name = asked.removesuffix(".md").rpartition("/")[2].lower()
+    if name in pages:
+        return _text(pages, name).rstrip("\n")
+    for word in topics.TOPICS:
+        if topics.plain(word) == topics.plain(name):
+            return topics.topic_section(_text(pages, topics.PAGE), word)
+    terms = topics.terms(_text(pages, topics.GLOSSARY))
+    for term, line in terms.items():
+        if topics.plain(term) == topics.plain(asked):
+            return line
+    if row := re.search(rf"^\| `{re.escape(name)}`(?:,.*?)? \| .*$", _text(pages, "matrix"), re.MULTILINE):
+        return f"a key of matrix.yaml (envmatrix docs matrix): {row[0]}"
+    remedy = suggestion(name, [*pages, *topics.TOPICS, *terms])
+    raise InputError(f"no page or word {asked!r}", remedy=remedy if "did you mean" in remedy else _ALL)
+
+
+def _text(pages: Mapping[str, Path], name: str) -> str:
+    return pages[name].read_text(encoding="utf-8")
+
+
 def _page_list(pages: Mapping[str, Path]) -> str:
-    titles = {name: page.read_text(encoding="utf-8").split("\n", 1)[0].strip("# ") for name, page in pages.items()}
+    titles = {name: _text(pages, name).split("\n", 1)[0].strip("# ") for name in pages}
     lines = [f"{name:14} {titles[name]}\n{'':14} {page}" for name, page in pages.items()]
-    return "\n".join([*lines, "", "words of reports and errors:", *(f"  {word}" for word in topics.TOPICS)])
+    words = [f"  {word}" for word in topics.TOPICS]
+    named = dict.fromkeys(line.partition(": ")[0] for line in topics.terms(_text(pages, topics.GLOSSARY)).values())
+    terms = textwrap.wrap(", ".join(named), 98, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join([*lines, "", "words of reports and errors:", *words, "", "other terms:", *terms])

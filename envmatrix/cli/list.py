@@ -83,8 +83,12 @@ def _catalog_entry_text(entry: Entry, extension: object) -> str:
 
     if isinstance(extension, EnvmatrixError):
         return extension.message
-    known_abilities = {"builds images": BuildsImages, "has image files": HasImageFiles, "runs as a command": RunsAsCommand,
-            "shows its scripts": ShowsScripts}  # fmt: skip
+    known_abilities = {
+        "builds images": BuildsImages,
+        "has image files": HasImageFiles,
+        "runs as a command": RunsAsCommand,
+        "shows its scripts": ShowsScripts,
+    }
     abilities = [text for text, kind in known_abilities.items() if isinstance(extension, kind)]
     file = getattr(extension, "file", None)
     return "; ".join(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, one_name, percentage, name_and_folder
+from envmatrix.cli.grammar import Parser, name_and_folder, one_name, percentage
 from envmatrix.errors import ExitCode, first_code
 
 if TYPE_CHECKING:

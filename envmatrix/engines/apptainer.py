@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.archive import write_docker_archive, rooted
+from envmatrix.build.archive import rooted, write_docker_archive
 from envmatrix.build.cache import (
-    json_digest,
     disk_errors,
     disk_full_error,
     file_digest,
     file_stamp,
     has_stamp,
     is_disk_full,
-)
+    json_digest,
+)  # fmt: skip
 from envmatrix.build.context import BaseImage, bench_digest, context_facts, gather_build_inputs, write_context
 from envmatrix.build.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
-from envmatrix.build.file_listing import ENGINE_PATHS, store_listing, listing_argv
+from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.labels import publisher_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.sbom import PACKAGES
@@ -32,23 +32,24 @@ from envmatrix.engines import sbom_files
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,
     WORK,
+    cgroup_options,
+    container_user,
     exec_argv,
     find_program,
-    cgroup_options,
     host_variables,
     identity,
     lacks_privilege,
     needs_namespace,
-    container_user,
     user_description,
 )  # fmt: skip
+from envmatrix.engines.apptainer_markers import marked_processes, marker_name
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.base_images import bootstrapped_base
-from envmatrix.engines.build_record import inputs_digest, prepared_from, prepared_fields
+from envmatrix.engines.build_record import inputs_digest, prepared_fields, prepared_from
 from envmatrix.engines.confinement import CgroupConfined, plain_place
 from envmatrix.engines.docker import DockerEngine, allow_writes
 from envmatrix.engines.docker_client import why_not
-from envmatrix.engines.local import GuardedJob, guarded_job, file_safe_name, remove_run_cgroups
+from envmatrix.engines.local import GuardedJob, file_safe_name, guarded_job, remove_run_cgroups
 from envmatrix.engines.ready import prepare_ready_image
 from envmatrix.engines.ready_sif import ARCHIVE, ready_sif
 from envmatrix.errors import EngineError, EnvmatrixError
@@ -362,36 +363,6 @@ class ApptainerEngine(CgroupConfined, Engine):
     def sweep(self, run: str) -> int:
         """Kill the containers that a killed run left behind, and remove its cgroups."""
         return self._kill_marked(f"{file_safe_name(run)}.") + remove_run_cgroups(run)
-
-
-def marker_name(job: Job) -> str:
-    """Return the name of a job's marker folder: run, then trial."""
-    return f"{file_safe_name(job.run)}.{file_safe_name(job.label)}"
-
-
-def marked_processes(marker: str) -> list[int]:
-    """Return the processes in whose mount table a marker folder (or one whose path begins so) stands.
-
-    A container's process is no child of Apptainer's once that was killed, and its command line and variables
-    are the job's own: its mounts are what still says where it came from (proc_pid_mountinfo(5)).
-    """
-    processes = []
-    for table in Path("/proc").glob("[0-9]*/mountinfo"):
-        with contextlib.suppress(OSError):
-            mounts = table.read_text(encoding="utf-8", errors="replace")
-            if any(_is_mounted(line, marker) for line in mounts.splitlines()):
-                processes.append(int(table.parent.name))
-    return processes
-
-
-def _is_mounted(line: str, marker: str) -> bool:
-    fields = line.split(" ")
-    return len(fields) > 4 and fields[4].endswith("/mnt") and _last_path_parts(marker) in fields[3]
-
-
-def _last_path_parts(marker: str) -> str:
-    """Return the last two parts of a path: a mount's root is relative to its own file system."""
-    return "/" + "/".join(marker.split("/")[-2:])
 
 
 def _build_error(result: Finished, sif: Path) -> EnvmatrixError:

@@ -20,13 +20,13 @@ from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.context import BaseImage, bench_digest, context_facts
 from envmatrix.build.definitions import MOUNT_FOLDER, USER
-from envmatrix.build.file_listing import ENGINE_PATHS, store_listing, listing_argv
+from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.labels import publisher_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.sbom import PACKAGES
 from envmatrix.engines import docker_end, sbom_files
 from envmatrix.engines.base import QUOTA_PERIOD_US, Engine, Job, Mounts, NamedImage, Prepared, log_of, quota_us
-from envmatrix.engines.build_record import inputs_digest, prepared_from, prepared_fields
+from envmatrix.engines.build_record import inputs_digest, prepared_fields, prepared_from
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,

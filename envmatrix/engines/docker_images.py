@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.cache import json_digest, disk_errors
+from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.context import (
     BaseImage,
     BuildInputs,

@@ -19,7 +19,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.confinement import CgroupConfined, prepare_confinement, plain_place
+from envmatrix.engines.confinement import CgroupConfined, plain_place, prepare_confinement
 from envmatrix.engines.local import cgroup_name, preload_variable, remove_run_cgroups
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
@@ -63,17 +63,28 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
     bad_source = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
     if bad_source:
         raise EngineError(
-            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean something in its fstab",
+            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean "
+            "something in its fstab",
             remedy="use another folder for results, or ENVMATRIX_CACHE",
         )
     variables = {**job.env, **preload_variable(job.preload)}
     return [
-        program, "start",
+        program,
+        "start",
         *(w for s, t, mode in mounts for w in ("--mount", f"{s}:{t}:none:x-create=dir,bind,{mode}")),
-        "--mount", "tmpfs:/tmp:tmpfs:x-create=dir,rw,mode=1777", "--",
-        image, "/bin/sh", "-c", 'cd "$0" && exec "$@"', _WORK, "/usr/bin/env", "-i",
-        *(f"{name}={value}" for name, value in variables.items()), *job.argv,
-    ]  # fmt: skip
+        "--mount",
+        "tmpfs:/tmp:tmpfs:x-create=dir,rw,mode=1777",
+        "--",
+        image,
+        "/bin/sh",
+        "-c",
+        'cd "$0" && exec "$@"',
+        _WORK,
+        "/usr/bin/env",
+        "-i",
+        *(f"{name}={value}" for name, value in variables.items()),
+        *job.argv,
+    ]
 
 
 @dataclass(frozen=True)

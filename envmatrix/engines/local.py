@@ -15,23 +15,23 @@ from pathlib import Path
 
 from envmatrix.build import conda, modules
 from envmatrix.build.cache import json_digest
-from envmatrix.build.file_listing import store_listing, listing_argv
-from envmatrix.build.libraries import LibraryFolders, LibraryBuilder, sections_digest
+from envmatrix.build.file_listing import listing_argv, store_listing
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, sections_digest
 from envmatrix.build.locks import Locks
-from envmatrix.build.overlays import inspect_base_python, build_overlay
+from envmatrix.build.overlays import build_overlay, inspect_base_python
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.pythons import Python, inspect_interpreter, cached_python
+from envmatrix.build.pythons import Python, cached_python, inspect_interpreter
 from envmatrix.build.source_builds import check_uv, fetch_wheels
 from envmatrix.build.system_libraries import loader_cache
 from envmatrix.build.venvs import build_venv, site_packages
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import (
-    Confinement,
     CgroupConfined,
-    prepare_confinement,
+    Confinement,
     leftover_cgroups,
     plain_place,
+    prepare_confinement,
     remove_cgroup,
 )
 from envmatrix.errors import EngineError, SkipEnvironmentError
@@ -39,7 +39,7 @@ from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import posix_quote
 from envmatrix.plan.export import program_command as words_of
 from envmatrix.system.host import has_gpu
-from envmatrix.system.process import Exit, SupervisedProcess, Order, run, parse_last_json, started
+from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run, started
 from envmatrix.system.progress import ProgressCallback
 
 _PATH = "/usr/bin:/bin"

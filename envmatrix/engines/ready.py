@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from envmatrix.build.definitions import LIBRARIES
-from envmatrix.build.libraries import LibraryFolders, LibraryBuilder
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.pythons import cached_python
@@ -87,11 +87,18 @@ def prepare_ready_image(
     load_errors = {key: str(why) for key, why in probe["wrong"].items() if why}
     inside_folders = {key: f"{LIBRARIES}/{key}" for key in folders.folders if key not in load_errors}
     return Prepared(
-        image.name, engine, reference, str(probe["python"]), inside_folders, _image_facts(image, digest, probe, folders),
+        image.name,
+        engine,
+        reference,
+        str(probe["python"]),
+        inside_folders,
+        _image_facts(image, digest, probe, folders),
         {**folders.missing, **_missing_libraries(load_errors, str(probe["libc"]))},
-        None if probe["loader"] is None else frozenset(probe["loader"]), _no_torch_reason(image, probe),
-        variables=_image_variables(probe["variables"]), mounted={inside_folders[key]: folders.folders[key] for key in inside_folders},
-    )  # fmt: skip
+        None if probe["loader"] is None else frozenset(probe["loader"]),
+        _no_torch_reason(image, probe),
+        variables=_image_variables(probe["variables"]),
+        mounted={inside_folders[key]: folders.folders[key] for key in inside_folders},
+    )
 
 
 def _image_facts(image: Image, digest: str, probe: Mapping[str, object], folders: LibraryFolders) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import StrictBool, StrictFloat, StrictInt, StrictStr
 
-from envmatrix.evidence.base import Cpus, Flag, NumberText, Part, Float, Settings, Text, Texts, Integer
+from envmatrix.evidence.base import Cpus, Flag, Float, Integer, NumberText, Part, Settings, Text, Texts
 from envmatrix.evidence.gpu import Cuda
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import StrictInt, StrictStr
 
-from envmatrix.evidence.base import Flag, NumberText, Part, Text, Texts, Integer
+from envmatrix.evidence.base import Flag, Integer, NumberText, Part, Text, Texts
 
 
 class CudaDevice(Part):

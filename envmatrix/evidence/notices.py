@@ -70,10 +70,14 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
     cpu = evidence.cpu or Cpu()
     cpus_before, cpus_at_end, crowd = cpu.affinity_before or (), cpu.affinity_end or (), crowded_cpu(evidence)
     if crowd:
-        yield f"all of its {crowd[1]} threads may run on CPU {crowd[0]} alone, of the {len(cpus_before)} that it was given"
+        yield (
+            f"all of its {crowd[1]} threads may run on CPU {crowd[0]} alone, of the {len(cpus_before)} that "
+            "it was given"
+        )
     elif 0 < len(cpus_at_end) < len(cpus_before):
         yield (
-            f"its first thread may run on {len(cpus_at_end)} of {len(cpus_before)} CPUs in the end, and so may what it forks, such "
+            f"its first thread may run on {len(cpus_at_end)} of {len(cpus_before)} CPUs in the end, and so may "
+            "what it forks, such "
             f"as workers that load data: {_binding_cause(evidence)}"
         )
 

@@ -18,7 +18,7 @@ from pydantic import (
     ValidationError,
 )
 
-from envmatrix.evidence.base import Flag, Part, Float, Text, Integer
+from envmatrix.evidence.base import Flag, Float, Integer, Part, Text
 from envmatrix.evidence.evidence import Evidence
 
 DocumentPath = tuple[int | str, ...]

@@ -24,7 +24,7 @@ from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system import host as host_facts
 from envmatrix.system.host import Host
-from envmatrix.system.process import Exit, SupervisedProcess, Order, run, parse_last_json
+from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 

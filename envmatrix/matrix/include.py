@@ -88,7 +88,10 @@ class MatrixFiles:
                 name: {**self.source.mapping(("workloads", name)), "files": files[name]} for name in files
             }
             document["workloads"] = {**workloads, **workloads_with_files}
-        return f"# Put together by envmatrix from:\n{header}{yaml.dump(document, Dumper=_NoAliasDumper, sort_keys=False, width=110)}"
+        return (
+            "# Put together by envmatrix "
+            f"from:\n{header}{yaml.dump(document, Dumper=_NoAliasDumper, sort_keys=False, width=110)}"
+        )
 
 
 class _NoAliasDumper(yaml.SafeDumper):

@@ -333,7 +333,7 @@ class Design(Frozen):
         False,
         description="a long look at each environment, in a fifth of the budget: is it steady, from when on",
     )
-    race: bool = Field(False, description="arms that are surely not the best stop early (docs/statistics.md)")
+    race: bool = Field(False, description="arms that are surely not the best stop early (docs/choosing.md)")
     cpus: Cpus | None = Field(None, description="CPU list every trial is confined to; none: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")
     shm: Bytes | None = Field(None, description="size of /dev/shm in Docker (default: half the memory)")

@@ -27,8 +27,8 @@ from envmatrix.matrix.model import (
     unreachable_verdict_reason,
 )
 from envmatrix.matrix.references import RESERVED, check_references
-from envmatrix.matrix.requirements import referenced_file
 from envmatrix.matrix.requirements import expand_requirements as read_requirements
+from envmatrix.matrix.requirements import referenced_file
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import OF_KEY, error_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from envmatrix.matrix.patterns import OutputText, shortest_pattern
 from envmatrix.matrix.printed import (
-    STEP_TIME,
-    UNSPECIFIED_TIME,
     BYTES,
+    STEP_TIME,
     STEPS,
+    UNSPECIFIED_TIME,
     Reading,
     is_evaluation_label,
     speed_readings,

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import yaml
 
 from envmatrix.errors import InputError, Where, where_in
-from envmatrix.system.regular_files import MAX_TEXT_BYTES, read_bytes, decode_error_position
+from envmatrix.system.regular_files import MAX_TEXT_BYTES, decode_error_position, read_bytes
 
 Key = tuple[str | int, ...]
 #: What YAML can hold here: a text, nothing, a list or a mapping of these.

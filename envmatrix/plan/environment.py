@@ -294,7 +294,8 @@ def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
     missing_template = unfilled_template(filled) if facts else None
     if missing_template:
         raise InputError(
-            f"environment {name!r}: nobody says here what {{{missing_template}}} is: Slurm does not know it of its nodes",
+            f"environment {name!r}: nobody says here what {{{missing_template}}} is: Slurm does not know it of "
+            "its nodes",
             remedy="write the number itself, or use --launcher here on a node",
         )
     return filled

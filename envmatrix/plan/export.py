@@ -55,9 +55,14 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str) 
             "start_with": shlex.split(placement(environment)),
         }
         return json.dumps({"environment": environment.name, "variables": variables, **placement_fields}, indent=2)
-    return "\n".join([
-        _comment_header(environment), *cache_note(environment, preload), *_shell_lines(variables), *_placement_lines(environment)
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            _comment_header(environment),
+            *cache_note(environment, preload),
+            *_shell_lines(variables),
+            *_placement_lines(environment),
+        ]
+    )
 
 
 def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:

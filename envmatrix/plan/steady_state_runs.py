@@ -15,7 +15,7 @@ FULL_RUN_S, MIN_RUN_S = 10.0, 3.0
 START_S = 4.0
 #: The share of the budget that all looks may take. The nine of `default` then have 3 to 6 s of steps in its six
 #: minutes, and 10 s in ten. A third of six minutes would give them 10 s and take two blocks: of the 14 tries in
-#: results/measured-decides 12 decide all that differs by 8 %, and 9 do without their last two blocks.
+#: validation/results/decides 12 decide all that differs by 8 %, and 9 do without their last two blocks.
 BUDGET_SHARE = 0.2
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envmatrix.plan import Arm
 from envmatrix.report.formatting import NONE, format_bounds, format_ratio
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.svg import Scale, svg_drawing, line_element, log_ticks, text_element
+from envmatrix.report.svg import Scale, line_element, log_ticks, svg_drawing, text_element
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution import (

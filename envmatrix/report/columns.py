@@ -16,8 +16,8 @@ from envmatrix.report.formatting import (
     format_interval,
     format_p_value,
     format_ratio,
-    reference_name,
     format_speed_up,
+    reference_name,
 )
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import reason

@@ -120,8 +120,12 @@ def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dic
         description = f"one over {metric_text}: more of it is better" if metric.better == "higher" else metric_text
         if values:
             metadata = {
-                "name": printable_text(name), "unit": unit, "loops": 1, "inner_loops": 1, "description": printable_text(description)
-            }  # fmt: skip
+                "name": printable_text(name),
+                "unit": unit,
+                "loops": 1,
+                "inner_loops": 1,
+                "description": printable_text(description),
+            }
             yield {"metadata": metadata, "runs": [_pyperf_run(*trial, created) for trial in values]}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from envmatrix.report.formatting import format_interval, format_speed_up
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import Scale, svg_drawing, line_element, log_ticks, marker_element, text_element
+from envmatrix.report.svg import Scale, line_element, log_ticks, marker_element, svg_drawing, text_element
 from envmatrix.stats.effects import Effect, Flag
 
 _TOP = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
-from envmatrix.report.formatting import format_bounds, format_count, reference_name, format_decided_ratio
+from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, reference_name
 from envmatrix.report.headline import (
     barred,
     busy_machine,

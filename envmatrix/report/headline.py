@@ -77,7 +77,8 @@ def of_control(control: Effect | None, best: Effect | None, gain: float, referen
         return ""
     if not low <= 1.0 <= high:
         return (
-            f" But a second copy of {reference}, the control, is {format_ratio(control.ratio)} ({format_interval(control)}): "
+            f" But a second copy of {reference}, the control, is {format_ratio(control.ratio)} "
+            f"({format_interval(control)}): "
             "something beside the environments acts on the trials."
         )
     reach = max(high, 1.0 / low)

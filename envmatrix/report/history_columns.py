@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio, format_decided_ratio
+from envmatrix.report.formatting import NONE, format_bounds, format_count, format_decided_ratio, format_ratio
 from envmatrix.report.headline import WITHHELD
 from envmatrix.stats.history import History, Series
 from envmatrix.stats.metrics import VALUE, Metric

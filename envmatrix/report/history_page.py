@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.report.formatting import format_count
-from envmatrix.report.history_columns import changes_summary, series_metric, series_columns, short_run_legend
+from envmatrix.report.history_columns import changes_summary, series_columns, series_metric, short_run_legend
 from envmatrix.report.history_figure import Curve, Frame, RunKey, figure, run_order_key
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.timeline import axis_title

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 from envmatrix.plan import shown_name
 from envmatrix.plan.environment import Environment
 from envmatrix.report.attribution import (
-    waterfall_rows,
-    cumulative_waterfall_rows,
     attribution_title,
+    cumulative_waterfall_rows,
     unproved_gain_note,
     waterfall,
+    waterfall_rows,
 )
 from envmatrix.report.columns import Cell, Column, columns_of
 from envmatrix.report.curve import step_time_curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.forest import NARROW, forest
-from envmatrix.report.formatting import format_bounds, format_count, format_p_value, format_ratio, format_decided_ratio
-from envmatrix.report.glossary import code_markup, link_words, glossary_words
+from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
+from envmatrix.report.glossary import code_markup, glossary_words, link_words
 from envmatrix.report.group import Group, Row
 from envmatrix.report.heat_map import heat_map, heat_style
 from envmatrix.report.node_table import node_table
@@ -41,7 +41,7 @@ from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.moderated_variance import LEAST_UNITS
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.observed_host import observed_host
-from envmatrix.system.printable import printable_text, printable_line
+from envmatrix.system.printable import printable_line, printable_text
 from envmatrix.system.topics import TOPICS
 
 if TYPE_CHECKING:
@@ -49,16 +49,26 @@ if TYPE_CHECKING:
 
 SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 _FILTERS = {
-    "clean": printable_text, "one_line": printable_line, "ratio": format_ratio, "p_value": format_p_value, "heat": heat_style,
-    "bounds": format_bounds, "unproved": unproved_gain_note, "barred": lambda effect: not DISQUALIFYING_FLAGS.isdisjoint(effect.flags),
-    "linked": link_words, "coded": code_markup, "scaled": scaling_sentence, "sure_ratio": format_decided_ratio,
+    "clean": printable_text,
+    "one_line": printable_line,
+    "ratio": format_ratio,
+    "p_value": format_p_value,
+    "heat": heat_style,
+    "bounds": format_bounds,
+    "unproved": unproved_gain_note,
+    "barred": lambda effect: not DISQUALIFYING_FLAGS.isdisjoint(effect.flags),
+    "linked": link_words,
+    "coded": code_markup,
+    "scaled": scaling_sentence,
+    "sure_ratio": format_decided_ratio,
     "shown": shown_name,
-}  # fmt: skip
+}
 #: Orders of a table's rows beside its own.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
-    "spread (cv)": lambda row: row.cv, "memory": lambda row: row.memory,
+    "spread (cv)": lambda row: row.cv,
+    "memory": lambda row: row.memory,
     "trials that broke": lambda row: float(sum(row.outcomes.get(name, 0) for name in BROKEN_OUTCOMES)),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -209,13 +219,29 @@ def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | No
 def to_html(summary: Summary) -> str:
     """Return report.html."""
     colours = environment_colours(summary)
-    return page_environment().get_template("report.html.j2").render(
-        summary=summary, figures=_figures(summary), colours=colours, symbols=SYMBOLS,
-        tables=[_group_table(group) for group in summary.groups], outcome_names=OUTCOMES,
-        evidence=evidence_table(summary), cancels=NODES_NOTE, node_table=node_table, plain_tables=_plain_tables(summary),
-        attributed=_attribution_figures(summary), heat=heat_map(summary),
-        provenance=provenance(summary), trials_line=_trials_line(summary), reproduce=_reproduce_commands(summary),
-        words=glossary_words(summary), meanings=TOPICS, moderated_from=LEAST_UNITS,
-        settings=[(name, _settings_text(body)) for name, body in summary.run.environments.items()],
-        **page_values(len(colours)),
-    )  # fmt: skip
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            summary=summary,
+            figures=_figures(summary),
+            colours=colours,
+            symbols=SYMBOLS,
+            tables=[_group_table(group) for group in summary.groups],
+            outcome_names=OUTCOMES,
+            evidence=evidence_table(summary),
+            cancels=NODES_NOTE,
+            node_table=node_table,
+            plain_tables=_plain_tables(summary),
+            attributed=_attribution_figures(summary),
+            heat=heat_map(summary),
+            provenance=provenance(summary),
+            trials_line=_trials_line(summary),
+            reproduce=_reproduce_commands(summary),
+            words=glossary_words(summary),
+            meanings=TOPICS,
+            moderated_from=LEAST_UNITS,
+            settings=[(name, _settings_text(body)) for name, body in summary.run.environments.items()],
+            **page_values(len(colours)),
+        )
+    )

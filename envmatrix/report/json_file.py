@@ -33,17 +33,29 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
     turns_of = "steps" if workload is None or workload.tells_steps else "time"
     versions = {name: ", ".join(sorted(evidence[name])) for name in _VERSIONS if evidence.get(name)}
     return {
-        "workload": group.workload, "engine": group.engine, "environment": row.arm.environment,
-        "metric": group.metric.name, "label": group.metric.label, "unit": group.metric.unit,
-        "better": group.metric.better, "mean": _finite(row.value), "median": _finite(row.median),
-        "peak_rss_bytes": _finite(row.memory), "cv": _finite(row.cv),
+        "workload": group.workload,
+        "engine": group.engine,
+        "environment": row.arm.environment,
+        "metric": group.metric.name,
+        "label": group.metric.label,
+        "unit": group.metric.unit,
+        "better": group.metric.better,
+        "mean": _finite(row.value),
+        "median": _finite(row.median),
+        "peak_rss_bytes": _finite(row.memory),
+        "cv": _finite(row.cv),
         "slow_trials": {key: getattr(row.slow, key) for key in _SLOW} if row.slow else None,
-        "ratio": _finite(effect.ratio) if effect else None, "low": _finite(effect.low) if effect else None,
-        "high": _finite(effect.high) if effect else None, "flags": list(effect.flags) if effect else [],
+        "ratio": _finite(effect.ratio) if effect else None,
+        "low": _finite(effect.low) if effect else None,
+        "high": _finite(effect.high) if effect else None,
+        "flags": list(effect.flags) if effect else [],
         "withheld": (effect.withheld or None) if effect else None,
-        "outcomes": dict(row.outcomes), "levels": dict(row.levels), "versions": versions, "skipped": row.skipped or None,
+        "outcomes": dict(row.outcomes),
+        "levels": dict(row.levels),
+        "versions": versions,
+        "skipped": row.skipped or None,
         **({"in_turns": facts.in_turns, "turns_of": turns_of} if facts.in_turns else {}),
-    }  # fmt: skip
+    }
 
 
 def _best_to_json(group: Group) -> dict[str, object]:

@@ -11,7 +11,7 @@ from envmatrix.report.summary import Summary
 from envmatrix.stats.comparison import Comparison
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.failures import BROKEN_OUTCOMES
-from envmatrix.system.printable import printable_text, printable_line
+from envmatrix.system.printable import printable_line, printable_text
 
 _MAX_TEXT_LENGTH = 20_000
 

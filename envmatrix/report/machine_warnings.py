@@ -62,9 +62,11 @@ def find_drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         total_change = slope * (level.size - 1)
         if abs(total_change) > DRIFT and abs(slope) > 3 * error:
             yield RunWarning(
-                WarningKind.DRIFT, workload, f"all trials moved by {total_change:+.0%} from the first block to the last",
+                WarningKind.DRIFT,
+                workload,
+                f"all trials moved by {total_change:+.0%} from the first block to the last",
                 "find its cause, though pairs cancel it: heat, a neighbour on the host, a growing cache",
-            )  # fmt: skip
+            )
 
 
 def find_steal_time(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -132,11 +134,13 @@ def find_contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis
     if contended_blocks:
         worst = max(contended_blocks, key=lambda block: blocks[block])
         yield RunWarning(
-            WarningKind.DISTURBED, "the machine",
-            f"{len(contended_blocks)} of {format_count(len(blocks), 'block')} were disturbed by other programs (most, block {worst}: "
+            WarningKind.DISTURBED,
+            "the machine",
+            f"{len(contended_blocks)} of {format_count(len(blocks), 'block')} were disturbed by other programs "
+            f"(most, block {worst}: "
             f"threads waited for a CPU in {blocks[worst]:.0%} of the time in which they could have run)",
             "run `envmatrix doctor`: it names what runs beside; pairs cancel much of it, intervals are wider for it",
-        )  # fmt: skip
+        )
 
 
 def find_other_load(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -163,12 +167,14 @@ def find_other_node_users(_run: Run, measured: Measurements, _analysis: Analysis
         block, check = max(busy_nodes.items(), key=lambda item: item[1].busy or 0)
         names = f" ({', '.join(check.others)} ran there)" if check.others else ""
         yield RunWarning(
-            WarningKind.OTHER_LOAD, node,
-            f"before {len(busy_nodes)} of the {format_count(len(checks), 'block')} that ran on it others used its CPUs; "
+            WarningKind.OTHER_LOAD,
+            node,
+            f"before {len(busy_nodes)} of the {format_count(len(checks), 'block')} that ran on it others used "
+            "its CPUs; "
             f"the most, {check.busy:.0%} of all, before block {block}{printable_line(names, 200)}",
             "run it with `--busy 10%`, which hands such a block back; ask who else may use nodes that jobs have to "
             "themselves",
-        )  # fmt: skip
+        )
 
 
 def find_frequency_change(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -257,13 +263,27 @@ def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Ru
         )  # fmt: skip
     if run.shell_preload:
         yield RunWarning(
-            WarningKind.SHELL, "the shell", f"no environment had its LD_PRELOAD ({printable_line(run.shell_preload, 200)})",
+            WarningKind.SHELL,
+            "the shell",
+            f"no environment had its LD_PRELOAD ({printable_line(run.shell_preload, 200)})",
             "write `preload:` in a level for what your program needs",
-        )  # fmt: skip
+        )
 
 
 #: A further check of the machine is one more entry here.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[RunWarning]], ...] = (
-    find_drift, find_steal_time, quota, find_contention, find_contended_blocks, find_other_load, find_other_node_users, find_frequency_change, find_unverifiable_environments, find_unproven_environments, elsewhere,
-    without_gpu, odd_processes, shell,
-)  # fmt: skip
+    find_drift,
+    find_steal_time,
+    quota,
+    find_contention,
+    find_contended_blocks,
+    find_other_load,
+    find_other_node_users,
+    find_frequency_change,
+    find_unverifiable_environments,
+    find_unproven_environments,
+    elsewhere,
+    without_gpu,
+    odd_processes,
+    shell,
+)

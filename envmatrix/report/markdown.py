@@ -63,7 +63,10 @@ def group_markdown(group: Group) -> str:
 
 def operators_markdown(operator_table: OperatorTable) -> str:
     """Return the section that says which operators each environment made faster."""
-    return f"## {markdown_cell(operator_table.title)}\n\n{_markdown_plain_table(operator_table.table())}\n\n{markdown_text(operator_table.note)}\n"
+    return (
+        "## "
+        f"{markdown_cell(operator_table.title)}\n\n{_markdown_plain_table(operator_table.table())}\n\n{markdown_text(operator_table.note)}\n"
+    )
 
 
 def attribution_markdown(attribution: AttributionTable) -> str:
@@ -83,7 +86,8 @@ def _plain_section(title: str, plain_table: PlainTable | None, below: str) -> st
 def nodes_markdown(node_report: NodeReport) -> str:
     """Return the section that says how much the nodes differ."""
     title = f"## Nodes: {markdown_cell(node_report.workload)} on {node_report.engine}"
-    return f"{title}\n\n{markdown_text(node_report.line())}\n\n{_markdown_plain_table(node_table(node_report))}\n\n{NODES_NOTE}\n"
+    table = _markdown_plain_table(node_table(node_report))
+    return f"{title}\n\n{markdown_text(node_report.line())}\n\n{table}\n\n{NODES_NOTE}\n"
 
 
 def _warnings_section(summary: Summary) -> str:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attribution import attributions, cumulative
 from envmatrix.report.engine_table import engine_table
-from envmatrix.report.formatting import list_numbers, format_confidence
+from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
 from envmatrix.report.metric_table import own_table
 from envmatrix.report.operators import OperatorTable, operator_tables
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.start_table import start_warnings, start_table
+from envmatrix.report.start_table import start_table, start_warnings
 from envmatrix.report.warning import RunWarning
 from envmatrix.report.warnings import find_warnings
 from envmatrix.report.workload_table import workload_table
@@ -32,7 +32,7 @@ from envmatrix.stats.racing import Race
 from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import SlowTrials, describe_slow_trials
-from envmatrix.stats.startup import Start, starts, first_seconds_note
+from envmatrix.stats.startup import Start, first_seconds_note, starts
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ class Summary:
             return ""
         return (
             f"It was read before, after {list_numbers(before)} blocks: intervals are computed at "
-            f"{format_confidence(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of runs at most."
+            f"{format_confidence(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of "
+            "runs at most."
         )
 
     @property

@@ -24,7 +24,7 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.workload_table import WORKLOADS_NOTE
 from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
-from envmatrix.system.printable import printable_text, printable_line
+from envmatrix.system.printable import printable_line, printable_text
 
 _STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
 _MOST_OPERATORS = 5

@@ -12,12 +12,12 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.svg import (
     COLOURS,
     Scale,
-    svg_drawing,
+    extend_drawing,
     line_element,
     marker_element,
+    svg_drawing,
     text_element,
     ticks,
-    extend_drawing,
 )
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric

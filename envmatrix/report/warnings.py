@@ -14,7 +14,7 @@ from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.missing_trials import trials_after_leaving, missing_trials_text
+from envmatrix.stats.missing_trials import missing_trials_text, trials_after_leaving
 from envmatrix.stats.nodes import mixed_blocks
 from envmatrix.stats.slow_phases import ENOUGH_MINUTES, format_span, too_short
 from envmatrix.stats.slow_trials import LEAST_BLOCKS, describe_slow_trials
@@ -61,11 +61,13 @@ def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iter
         low, high = effect.low, effect.high
         if effect.is_control and low is not None and high is not None and not low <= 1.0 <= high:
             yield RunWarning(
-                WarningKind.CONTROL_OFF, effect.arm,
-                f"two copies of one environment differ: {format_ratio(effect.ratio)}, interval {format_interval(effect)}",
+                WarningKind.CONTROL_OFF,
+                effect.arm,
+                f"two copies of one environment differ: {format_ratio(effect.ratio)}, interval "
+                f"{format_interval(effect)}",
                 "repeat the run on a quieter machine before acting on small effects: something beside the environment "
                 "acts on the trials (or this is one of the 5 % of false alarms)",
-            )  # fmt: skip
+            )
 
 
 def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
@@ -105,9 +107,11 @@ def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         usable = int((measured.of(arm.name, metric.name) > 0).sum())
         if ok and not usable:
             yield RunWarning(
-                WarningKind.NO_NUMBER, arm.name, f"none of {format_count(ok, 'trial')} that ended well has a {metric.label} above 0",
+                WarningKind.NO_NUMBER,
+                arm.name,
+                f"none of {format_count(ok, 'trial')} that ended well has a {metric.label} above 0",
                 f"look at the trial's record and {where}: a speed-up is a ratio of numbers above 0",
-            )  # fmt: skip
+            )
 
 
 def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -168,23 +172,30 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
             f"; neighbouring blocks of {', '.join(alike_arms[:8])} are alike, and count as fewer" if alike_arms else ""
         )
         yield RunWarning(
-            WarningKind.SHORT_RUN, run.plan.design,
-            f"its blocks span {format_span(measured.apart)}: too short to be sure of slow phases of the machine that last "
+            WarningKind.SHORT_RUN,
+            run.plan.design,
+            f"its blocks span {format_span(measured.apart)}: too short to be sure of slow phases of the machine "
+            "that last "
             f"a minute{alike_text}",
-            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a narrower target, where "
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a "
+            "narrower target, where "
             f"that had ended it) until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals allow for an "
             "environment that such phases slow more than its reference",
-        )  # fmt: skip
+        )
 
 
 def _cold_turns(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     for workload, cold in cold_turns(run.plan, measured).items():
-        longer = f"{format_ratio(cold.ratio)} ({format_ratio(cold.low)} to {format_ratio(cold.high)}) times as long as its last"
+        longer = (
+            f"{format_ratio(cold.ratio)} ({format_ratio(cold.low)} to {format_ratio(cold.high)}) times as "
+            "long as its last"
+        )
         yield RunWarning(
-            WarningKind.COLD_TURNS, workload,
+            WarningKind.COLD_TURNS,
+            workload,
             f"the first step of a turn that counts takes {longer}: caches still hold what another process left",
             f"set `turn_apart: {run.design.turn_apart + 2}` in the design: so many steps of each turn are set apart",
-        )  # fmt: skip
+        )
 
 
 def _skipped(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:

@@ -21,6 +21,11 @@ def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[s
             f"schema {schema} is newer than this envmatrix knows ({newest})",
             where=where, remedy="upgrade envmatrix; the file was left as it is",
         )  # fmt: skip
+    if schema < newest:
+        raise StoreError(
+            f"schema {schema} is older than this envmatrix reads ({newest})",
+            where=where, remedy="read it with the envmatrix that wrote it; the file was left as it is",
+        )  # fmt: skip
     return body
 
 

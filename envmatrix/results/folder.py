@@ -19,13 +19,12 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
 from envmatrix.system.atomic_files import append_line, remove_partial_line, store_error, read_text, read_whole_lines, move_lines, write_whole
-from envmatrix.results.json_text import parse_json, parse_json_line, replace_lone_surrogates
+from envmatrix.system.json_text import parse_json, parse_json_line, replace_lone_surrogates
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
 from envmatrix.results.plan_check import RejectedLine, RejectLine, planned_lines, raise_on_rejected
 from envmatrix.results.run import SCHEMA, Change, Run
 from envmatrix.system.shared_files import exists
 from envmatrix.results.trial import Trial, trial_from_line
-from envmatrix.results.upgrade import matrix_text, upgraded
 
 _RESTORE = "restore the file from a copy"
 
@@ -75,7 +74,7 @@ class RunFolder:
         """Return the matrix as it was when the run began: one text that includes nothing."""
         if exists(self.matrix_file):
             return read_text(self.matrix_file)
-        return matrix_text(read_text(self.run_file), self.run_file)
+        raise StoreError("the matrix of this run is gone", where=Where(self.matrix_file), remedy="restore it from a copy")
 
     def lock(self) -> None:
         """Hold the folder until ``unlock`` or the end of this process; StoreError when another one holds it."""
@@ -204,7 +203,7 @@ def parse_run(text: str, file: Path) -> Run:
     """Read run.json; a newer schema, or what is no run.json, is a StoreError that names the place."""
     document = check_schema(parse_json(text, file), file, SCHEMA)
     try:
-        return Run.model_validate(upgraded(document))
+        return Run.model_validate(document)
     except ValidationError as error:
         path, message = first_mistake(error)
         raise StoreError(

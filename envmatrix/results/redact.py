@@ -14,7 +14,7 @@ from envmatrix.errors import StoreError, Where
 from envmatrix.system.regular_files import decode_error_position
 from envmatrix.system.atomic_files import store_error, read_text, read_whole_lines, whole_file, write_whole
 from envmatrix.results.folder import RunFolder
-from envmatrix.results.json_text import parse_json, parse_json_line
+from envmatrix.system.json_text import parse_json, parse_json_line
 from envmatrix.results.anonymize import Anonymizer, is_anonymous_host
 from envmatrix.system.shared_files import exists
 

@@ -96,7 +96,7 @@ class Run(BaseModel):
     """All that is needed to understand and to repeat a run.
 
     ``design`` is the design as it stands: read from disk, what ``history`` changed is laid over it. ``libraries`` are
-    those of the whole matrix, which every image holds (None: a run of schema 1, whose matrix says it); ``images``
+    those of the whole matrix, which every image holds; ``images``
     maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here. ``programs`` has
     the digest of each file of a workload's own program, as it was when the run began. ``launcher_options`` are what was
     asked of the launcher beside the design. ``sides`` are ``old`` and ``new`` where two matrices are compared; the rest

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Slot, arm_name
 from envmatrix.evidence.record import Record, readable_record
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
-from envmatrix.results.json_text import parse_json_line
+from envmatrix.system.json_text import parse_json_line
 
 SCHEMA = 2
 #: What a line begins with that envmatrix wrote.
@@ -51,7 +51,7 @@ class TrialFacts:
     its nodes, in their order, before its block (none: nobody looked); ``together`` how many trials, itself among
     them, were alive and took turns (None: it ran alone); ``waves`` into how many smaller groups these were parted for
     want of memory, the references alive in all of them (None: one group). Keys that are not known are passed over;
-    ``padding`` was ``pad`` in schema 1. A plain dataclass, as there may be very many.
+    A plain dataclass, as there may be very many.
     """
 
     trial: str
@@ -66,7 +66,7 @@ class TrialFacts:
     wall_s: float | None = None
     started: float | None = None
     node: str = ""
-    padding: Annotated[int, Field(validation_alias=AliasChoices("padding", "pad"))] = 0
+    padding: int = 0
     ended_before: int | None = None
     repeated: int = 0
     node_checks: tuple[NodeCheck, ...] = ()
@@ -92,7 +92,7 @@ class Trial(TrialFacts):
     """One trial. ``document`` is its record as the process wrote it (docs/record.md), None when there is none.
 
     On disk the document is called ``record``, and nothing of it is lost when a line is written again. ``reason`` says
-    why the outcome is not ok; ``padding`` was ``pad`` in schema 1.
+    why the outcome is not ok.
     """
 
     document: Annotated[Mapping[str, object] | None, Field(alias="record")] = None

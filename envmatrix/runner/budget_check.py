@@ -7,13 +7,13 @@ from pathlib import Path
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import shown_name
-from envmatrix.plan.steady_state_runs import BUDGET_SHARE, START_S, FULL_RUN_S, reserve_s
+from envmatrix.plan.steady_state_runs import BUDGET_SHARE, FULL_RUN_S, START_S, reserve_s
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.failure_hints import outside_path_hint, missing_module_hint
+from envmatrix.trials.failure_hints import missing_module_hint, outside_path_hint
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
 from envmatrix.trials.program_variables import dropped_variables_hint, missing_module_text
@@ -83,7 +83,8 @@ class FirstBlockCheck:
         self._is_budget_checked = True
         return (
             f"one block takes {as_duration(starts_s)} {bound_text} of your {as_duration(plan.budget_s)} "
-            f"({format_count(sum(single_process), 'trial')} to start{_busy_text(busy)}), and no claim is made below {plan.min_blocks} "
+            f"({format_count(sum(single_process), 'trial')} to start{_busy_text(busy)}), and no claim is made "
+            f"below {plan.min_blocks} "
             f"blocks: give it {_budget_text(3 * starts_s * plan.min_blocks)} or more, or fewer environments"
         )
 
@@ -95,7 +96,10 @@ class FirstBlockCheck:
             return ""
         trial = next(iter(self._broken.values()))
         failure_verb = {"invalid": "was INVALID", "timed_out": "ran past its limit"}.get(trial.outcome, "failed")
-        return f"stopped: the reference {failure_verb} in the first block ({trial.trial} {shown_name(trial.arm)}): {trial.reason}"
+        return (
+            f"stopped: the reference {failure_verb} in the first block ({trial.trial} "
+            f"{shown_name(trial.arm)}): {trial.reason}"
+        )
 
     def _log_end_lines(self) -> list[str]:
         if not self.lost:
@@ -115,9 +119,12 @@ class FirstBlockCheck:
         is_of_program = self._experiment.run.is_of_program
         folder = Path(workload.files or "")
         lines = (
-            missing_module_hint(image, output, folder) if is_of_program else missing_module_text(workload, image, output),
-            outside_path_hint(workload, output), dropped_variables_hint(workload, sources, output, by_option=is_of_program),
-        )  # fmt: skip
+            missing_module_hint(image, output, folder)
+            if is_of_program
+            else missing_module_text(workload, image, output),
+            outside_path_hint(workload, output),
+            dropped_variables_hint(workload, sources, output, by_option=is_of_program),
+        )
         return [line for line in lines if line]
 
     def _short_budget_lines(self, trial: Trial) -> list[str]:

@@ -115,7 +115,8 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
     lines = enumerate(folder.trials(loop.experiment.plan), 1)
     folder.set_aside([RejectedLine(number, "cut short") for number, trial in lines if trial.trial in incomplete_trials])
     progress(
-        f"set aside {format_count(len(incomplete_trials), 'trial')} that took turns with others which have no line: they all run again"
+        f"set aside {format_count(len(incomplete_trials), 'trial')} that took turns with others which have no "
+        "line: they all run again"
     )
     loop = make_loop()
     _count_recorded_trials(loop, folder, progress)
@@ -135,7 +136,8 @@ def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCal
     missing_count = loop.restore_position()
     if missing_count:
         progress(
-            f"{format_count(missing_count, 'trial')} of blocks that were run {'has' if missing_count == 1 else 'have'} no line: run again"
+            f"{format_count(missing_count, 'trial')} of blocks that were run "
+            f"{'has' if missing_count == 1 else 'have'} no line: run again"
         )
 
 

@@ -31,9 +31,14 @@ class LineProgress:
     """
 
     def __init__(
-        self, experiment: Experiment, *, quiet: bool, tell: ProgressCallback | None = None, every_s: float = HEARTBEAT_INTERVAL_S,
+        self,
+        experiment: Experiment,
+        *,
+        quiet: bool,
+        tell: ProgressCallback | None = None,
+        every_s: float = HEARTBEAT_INTERVAL_S,
         show_output: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.plan = experiment.plan
         self.logs = experiment.folder.logs
         self.tell = tell or _to_stderr

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.results import Trial
-from envmatrix.runner.time_to_decision import effect_label, decision_forecast
+from envmatrix.runner.time_to_decision import decision_forecast, effect_label
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag, may_be_best
 from envmatrix.stats.equal_work import unchecked, unstable_checks
@@ -97,4 +97,7 @@ class RunningEstimate:
             return "none ahead so far"
         best = max(ahead, key=lambda effect: effect.ratio or 0.0)
         work_note = ", equal work not checked" if self._is_work_unchecked(best.workload) else ""
-        return f"ahead so far: {effect_label(best, effects)} {best.ratio:.2f}x{_caveat_text(best)}{work_note} (no verdict before the end)"
+        return (
+            f"ahead so far: {effect_label(best, effects)} {best.ratio:.2f}x{_caveat_text(best)}{work_note} "
+            "(no verdict before the end)"
+        )

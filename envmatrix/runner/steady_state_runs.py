@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from envmatrix.plan.steady_state_runs import START_S, steady_state_slot, reserve_s, next_run_s
+from envmatrix.plan.steady_state_runs import START_S, next_run_s, reserve_s, steady_state_slot
 from envmatrix.report.formatting import format_count
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
@@ -33,10 +33,17 @@ class SteadyStateRuns:
             if not (numbered_arm[1].is_control or numbered_arm[1].is_alone)
         ]
         run = experiment.run
-        self.left = [
-            (number, arm) for number, arm in candidates
-            if arm.name not in run_by_arm and arm.name not in run.skipped and has_one_process(run.workloads[arm.workload])
-        ] if run.design.steady and is_local else []  # fmt: skip
+        self.left = (
+            [
+                (number, arm)
+                for number, arm in candidates
+                if arm.name not in run_by_arm
+                and arm.name not in run.skipped
+                and has_one_process(run.workloads[arm.workload])
+            ]
+            if run.design.steady and is_local
+            else []
+        )
         if run.design.steady and not is_local:
             progress(f"no long looks: launcher {run.launcher} runs trials elsewhere")
 
@@ -51,7 +58,8 @@ class SteadyStateRuns:
             reserve = reserve_s(self._experiment.plan.budget_s, len(self.left))
             self._say(
                 f"the last {reserve:.0f} s of the budget, or what a claim leaves of them, are for "
-                f"{format_count(len(self.left), 'long look')}, one at each environment: is it steady, and from which step on "
+                f"{format_count(len(self.left), 'long look')}, one at each environment: is it steady, and from "
+                "which step on "
                 "(`steady: false` leaves them out)"
             )
 

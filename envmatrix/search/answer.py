@@ -85,7 +85,10 @@ class TuneAnswer:
         if not self.nodes:
             return ""
         ratios = ", ".join(f"{format_exact_ratio(node_gain.ratio)} on {node_gain.node}" for node_gain in self.nodes)
-        return f"By node ({sum(node_gain.blocks for node_gain in self.nodes)} blocks): {ratios}; {self.nodes[-1].node} is the worst."
+        return (
+            f"By node ({sum(node_gain.blocks for node_gain in self.nodes)} blocks): {ratios}; "
+            f"{self.nodes[-1].node} is the worst."
+        )
 
     @property
     def gain(self) -> float | None:
@@ -115,7 +118,10 @@ class TuneAnswer:
         if effect.low is None or effect.high is None:
             are = "block is" if effect.blocks == 1 else "blocks are"
             return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a claim."
-        interval_text = f"(95 % interval {format_exact_ratio(effect.low)} to {format_exact_ratio(effect.high)}, {effect.blocks} fresh blocks)"
+        interval_text = (
+            f"(95 % interval {format_exact_ratio(effect.low)} to {format_exact_ratio(effect.high)}, "
+            f"{effect.blocks} fresh blocks)"
+        )
         ratio, metric = f"{format_exact_ratio(self.gain or effect.ratio)} times", self.metric
         if self.settings:
             return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {interval_text}."

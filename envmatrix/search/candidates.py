@@ -97,9 +97,11 @@ class CellStatus:
             for (a, one), (b, other) in itertools.combinations(levels, 2):
                 suspects.setdefault((a, one, b, other), set()).add(row)
         suspects = {
-            pair: rows for pair, rows in suspects.items()
-            if len(rows) >= _MIN_FAILURES and not ((worked[:, pair[0]] == pair[1]) & (worked[:, pair[2]] == pair[3])).any()
-        }  # fmt: skip
+            pair: rows
+            for pair, rows in suspects.items()
+            if len(rows) >= _MIN_FAILURES
+            and not ((worked[:, pair[0]] == pair[1]) & (worked[:, pair[2]] == pair[3])).any()
+        }
         pairs = []
         while suspects:
             pair = max(suspects, key=lambda one: len(suspects[one]))

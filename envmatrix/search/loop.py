@@ -23,11 +23,11 @@ from envmatrix.runner.progress import LineProgress
 from envmatrix.search.answer import find_expected_best, settings_text
 from envmatrix.search.search import MIN_BLOCKS, REFERENCES, Budget, Proposal, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, dropped_levels, read_step, running_share, spent_s, count_trials
+from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step, running_share, spent_s
 from envmatrix.search.study import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
-from envmatrix.trials.resume import record_interim_reading, apply_resume_changes
+from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
 from envmatrix.units import as_duration, as_hours, is_too_long
 
 #: A step of one block is never ended by its budget (seconds).
@@ -134,7 +134,8 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
         advice = f"that is about {as_hours(needed_s)}: try a shorter program" if is_too_long(needed_s) else advice
         raise InputError(
             f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
-            f"{search.fewest_trials()} trials ({first_trials} to see each level once, a screen, {MIN_BLOCKS} fresh blocks)",
+            f"{search.fewest_trials()} trials ({first_trials} to see each level once, a screen, {MIN_BLOCKS} "
+            "fresh blocks)",
             remedy=f"{advice}, or begin another one with fewer factors: --factors A,B",
         )
 

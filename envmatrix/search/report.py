@@ -11,7 +11,7 @@ import numpy as np
 
 from envmatrix.report.formatting import format_bounds, format_count, format_ratio
 from envmatrix.report.html_file import page_environment, page_values
-from envmatrix.report.svg import svg_drawing, line_element, marker_element, text_element, ticks
+from envmatrix.report.svg import line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.results import Run
 from envmatrix.search.answer import TuneAnswer
 from envmatrix.search.search import REFERENCES, Search
@@ -32,7 +32,8 @@ def answer_lines(answer: TuneAnswer) -> list[str]:
         note = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
         lines += ["", f"what each setting brings in it ({note}):"]
         lines += [
-            f"  {contribution.factor + '=' + contribution.level:34} {format_ratio(contribution.ratio)} ({format_bounds(contribution.low, contribution.high)})"
+            f"  {contribution.factor + '=' + contribution.level:34} {format_ratio(contribution.ratio)} "
+            f"({format_bounds(contribution.low, contribution.high)})"
             for contribution in answer.contributions
         ]
     if answer.dropped:

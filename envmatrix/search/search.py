@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.search.candidates import (
-    TrialCounts,
     CellStatus,
     Neighbours,
+    TrialCounts,
     simplest_best_row,
     simplify_row,
     surviving_rows,

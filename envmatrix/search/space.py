@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.matrix import Matrix
+from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import cell_name
 from envmatrix.plan.environment import Environment, build_environment, resolve_environment
 
@@ -150,3 +150,22 @@ def _process_key(environment: Environment) -> object:
     variables = frozenset((name, value) for name, value in environment.variables.items() if value is not None)
     placement = (environment.cpus, environment.memory_nodes, environment.cpu_quota)
     return environment.image.name, variables, environment.preload, placement
+
+
+def design_levels(matrix: Matrix, design: Design) -> dict[str, tuple[str, ...]]:
+    """Return the levels that a design crosses, else those of its environments, by setting factors."""
+    if design.factors:
+        return {name: tuple(levels) for name, levels in design.factors.items()}
+    levels_by_factor: dict[str, dict[str, None]] = {}
+    for name in (*design.environments, *design.cumulative):
+        for factor, level in resolve_environment(matrix, name, {}).levels.items():
+            levels_by_factor.setdefault(factor, {})[level] = None
+    return {name: tuple(levels) for name, levels in levels_by_factor.items() if not matrix.factors[name].is_image}
+
+
+def select_factors(levels: Mapping[str, tuple[str, ...]], factors: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
+    """Return the levels of the factors that were asked for (all: None); an unknown one is an InputError."""
+    for name in factors or ():
+        if name not in levels:
+            raise InputError(f"--factors: no factor {name!r} to search", remedy=suggestion(name, levels))
+    return {name: factor_levels for name, factor_levels in levels.items() if not factors or name in factors}

@@ -10,20 +10,24 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envmatrix.errors import StoreError, Where
+from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Design
+from envmatrix.plan.environment import resolve_environment
 from envmatrix.results.document_checks import check_schema, first_mistake
 from envmatrix.results.folder import RunFolder
-from envmatrix.results.json_text import parse_json, parse_json_line
 from envmatrix.results.run import LauncherOptions
+from envmatrix.search.search import Search
+from envmatrix.search.space import build_space
 from envmatrix.system.atomic_files import (
     append_line,
-    remove_partial_line,
-    store_error,
     read_text,
     read_whole_lines,
+    remove_partial_line,
+    store_error,
     write_whole,
 )
-from envmatrix.system.host import Host
+from envmatrix.system.host import Host, this_host
+from envmatrix.system.json_text import parse_json, parse_json_line
 
 SCHEMA = 1
 _RESTORE_REMEDY = "restore the file from a copy"
@@ -127,3 +131,24 @@ class StudyFolder:
         """Return the runs of its steps, in order."""
         folders = [file.parent for file in self.path.glob("[0-9]*/run.json")]
         return [RunFolder(path) for path in sorted(folders, key=lambda path: (int(path.name.split("-")[0]), path.name))]
+
+
+def make_search(matrix: Matrix, study: Study, began: Host | None = None) -> Search:
+    """Return the search of a study where it runs; ``began``: on the machine that it began on, to read it anywhere."""
+    location, design = study.place, study.design
+    host = location.host if location else None
+    facts = (host or began or this_host()).facts()
+    environment_names = [name for name in study.named if _has_searched_levels(matrix, name, study, facts)]
+    space = build_space(matrix, study.factors, environment_names, design.baseline, facts)
+    return Search(space, design.seed, location.width if location else 1, study.sampler)
+
+
+def _has_searched_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:
+    """Say whether an environment differs from the baseline in levels that are searched alone."""
+    env_levels, baseline_levels = (
+        resolve_environment(matrix, env_name, facts).levels for env_name in (name, study.design.baseline)
+    )
+    return all(
+        level == baseline_levels[factor] or level in study.factors.get(factor, ())
+        for factor, level in env_levels.items()
+    )

@@ -26,7 +26,7 @@ from envmatrix.stats.effects import (
     withheld,
 )
 from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.failures import fails_more, fastest_filled, reference_fails_more, fill_with_slowest, surely_slower
+from envmatrix.stats.failures import fails_more, fastest_filled, fill_with_slowest, reference_fails_more, surely_slower
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
@@ -38,15 +38,15 @@ from envmatrix.stats.pairing import (
     PairedStatistics,
     Views,
     families,
-    logs_of,
     interleaved_original,
     log_ratios_over_copies,
+    logs_of,
     ratio_from_log,
 )
 from envmatrix.stats.primary_metric import own_metrics, primary_metrics
 from envmatrix.stats.racing import Race, next_arms
 from envmatrix.stats.separate_references import rescale_to_interleaved
-from envmatrix.stats.slow_trials import with_and_without_slow, slow_trial_mask, needs_more_blocks
+from envmatrix.stats.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 
 _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
@@ -96,13 +96,9 @@ class _EstimationContext:
 
 
 def estimate(
-    plan: Plan,
-    measured: Measurements,
-    *,
-    workloads: Mapping[str, Workload] | None = None,
-    environments: Mapping[str, Environment] | None = None,
-    metrics: Sequence[str] | None = None,
-) -> Analysis:
+    plan: Plan, measured: Measurements, *, workloads: Mapping[str, Workload] | None = None, environments: Mapping[str,
+    Environment] | None = None, metrics: Sequence[str] | None = None,
+) -> Analysis:  # fmt: skip
     """Estimate every arm's effect against its reference.
 
     ``workloads`` and ``environments`` are those of the run (they name the primary metric and what changes
@@ -203,13 +199,9 @@ class _PairedWithErrors:
 
 
 def _effect(
-    arm: Arm,
-    row: int,
-    paired_with_errors: _PairedWithErrors,
-    among: tuple[int, int],
-    run: _EstimationContext,
+    arm: Arm, row: int, paired_with_errors: _PairedWithErrors, among: tuple[int, int], run: _EstimationContext,
     min_blocks: int | None = None,
-) -> Effect:
+) -> Effect:  # fmt: skip
     """Return the effect of a row's mean; ``among``: how many comparisons share the reference, and its copies."""
     numbers = paired_with_errors.numbers
     blocks, mean, spread = int(numbers.blocks[row]), float(numbers.mean[row]), float(numbers.spread[row])
@@ -225,14 +217,9 @@ def _effect(
         return replace(effect, missing=needed - blocks)
     level = run.levels.get(arm.name, run.level)
     conclusion = draw_conclusion(
-        mean,
-        float(paired_with_errors.error[row]),
-        units,
-        *among,
-        level,
-        run.plan.margin,
+        mean, float(paired_with_errors.error[row]), units, *among, level, run.plan.margin,
         own=bool(paired_with_errors.own[row]),
-    )
+    )  # fmt: skip
     return replace(effect, low=conclusion.low, high=conclusion.high, p=conclusion.p, verdict=conclusion.verdict)
 
 
@@ -248,13 +235,9 @@ def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
 
 
 def _with_flags(
-    effect: Effect,
-    arm: Arm,
-    work_notes: tuple[str, ...],
-    run: _EstimationContext,
-    copies: Sequence[str],
+    effect: Effect, arm: Arm, work_notes: tuple[str, ...], run: _EstimationContext, copies: Sequence[str],
     metric: Metric,
-) -> Effect:
+) -> Effect:  # fmt: skip
     facts = run.measured.facts[arm.name]
     outcomes, environment = facts.outcomes, run.environments.get(arm.runs)
     flag_states = {
@@ -312,12 +295,9 @@ def _is_no_op(arm: Arm, run: _EstimationContext) -> bool:
 
 
 def between(
-    analysis: Analysis,
-    measured: Measurements,
-    old: Arm,
-    new: Arm,
+    analysis: Analysis, measured: Measurements, old: Arm, new: Arm,
     environments: Mapping[str, Environment] | None = None,
-) -> Effect:
+) -> Effect:  # fmt: skip
     """Return the effect of ``new`` over ``old``, two arms of one run.
 
     If one is the other's reference, this is the effect of the table, turned round if need be. Otherwise the interval

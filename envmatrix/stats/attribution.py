@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
-from envmatrix.stats.contrasts import MOST_DRAWN, ContrastFamily, Estimate, estimate_contrasts, contrast_family
+from envmatrix.stats.contrasts import MOST_DRAWN, ContrastFamily, Estimate, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Views, logs_of, log_ratios_over_copies, summarise_pairs
-from envmatrix.stats.slow_trials import with_and_without_slow, find_slow_trials
+from envmatrix.stats.pairing import Views, log_ratios_over_copies, logs_of, summarise_pairs
+from envmatrix.stats.slow_trials import find_slow_trials, with_and_without_slow
 
 Floats = NDArray[np.float64]
 Levels = Mapping[str, str]

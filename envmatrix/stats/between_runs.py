@@ -15,18 +15,18 @@ from envmatrix.stats.analysis import estimate
 from envmatrix.stats.comparison import (
     ArmComparison,
     Comparison,
-    trial_counts,
-    missing_trials_cautions,
     arm_logs,
     find_arms,
+    flag_cautions,
+    missing_trials_cautions,
     non_speed_label,
     smallest_detectable_slowdown,
     status_of,
+    trial_counts,
     unchecked_work_cautions,
-    withdraw_if_fails_more,
     unless_contended,
+    withdraw_if_fails_more,
     withdraw_if_other_work,
-    flag_cautions,
 )
 from envmatrix.stats.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.effects import Contended, verdict_of
@@ -38,24 +38,19 @@ from envmatrix.stats.primary_metric import primary_metrics
 from envmatrix.stats.run_to_run import (
     FEWEST_RUNS,
     compare_with_runs,
-    run_identity,
-    sibling_runs,
+    describe_schedule,
     is_same_schedule,
     is_same_setup,
-    describe_schedule,
+    run_identity,
+    sibling_runs,
 )
 from envmatrix.stats.slow_trials import describe_slow_trials
 from envmatrix.stats.welch import Mean, mean_of_logs, quotient
 
 
 def compare_runs(
-    old: RunFolder,
-    new: RunFolder,
-    *,
-    environments: Sequence[str] = (),
-    allowed: float = 0.0,
-    anyway: bool = False,
-) -> Comparison:
+    old: RunFolder, new: RunFolder, *, environments: Sequence[str] = (), allowed: float = 0.0, anyway: bool = False,
+) -> Comparison:  # fmt: skip
     """Compare the arms that two runs share (or only those of ``environments``), run against run.
 
     The runs were made at different times, so nothing pairs their trials. How much runs of one thing differ is learnt
@@ -77,13 +72,7 @@ def compare_runs(
             remedy="make both on one machine with one version of the benchmark, or compare them --anyway "
             "(from Python: anyway=True)",
         )
-    for name in environments:
-        for run in runs:
-            find_arms(run, name)
-    arms = [arm for arm in runs[0].plan.arms if arm.name in measured[1].arms and not arm.is_control]
-    arms = [arm for arm in arms if not environments or arm.environment in environments]
-    if not arms:
-        raise InputError("the runs share no environment of one workload and engine", remedy="compare other runs")
+    arms = _shared_arms(pair, environments)
     metrics = primary_metrics(runs[0].plan, measured[0], runs[0].workloads)
     work_differences = {arm.name: work_differences_between_runs(*measured, arm.name) for arm in arms}
     items = [
@@ -92,21 +81,29 @@ def compare_runs(
         )
         for arm in arms
     ]
-    time_caution = (
-        "the runs were made at different times: a change of the machine since the older ones is not cancelled"
-    )
     work_cautions = (f"{shown_name(name)} of {runs[1].name} did not do the work of {runs[0].name}: {'; '.join(text)}"
               for name, text in work_differences.items() if text)  # fmt: skip
     return Comparison(
         tuple(items),
         (
-            time_caution,
+            "the runs were made at different times: a change of the machine since the older ones is not cancelled",
             *reasons,
             *work_cautions,
             *_program_cautions(runs, measured[1], arms),
             *pair.table_cautions(arms),
         ),
     )
+
+
+def _shared_arms(pair: _RunPair, environments: Sequence[str]) -> list[Arm]:
+    for name in environments:
+        for run in pair.runs:
+            find_arms(run, name)
+    arms = [arm for arm in pair.runs[0].plan.arms if arm.name in pair.measured[1].arms and not arm.is_control]
+    arms = [arm for arm in arms if not environments or arm.environment in environments]
+    if not arms:
+        raise InputError("the runs share no environment of one workload and engine", remedy="compare other runs")
+    return arms
 
 
 def comparability_problems(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:

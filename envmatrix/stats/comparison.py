@@ -85,7 +85,10 @@ class ArmComparison:
         """Return the beginning of the sentence."""
         adjective, metric_text = ("good", f" in {self.other}") if self.other else ("fast", "")
         other_runs_text = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
-        return f"{shown_name(self.name)}: {self.machine}{self.new} is {figures} times as {adjective} as {self.old}{other_runs_text}{metric_text}"
+        return (
+            f"{shown_name(self.name)}: {self.machine}{self.new} is {figures} times as {adjective} as "
+            f"{self.old}{other_runs_text}{metric_text}"
+        )
 
     def line(self) -> str:
         """Return the sentence for people."""
@@ -105,7 +108,10 @@ class ArmComparison:
         if self.ratio is None or self.low is None or self.high is None:
             return f"{shown_name(self.name)}: too few trials to compare {self.new} with {self.old}: cannot say"
         quality_word = {"faster": "better", "slower": "worse"}.get(self.verdict, "") if self.other else ""
-        figures = f"{format_exact_ratio(self.ratio)} (95 % interval {format_exact_ratio(self.low)} to {format_exact_ratio(self.high)}, {quality_word or self.verdict})"
+        figures = (
+            f"{format_exact_ratio(self.ratio)} (95 % interval {format_exact_ratio(self.low)} to "
+            f"{format_exact_ratio(self.high)}, {quality_word or self.verdict})"
+        )
         alike_text = f"; were both alike, some {self.wanted:,} blocks would say so" if self.wanted else ""
         if self.wanted and is_too_long(0.0, self.wanted):
             alike_text = f"; were both alike, more than {MOST_BLOCKS:,} blocks would say so: {QUIET_FIRST}"
@@ -116,7 +122,10 @@ class ArmComparison:
             "cannot say": f"the data cannot say whether it is {slower}{detectable_text}",
         }[self.status]
         margin_text = ", by so little that the design's margin calls it the same"
-        return f"{self._opening(figures)}: {verdict}{margin_text if (self.status, self.verdict) == ('slower', 'same') else ''}"
+        return (
+            f"{self._opening(figures)}: "
+            f"{verdict}{margin_text if (self.status, self.verdict) == ('slower', 'same') else ''}"
+        )
 
 
 @dataclass(frozen=True)
@@ -220,7 +229,8 @@ def withdraw_if_fails_more(
         comparison = replace(comparison, verdict="undecided" if comparison.verdict == "slower" else comparison.verdict)
         return unsure(
             comparison,
-            f"{new_broken} of {new_total} trials of {comparison.new} broke, {old_broken} of {old_total} of {comparison.old}",
+            f"{new_broken} of {new_total} trials of {comparison.new} broke, {old_broken} of {old_total} of "
+            f"{comparison.old}",
         )
     return comparison
 

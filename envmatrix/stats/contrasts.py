@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from envmatrix.stats.effects import LEVEL, rescale_p_value
 from envmatrix.stats.maxt import MIN_DRAWS_BEYOND, student_p, student_quantile
-from envmatrix.stats.pairing import Views, summarise_pairs, ratio_from_log
+from envmatrix.stats.pairing import Views, ratio_from_log, summarise_pairs
 from envmatrix.stats.slow_phases import standard_errors
 
 Floats = NDArray[np.float64]

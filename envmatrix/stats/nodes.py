@@ -18,7 +18,7 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, summarise_pairs, ratio_from_log
+from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, ratio_from_log, summarise_pairs
 from envmatrix.stats.slow_phases import apart
 from envmatrix.stats.welch import Mean, quotient
 

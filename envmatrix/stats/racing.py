@@ -26,7 +26,7 @@ from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_from_log
 from envmatrix.stats.primary_metric import primary_metrics
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, with_and_without_slow, find_slow_trials
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and_without_slow
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]

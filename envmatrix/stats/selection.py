@@ -15,8 +15,8 @@ from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, may_be_best
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import Views, families, logs_of, log_ratios_over_copies, summarise_pairs, ratio_from_log
-from envmatrix.stats.racing import lead_lower_bounds, decision_blocks, surely_not_best
+from envmatrix.stats.pairing import Views, families, log_ratios_over_copies, logs_of, ratio_from_log, summarise_pairs
+from envmatrix.stats.racing import decision_blocks, lead_lower_bounds, surely_not_best
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

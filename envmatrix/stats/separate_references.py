@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.pairing import Bools, families, logs_of, mean_copies, interleaved_original
+from envmatrix.stats.pairing import Bools, families, interleaved_original, logs_of, mean_copies
 
 Floats = NDArray[np.float64]
 

@@ -28,15 +28,15 @@ LEAST_PHASES = 5
 #: How long the blocks of a run must span, in whole minutes.
 ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
 #: What is said of a run that is long enough: longer phases make more than 5 % of intervals miss the mean over all of
-#: them, however long it is, and only the mean over its own holds (docs/statistics.md).
+#: them, however long it is, and only the mean over its own holds (docs/noise.md).
 LONGER = "If the machine has slow phases longer than a minute, the 95 % hold for the machine as it was then."
 #: How often slow cosines stand out where blocks are independent, each time that they are tested.
 PROMINENCE_ERROR = 0.1
 #: How many of them at least: three that stand out, of seven or eight blocks, are nearly always chance, and would make
-#: one interval of ten three times as wide (docs/statistics.md).
+#: one interval of ten three times as wide (docs/noise.md).
 _FEWEST = 4
 #: Up to how many intervals phases of a minute make miss the mean over a longer time, in a run of fewer minutes than
-#: these (docs/statistics.md).
+#: these (docs/noise.md).
 _MISS_SHARES = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
 
 
@@ -60,14 +60,15 @@ def too_short(far: Floats) -> bool:
 def short_run_note(far: Floats) -> str:
     """Return what is said beside the answer of every run: which slow phases of the machine it does not allow for.
 
-    The shares are the worst of docs/statistics.md: phases of a minute, blocks of 10 s or more.
+    The shares are the worst of docs/noise.md: phases of a minute, blocks of 10 s or more.
     """
     if not too_short(far):
         return LONGER
     miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
         f"Short run: its blocks span {format_span(far)}, and the 95 % hold for the machine as it was then. If it has "
-        f"phases of a minute that slow one environment more than another, up to {miss_share} intervals miss the mean over a "
+        f"phases of a minute that slow one environment more than another, up to {miss_share} intervals miss the "
+        "mean over a "
         "longer time."
     )
 

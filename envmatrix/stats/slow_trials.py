@@ -2,7 +2,7 @@
 
 What rare slow processes cost on average cannot be known from runs in which none happened, and no rule on the data
 mends that. So what is estimated is the effect of a process that is not slow, how often one is slow is told beside it,
-and where slow ones were seen every claim must hold with them and without them (docs/statistics.md).
+and where slow ones were seen every claim must hold with them and without them (docs/noise.md).
 """
 
 from __future__ import annotations

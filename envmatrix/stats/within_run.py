@@ -7,23 +7,23 @@ from dataclasses import replace
 from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
-from envmatrix.stats.analysis import between, estimate, bonferroni_adjusted, is_verdict_pending
+from envmatrix.stats.analysis import between, bonferroni_adjusted, estimate, is_verdict_pending
 from envmatrix.stats.comparison import (
     ArmComparison,
     Comparison,
     blocks_needed,
-    trial_counts,
-    missing_trials_cautions,
     find_arms,
+    flag_cautions,
+    missing_trials_cautions,
     non_speed_label,
     smallest_detectable_slowdown,
     status_of,
+    trial_counts,
     unchecked_work_cautions,
-    withdraw_if_fails_more,
     unless_contended,
-    withdraw_if_other_work,
     unsure,
-    flag_cautions,
+    withdraw_if_fails_more,
+    withdraw_if_other_work,
 )
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
@@ -99,7 +99,17 @@ def _compare_pair(
     name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float
 ) -> ArmComparison:
     return ArmComparison(
-        name, *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p, effect.verdict, trials, allowed,
-        status_of(effect.low, effect.high, allowed), smallest=smallest_detectable_slowdown(effect.ratio, effect.high, allowed),
+        name,
+        *names,
+        effect.metric,
+        effect.ratio,
+        effect.low,
+        effect.high,
+        effect.p,
+        effect.verdict,
+        trials,
+        allowed,
+        status_of(effect.low, effect.high, allowed),
+        smallest=smallest_detectable_slowdown(effect.ratio, effect.high, allowed),
         wanted=blocks_needed(effect.low, effect.high, effect.blocks, allowed),
-    )  # fmt: skip
+    )

@@ -14,8 +14,8 @@ from typing import IO
 from pydantic import JsonValue
 
 from envmatrix.errors import StoreError, Where
-from envmatrix.results.json_text import parse_json
-from envmatrix.system.regular_files import RefusedFileError, open_regular, read_bytes, read_lines, decode_error_position
+from envmatrix.system.json_text import parse_json
+from envmatrix.system.regular_files import RefusedFileError, decode_error_position, open_regular, read_bytes, read_lines
 from envmatrix.system.write_retry import insisting
 
 _CHUNK_BYTES = 2**16

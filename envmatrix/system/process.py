@@ -17,7 +17,7 @@ from envmatrix.block import process
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Place
 from envmatrix.errors import NoTrialError
 
-__all__ = ["Exit", "Finished", "SupervisedProcess", "Order", "Place", "run", "run_logged", "parse_last_json", "started"]
+__all__ = ["Exit", "Finished", "Order", "Place", "SupervisedProcess", "parse_last_json", "run", "run_logged", "started"]
 _REMEDIES = {
     errno.ENOENT: "install it, or put the folder that holds it on PATH",
     errno.EACCES: "check that it is a file that may be executed, on a file system that is not mounted noexec",

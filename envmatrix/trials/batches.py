@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from envmatrix.block.memory import free_memory, room
+from envmatrix.block.memory import free_memory, usable_memory
 from envmatrix.plan import Slot
-from envmatrix.plan.interleaving import InterleavedGroup, comparison_roots, comparison_groups, split_into_waves
+from envmatrix.plan.interleaving import InterleavedGroup, comparison_groups, comparison_roots, split_into_waves
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleaving_eligibility import single_turn_roots, memory_needs, sequential_reasons
+from envmatrix.trials.interleaving_eligibility import memory_needs, sequential_reasons, single_turn_roots
 
 #: So many of those that take no turns are named; in a search they have long names.
 _MOST_NAMED = 2
@@ -84,16 +84,21 @@ class TrialGrouper:
         has_single_turn = root in self._single_turn_roots
         whole_group = InterleavedGroup((tuple(group),), one_turn=has_single_turn)
         memory_by_arm, free_bytes = self._memory_needs(group), free_memory()
-        if sum(memory_by_arm.values()) <= room(free_bytes) or len(group) == 1:
+        if sum(memory_by_arm.values()) <= usable_memory(free_bytes) or len(group) == 1:
             return [whole_group]
         steps = self._experiment.run.workloads[group[0].arm.workload].options.get("steps")
         max_turns = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
         command = self._experiment.run.workloads[group[0].arm.workload].command  # nobody knows how many turns it takes
         smaller_groups = (
-            None if command or has_single_turn else split_into_waves(group, memory_by_arm, room(free_bytes), max_turns)
+            None
+            if command or has_single_turn
+            else split_into_waves(group, memory_by_arm, usable_memory(free_bytes), max_turns)
         )
-        arrangement = (f"takes turns in {len(smaller_groups.waves)} smaller groups, each with its reference" if smaller_groups
-               else "runs one trial after the other")  # fmt: skip
+        arrangement = (
+            f"takes turns in {len(smaller_groups.waves)} smaller groups, each with its reference"
+            if smaller_groups
+            else "runs one trial after the other"
+        )
         self._report_once(
             f"{root} {arrangement}",
             f"what is compared with {root} {arrangement}: {len(group)} processes at once may need "

@@ -16,12 +16,12 @@ from envmatrix.plan.schedule import Arm, side_arms
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.run import SideOf
 from envmatrix.trials.images import (
-    Images,
     ImageBuilder,
-    check_images_unchanged,
-    save_side_matrix,
-    open_engines,
+    Images,
     build_places,
+    check_images_unchanged,
+    open_engines,
+    save_side_matrix,
 )
 
 

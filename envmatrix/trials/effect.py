@@ -21,7 +21,10 @@ def unread_variable_texts(variables: Mapping[str, str | None], program_evidence:
         if True in loaded:
             continue
         if None not in loaded:
-            yield f"{NOT_IN_EFFECT}{name} is read by {reader.name}, and {_actual_library_text(reader, program_evidence[0])}"
+            yield (
+                f"{NOT_IN_EFFECT}{name} is read by {reader.name}, and "
+                f"{_actual_library_text(reader, program_evidence[0])}"
+            )
         elif any(evidence.source for evidence in program_evidence):
             yield f"not verified: {name} is read by {reader.name}, and nothing shows that it is in the process"
 

@@ -23,13 +23,13 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
 from envmatrix.trials import orphans, own_program
 from envmatrix.trials.experiment import check_placement, snapshot_bench
-from envmatrix.trials.images import Images, open_engines, build_places
+from envmatrix.trials.images import Images, build_places, open_engines
 from envmatrix.trials.trial import (
     base_variables,
     environment_variables,
     packages_to_look_up,
-    process_limits,
     preload_paths,
+    process_limits,
     trial_variables,
 )
 

@@ -23,25 +23,25 @@ from envmatrix.results.run import LauncherOptions
 from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.comparison_sides import Side, make_side_arms, check_sides, save_side_matrices
-from envmatrix.trials.data import pin_data_set, prepare_data_sets, data_set_name
+from envmatrix.trials.comparison_sides import Side, check_sides, make_side_arms, save_side_matrices
+from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
-    check_home_access,
-    check_batch_split,
     arms_without_quota,
     arms_without_torch,
+    check_batch_split,
+    check_home_access,
     resolve_program_folder,
 )
 from envmatrix.trials.images import (
-    Images,
     ImageBuilder,
+    Images,
     check_images_unchanged,
-    save_supplied_images,
     load_supplied_images,
-    side_matrix_path,
-    run_libraries,
-    side_image_builders,
     prepare_side_images,
+    run_libraries,
+    save_supplied_images,
+    side_image_builders,
+    side_matrix_path,
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule
 from envmatrix.trials.program_files import program_files
@@ -128,23 +128,11 @@ def find_image_builder(experiment: Experiment, environment: Environment) -> Imag
 
 
 def create_experiment(
-    matrix: Matrix,
-    design: Design,
-    engine_names: tuple[str, ...],
-    results: Path,
-    progress: ProgressCallback,
-    command: tuple[str, ...],
-    launcher: str = "here",
-    host: Host | None = None,
-    launcher_options: LauncherOptions | None = None,
-    bench: Path | None = None,
-    name: str | None = None,
-    given: Images | None = None,
-    sides: Sequence[Side] = (),
-    *,
-    host_names: bool = False,
-    parts: int = 1,
-) -> Experiment:
+    matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, progress: ProgressCallback,
+    command: tuple[str, ...], launcher: str = "here", host: Host | None = None,
+    launcher_options: LauncherOptions | None = None, bench: Path | None = None, name: str | None = None,
+    given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False, parts: int = 1,
+) -> Experiment:  # fmt: skip
     """Prepare everything a design needs and write run.json; nothing has been measured yet.
 
     ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
@@ -167,27 +155,18 @@ def create_experiment(
     }
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
-        name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}",
-        created=created.isoformat(timespec="seconds"),
-        design=design,
-        arms=arms,
-        matrix_digest=matrix.digest,
-        bench_digest=digest,
-        host=host,
-        versions={"envmatrix": __version__},
-        environments=environments_by_name,
+        name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),
+        design=design, arms=arms, matrix_digest=matrix.digest, bench_digest=digest, host=host,
+        versions={"envmatrix": __version__}, environments=environments_by_name,
         workloads=(workloads := _pin_data_sets(placed_workloads, bench, progress)),
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(prepared.facts) for (image, engine), prepared in prepared_images.items()},
         skipped=_skip_reasons(design, arms, unavailable, lacking_reasons),
-        sides={side.name: side.of_run() for side in sides if side.name},
-        launcher=launcher,
-        launcher_options=dict(launcher_options or {}),
-        parts=parts,
-        command=command,
+        sides={side.name: side.of_run() for side in sides if side.name}, launcher=launcher,
+        launcher_options=dict(launcher_options or {}), parts=parts, command=command,
         shell_preload=os.environ.get("LD_PRELOAD", ""),
-    )
+    )  # fmt: skip
     run, folder = _create_run_folder(run, results, matrix, host_names=host_names)
     save_supplied_images(folder, given or {})
     save_side_matrices(folder, sides, bench)
@@ -211,7 +190,7 @@ def _prepare_all(
     tuple[Arm, ...],
     Mapping[str, Engine],
 ]:
-    """Return what ``prepare_sides`` does, the environments of all sides by their names in the run, arms and engines."""
+    """Return the environments of all sides by their names in the run, the arms, and the engines."""
     all_sides = sides or (Side(None, matrix),)
     resolved = [
         env.for_side(side.name) for side in all_sides for env in resolve_on_host(host, side.matrix, design).values()
@@ -241,11 +220,9 @@ def _report_unsized_shm(design: Design, engines: Mapping[str, Engine], progress:
 
 
 def _skip_reasons(
-    design: Design,
-    arms: tuple[Arm, ...],
-    unavailable: Mapping[tuple[str, str], str],
-    lacking_reasons: Mapping[str, str],
-) -> dict[str, str]:
+    design: Design, arms: tuple[Arm, ...], unavailable: Mapping[tuple[str, str], str], lacking_reasons: Mapping[str,
+    str],
+) -> dict[str, str]:  # fmt: skip
     """Return arm name -> why it cannot run here; NothingRanError when none can, or none beside its reference."""
     reasons = {arm.name: unavailable.get((arm.runs, arm.engine)) or lacking_reasons.get(arm.name) for arm in arms}
     skipped = {name: reason for name, reason in reasons.items() if reason}

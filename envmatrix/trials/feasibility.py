@@ -64,7 +64,8 @@ def check_home_access(workloads: Mapping[str, Workload], engines: Mapping[str, E
         isolated_engine = next((engine.name for engine in engines.values() if not engine.shares_files), None)
         if workload.home == "real" and isolated_engine:
             raise InputError(
-                f"workload {name!r}: `home: real` cannot be had with engine {isolated_engine}: it shows no home of this machine",
+                f"workload {name!r}: `home: real` cannot be had with engine {isolated_engine}: it shows no home "
+                "of this machine",
                 remedy="name the folders that the program reads with `mounts:`",
             )
 

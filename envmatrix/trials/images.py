@@ -12,7 +12,7 @@ from envmatrix.build.cache import Cache, has_stamp
 from envmatrix.build.file_listing import listing_differences
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Prepared, check_quota, library_path
-from envmatrix.engines.build_record import prepared_from, prepared_fields
+from envmatrix.engines.build_record import prepared_fields, prepared_from
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
 from envmatrix.matrix.parse import parse
@@ -172,7 +172,8 @@ def check_images_unchanged(run: Run, prepared_images: Mapping[tuple[str, str], P
                 )
             if name == "files_digest" and current_value != recorded_value:
                 raise InputError(
-                    f"image {image} on {engine} is not what this run began with: {_changed_files_text(recorded_value, current_value)}",
+                    f"image {image} on {engine} is not what this run began with: "
+                    f"{_changed_files_text(recorded_value, current_value)}",
                     remedy=_FILES_REMEDY,
                 )
 

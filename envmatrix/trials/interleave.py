@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envmatrix.block import barrier
-from envmatrix.block.interleave import Ended, Interleaving, TurnLengths, Member, Running, Schedule
+from envmatrix.block.interleave import Ended, Interleaving, Member, Running, Schedule, TurnLengths
 from envmatrix.block.process import Exit
 from envmatrix.build.cache import disk_errors
 from envmatrix.engines.base import Job, TakesTurns
@@ -30,8 +30,8 @@ from envmatrix.trials.trial import (
     check_image_present,
     make_finished_trial,
     make_job,
-    program_folder,
     make_unstarted_trial,
+    program_folder,
 )
 
 
@@ -91,7 +91,7 @@ def run_interleaved(
     """Run trials that take turns, to the end of all of them; ``lengths`` of turns that differ (None: the design's).
 
     Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
-    failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_surely`` does.
+    failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_with_rebuild`` does.
     """
     trials_by_name: dict[str, Trial] = {}
     retried: set[str] = set()

@@ -31,7 +31,7 @@ from envmatrix.trials.experiment import snapshot_bench
 from envmatrix.trials.failure_hints import find_failure_hints
 from envmatrix.trials.failure_reason import log_tail, why_program_failed
 from envmatrix.trials.feasibility import resolve_program_folder
-from envmatrix.trials.images import open_engines, build_places
+from envmatrix.trials.images import build_places, open_engines
 from envmatrix.trials.program_variables import starting_variables
 from envmatrix.trials.trial import base_variables, load_record
 

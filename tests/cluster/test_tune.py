@@ -9,10 +9,13 @@ import pytest
 from envmatrix.results.folder import RunFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-#: It says how fast it was, as its environment has it, and takes next to no time.
+#: It says how fast it was, as its environment has it. Ten times as fast is more than other programs on its CPUs can
+#: explain, if it runs for longer than it takes to look at it.
 PROGRAM = """
-import os
-speed = 100.0 * (1.3 if os.environ.get("SIZE") == "large" else 1.0) * (1 + 0.01 * (os.getpid() % 7 - 3) / 3)
+import os, time
+end = time.process_time() + 0.2
+while time.process_time() < end: pass
+speed = 100.0 * (10.0 if os.environ.get("SIZE") == "large" else 1.0) * (1 + 0.01 * (os.getpid() % 7 - 3) / 3)
 print(f"speed: {speed}")
 """
 MATRIX = """
@@ -42,7 +45,7 @@ def test_a_search_deals_its_candidates_to_two_nodes_confirms_on_both_and_says_wh
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     assert body["recommended"] == {"size": "large"}
-    assert (body["low"] < 1.31, body["high"] > 1.29) == (True, True), "the truth, and what one interval of 20 lies off"
+    assert (body["low"] < 10.08, body["high"] > 9.92) == (True, True), "the truth, and what one interval of 20 lies off"
     assert {one["node"] for one in body["nodes"]} == {"node-1", "node-2"}
     assert body["nodes"][0]["ratio"] >= body["nodes"][1]["ratio"]
     steps = [RunFolder(file.parent) for file in sorted((tuned.folder / "results" / "found").glob("0*/run.json"))]
@@ -54,4 +57,5 @@ def test_a_search_deals_its_candidates_to_two_nodes_confirms_on_both_and_says_wh
     candidates = [trial.environment for trial in trials if trial.environment not in ("baseline", "control")]
     assert len(candidates) == len(set(candidates)) == 3
     page = (tuned.folder / "results" / "found" / "report.html").read_text()
-    assert re.search(r"By node \(\d+ blocks\): 1\.\d+ on node-\d, 1\.\d+ on node-\d; node-\d is the worst\.", page)
+    ratio = r"(9|10)\.\d+ on node-\d"
+    assert re.search(rf"By node \(\d+ blocks\): {ratio}, {ratio}; node-\d is the worst\.", page)

@@ -27,4 +27,4 @@ def test_the_wheel_benchmarks_a_program_of_ones_own_and_carries_its_documentatio
     pages = run("docs").stdout
     assert str(tmp_path / "venv") in pages
     assert run("docs", "matrix").stdout.startswith("# matrix.yaml, key by key")
-    assert "did you mean 'workloads'?" in run("docs", "workload").stderr
+    assert "did you mean 'workloads'?" in run("docs", "worklods").stderr

@@ -7,7 +7,7 @@ from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
-from envmatrix.trials.feasibility import check_batch_split, arms_without_quota
+from envmatrix.trials.feasibility import arms_without_quota, check_batch_split
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
@@ -69,7 +69,7 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
         "designs: {d: {baseline: plain, environments: [plain], workloads: [w]}}\n"
     )
     matrix = load(tmp_path / "matrix.yaml")
-    for module, step in ((images, "open_engines"), (images, "prepare_images"), (experiment, "prepare_data")):
+    for module, step in ((images, "open_engines"), (images, "prepare_images"), (experiment, "prepare_data_sets")):
         monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
         experiment.create_experiment(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())

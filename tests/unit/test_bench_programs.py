@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.evidence import programs
-from bench.evidence.programs import _working_programs, _merge_alike
+from bench.evidence.programs import _merge_alike, _working_programs
 from bench.evidence.tree import Program, Reaped
 
 BIG = 0.55

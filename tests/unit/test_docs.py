@@ -38,16 +38,22 @@ def test_the_picture_of_the_readme_is_that_of_the_run_it_names():
 
 
 def test_the_answer_in_the_readme_is_that_of_the_run_it_names():
-    shown = text("README.md").partition("## A real result")[2].partition("\nSix minutes")[0]
-    report = text("results/reference-default/report.md")
-    told = {" ".join(re.split(r"[\s|]+", row)) for row in report.splitlines()}
-    rows = [" ".join(line.split()) for line in re.findall(r"^      \w.*\d$", shown, re.MULTILINE)]
-    assert len(rows) == 10
-    assert [row for row in rows if f" {row} " not in told] == []
-    tail = " ".join(re.sub(r"\n    noise floor:.*", "", shown).split())
-    headline, best = re.search(r"(tcmalloc is .*?blocks\)\.) (Best set: .*)", tail).groups()
-    assert headline in report
-    assert best in report
+    shown = text("README.md").partition("## A real result")[2].partition("\n## ")[0]
+    summary = json.loads(text("results/reference-default/summary.json"))
+    found = {item["environment"]: item for item in [*summary["effects"], summary["control"]] if item["primary"]}
+    (best,) = summary["best"]
+    rows = re.findall(r"^\| ([\w-]+) \|[^|]*\| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| (\w+) \|$", shown, re.MULTILINE)
+    assert {name for name, *_ in rows} == set(found)
+    for name, *figures, verdict in rows:
+        effect = found[name]
+        assert figures == [f"{effect[key]:.2f}" for key in ("ratio", "low", "high")]
+        assert verdict == effect["verdict"]
+    name, *figures = re.search(r"\*\*(\w+): ([\d.]+)x faster\*\* \(95 % CI ([\d.]+) to ([\d.]+)", shown).groups()
+    effect = found[name]
+    assert figures == [f"{value:.2f}" for value in (best["gain"], effect["low"], effect["high"])]
+    assert f"Tied for best: {', '.join(best['best_set'])}. Recommended: {best['environment']}." in shown
+    assert name == best["environment"]
+    assert f"picking the best of {len(found) - 1})" in shown
 
 
 INTERVAL = re.compile(r"(\d\.\d+)x? \[(\d\.\d+), (\d\.\d+)\]")

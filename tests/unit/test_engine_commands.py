@@ -13,9 +13,10 @@ from envmatrix.engines import confinement
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import ENGINES
-from envmatrix.engines.docker import container_config, ended
+from envmatrix.engines.docker import container_config
 from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
+from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.local import file_safe_name
 from envmatrix.errors import EngineError
 
@@ -103,11 +104,11 @@ def test_a_folder_that_would_change_the_mount_is_refused(folder: str) -> None:
 
 
 def test_the_ways_a_container_ends_are_told_apart() -> None:
-    assert ended(0, 1.0, {}, JOB, timed_out=False).ok
-    assert ended(3, 1.0, {}, JOB, timed_out=False).code == 3
-    assert ended(139, 1.0, {}, JOB, timed_out=False).code == -11
-    assert ended(137, 1.0, {"OOMKilled": False}, JOB, timed_out=False).out_of_memory  # as Podman tells it
-    assert not ended(137, 1.0, {}, JOB, timed_out=True).out_of_memory
+    assert container_exit(0, 1.0, {}, JOB, timed_out=False).ok
+    assert container_exit(3, 1.0, {}, JOB, timed_out=False).code == 3
+    assert container_exit(139, 1.0, {}, JOB, timed_out=False).code == -11
+    assert container_exit(137, 1.0, {"OOMKilled": False}, JOB, timed_out=False).out_of_memory  # as Podman tells it
+    assert not container_exit(137, 1.0, {}, JOB, timed_out=True).out_of_memory
 
 
 def test_names_become_tags_that_docker_takes_and_stay_distinct() -> None:
@@ -178,5 +179,5 @@ def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
 
     client = SimpleNamespace(containers=SimpleNamespace(create=create))
     with pytest.raises(NotFound):
-        DockerImages(client, None)._status("base")
+        DockerImages(client, None)._dpkg_status("base")
     assert made == [{RUN_LABEL: "build"}]

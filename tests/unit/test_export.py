@@ -13,7 +13,7 @@ from envmatrix.launchers.slurm.export import training_script
 from envmatrix.plan.environment import Environment, Image, resolve_environment
 from envmatrix.plan.export import dockerfile, export_lines
 from envmatrix.results import RunFolder
-from tests.committed import REFERENCES, SCHEMA_1
+from tests.committed import REFERENCES
 
 PLACED = Environment("e", "", {}, Image("i"), {"A": "b c"}, (), {}, cpus="0-3", memory_nodes="1")
 SIF = Prepared("i", "apptainer", "/i.sif", "/usr/bin/python3", {})
@@ -69,7 +69,7 @@ def test_a_dockerfile_says_what_it_cannot_unset():
     assert "# A must not be set" in dockerfile(replace(PLACED, variables={"A": None}), (), "debian")
 
 
-@pytest.mark.parametrize("path", [*REFERENCES, SCHEMA_1], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", REFERENCES, ids=lambda path: path.name)
 def test_the_matrix_of_a_run_that_an_older_envmatrix_took_can_be_exported(path):
     folder = RunFolder(path)
     run = folder.load_for_resume()

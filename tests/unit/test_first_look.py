@@ -32,7 +32,7 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
         done.append("looked")
         return SimpleNamespace(output="it")
 
-    monkeypatch.setattr(programs, "look", look)
+    monkeypatch.setattr(programs, "run_once", look)
     seen = programs._run_program(None, None, 2, lambda _: None, done.append)
     assert (seen.output, done) == ("it", ["swept", "looked", "it", "looked", "it"])
 

@@ -16,12 +16,12 @@ from envmatrix.build.definitions import (
     Recipe,
     docker_quote,
     environment_variables,
-    unfilled_variables,
     named_definition,
     named_dockerfile,
     shell_quote,
     standalone_definition,
     standalone_dockerfile,
+    unfilled_variables,
 )
 from envmatrix.build.labels import REVISION, SOURCE, public_url, publisher_labels
 from envmatrix.errors import InputError

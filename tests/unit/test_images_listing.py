@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.build.archive import write_folders_tar
 from envmatrix.build.cache import Cache, file_digest, file_stamp, has_stamp
-from envmatrix.build.file_listing import listing_differences, store_listing, listing_argv, listing_file
+from envmatrix.build.file_listing import listing_argv, listing_differences, listing_file, store_listing
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.trials.images import check_images_unchanged

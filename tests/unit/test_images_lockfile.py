@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.build.lockfile import Lock, PinnedPackage, Section, request_text, parse_lock
+from envmatrix.build.lockfile import Lock, PinnedPackage, Section, parse_lock, request_text
 from envmatrix.errors import InputError
 
 FILE = Path("containers/locks/x.txt")

@@ -58,7 +58,7 @@ def interrupted_run(path, monkeypatch, seconds, number):
             assert run_logged(Order(["/bin/sleep", "0.005"], {}, path, 20), log).ok
         return made[slot.trial]
 
-    monkeypatch.setattr(runner, "run_surely", run_trial)
+    monkeypatch.setattr(runner, "run_with_rebuild", run_trial)
     folder = RunFolder(path / "run")
     folder.create(make_run(plan), MATRIX_TEXT)
     engines = {"local": SimpleNamespace(sweep=lambda run: 0)}

@@ -78,7 +78,11 @@ def told(heading):
 
 ARGUMENTS = {
     line.split("`")[1]: set(re.findall(r"`(--[a-z-]+)`", line))
-    for line in (ROOT / "docs" / "record.md").read_text().splitlines()
+    for line in (ROOT / "docs" / "record.md")
+    .read_text()
+    .partition("**Arguments**")[2]
+    .partition("**Variables**")[0]
+    .splitlines()
     if re.match(r"\| `\w+` \|", line)
 }
 

@@ -7,7 +7,7 @@ import pytest
 from envmatrix.errors import StoreError
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.steady_state_runs import MIN_RUN_S, START_S, FULL_RUN_S, reserve_s, next_run_s
+from envmatrix.plan.steady_state_runs import FULL_RUN_S, MIN_RUN_S, START_S, next_run_s, reserve_s
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.redact import redact
 from envmatrix.runner import loop as runner
@@ -41,8 +41,8 @@ def carry_out(tmp_path, monkeypatch):
             document = {"schema": 1, "timing": timing}
             return trial_of(slot, "ok", wall_s=slot.look_s + START_S, started=1.0, node="real-host", document=document)
 
-        monkeypatch.setattr(steady_state_runs, "run_surely", look)
-        monkeypatch.setattr(runner, "run_surely", lambda experiment, slot, progress: made[slot.trial])
+        monkeypatch.setattr(steady_state_runs, "run_with_rebuild", look)
+        monkeypatch.setattr(runner, "run_with_rebuild", lambda experiment, slot, progress: made[slot.trial])
         engine = SimpleNamespace(sweep=lambda run: 0)
         experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
         watcher, said = Watcher(), []

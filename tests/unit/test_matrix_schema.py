@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from envmatrix.errors import InputError
-from envmatrix.matrix.include import SECTIONS, LIBRARY_FOLDER, read_includes
+from envmatrix.matrix.include import LIBRARY_FOLDER, SECTIONS, read_includes
 from envmatrix.matrix.parse import _Parser, parse
 from envmatrix.matrix.schema import json_schema
 from envmatrix.matrix.yaml_positions import parse_yaml

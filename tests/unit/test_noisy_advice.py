@@ -108,7 +108,7 @@ def test_that_a_budget_is_too_short_is_said_once(tmp_path):
     line = first.announce(1, busy=4.0)
     assert "give it --budget" in line
     slots = plan.block(0)
-    assert [first._too_short(trial_of(slot, "ok", wall_s=20.0)) for slot in slots] == [[]] * len(slots)
+    assert [first._short_budget_lines(trial_of(slot, "ok", wall_s=20.0)) for slot in slots] == [[]] * len(slots)
 
 
 def effect(environment, ratio, low, high):

@@ -8,13 +8,13 @@ import pytest
 
 from envmatrix.build.debian_suites import SOURCE_DATE_EPOCH
 from envmatrix.bundle.archive import make_entry, unpack, write_archive
-from envmatrix.bundle.images import load_packed_images, image_contents
+from envmatrix.bundle.images import image_contents, load_packed_images
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError
 from envmatrix.results import RunFolder
-from envmatrix.trials.images import save_supplied_images, load_supplied_images, prepare_images
+from envmatrix.trials.images import load_supplied_images, prepare_images, save_supplied_images
 
 KEY = ("torch-2.13.0", "apptainer")
 

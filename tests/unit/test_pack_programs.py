@@ -11,9 +11,9 @@ from envmatrix.bundle.contents import make_manifest
 from envmatrix.bundle.manifest import Entry, Manifest
 from envmatrix.bundle.programs import (
     check_requirements_present,
-    use_local_programs,
-    not_packed_texts,
     collect_programs,
+    not_packed_texts,
+    use_local_programs,
     use_packed_programs,
 )
 from envmatrix.errors import EnvmatrixError, InputError, StoreError

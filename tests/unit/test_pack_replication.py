@@ -12,8 +12,8 @@ from envmatrix.build.cache import file_digest
 from envmatrix.bundle.comparison import (
     Difference,
     Reproduction,
-    image_differences,
     compare_reproduction,
+    image_differences,
     run_differences,
 )
 from envmatrix.cli.reproduce import describe_reproduction
@@ -193,7 +193,7 @@ def test_before_an_archive_runs_that_nobody_vouches_for_this_is_said(tmp_path, m
 
     pack = SimpleNamespace(manifest=SimpleNamespace(files={}, left_out=()), signed="not signed")
     monkeypatch.setattr("envmatrix.api.packs.open_pack", lambda *_: pack)
-    monkeypatch.setattr("envmatrix.api.packs.begin_again", begin_again)
+    monkeypatch.setattr("envmatrix.api.packs.begin_packed_run", begin_again)
     archive = tmp_path / "run.tar.gz"
     archive.touch()
     given = ["--sha256", file_digest(archive)] if vouched else []

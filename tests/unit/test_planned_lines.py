@@ -100,7 +100,7 @@ def go_on(folder, plan=PLAN):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVMATRIX_CACHE", str(folder.path.parent / "cache"))
-        patch.setattr(runner, "run_surely", lambda _, slot, _say: begun.append(slot.trial) or made[slot.trial])
+        patch.setattr(runner, "run_with_rebuild", lambda _, slot, _say: begun.append(slot.trial) or made[slot.trial])
         ended = runner.run(experiment, Here(), Watcher(), said.append)
     folder.unlock()
     return said, begun, ended

@@ -133,7 +133,7 @@ def test_a_process_whose_program_is_just_being_started_is_found_by_its_variables
         (folder / "environ").touch()
         (folder / program).symlink_to(sys.executable)
     monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "1" / "environ").write_bytes(b"A=b\0MARK=us/1\0"))
-    assert block_orphans.carriers("MARK", "us/") == [1]
+    assert block_orphans.processes_with_variable("MARK", "us/") == [1]
 
 
 SPINNING = """
@@ -305,7 +305,7 @@ def test_a_supervisor_whose_owner_lives_is_nobodys_orphan(tmp_path):
     order = Order([sys.executable, "-c", "import time; time.sleep(600)"], None, tmp_path, 600)
     with (tmp_path / "log").open("wb") as log, started(order, log) as program:
         os.kill(program.process.pid, signal.SIGSTOP)
-        assert program.process.pid not in block_orphans.find_orphans()
+        assert program.process.pid not in block_orphans.orphaned_supervisors()
         os.kill(program.process.pid, signal.SIGCONT)
 
 

@@ -6,14 +6,14 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
-from envmatrix.trials.failure_hints import outside_path_hint, find_failure_hints
+from envmatrix.trials.failure_hints import find_failure_hints, outside_path_hint
 from envmatrix.trials.program_variables import (
     check_passed_variables,
     dropped_variables_hint,
-    starting_variables,
     missing_module_name,
     missing_module_text,
     pass_available_variables,
+    starting_variables,
 )
 from envmatrix.trials.trial import base_variables, trial_variables
 from tests.synthetic import make_environment

@@ -45,7 +45,7 @@ def test_no_more_time_is_left_than_the_last_block_takes(capsys):
     bar = BarProgress(EXPERIMENT, Console(file=io.StringIO(), force_terminal=True))
     bar.block_ended(0, estimate, 1e6, 1e5)
     bar.trial_begins(PLAN.block(1)[0], 1e6)
-    assert bar.progress.tasks[0].fields["left"] in ("6 min 30 s", "6 min 29 s")
+    assert bar.bar.tasks[0].fields["left"] in ("6 min 30 s", "6 min 29 s")
 
 
 def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_claim_can_be_made():
@@ -101,7 +101,7 @@ def test_of_a_long_trial_something_is_said_now_and_then_until_it_ends():
 
 def test_of_a_long_setup_something_is_said_now_and_then_too(monkeypatch, tmp_path):
     said, enough = [], threading.Event()
-    monkeypatch.setattr(hooks, "Ticker", partial(Heartbeat, every_s=0.01))
+    monkeypatch.setattr(hooks, "Heartbeat", partial(Heartbeat, every_s=0.01))
     monkeypatch.setattr(
         hooks, "_run_hook", lambda *_: enough.wait(60) and SimpleNamespace(exit=SimpleNamespace(ok=True))
     )
@@ -125,7 +125,7 @@ def test_of_those_that_take_turns_no_single_one_is_named():
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
     bar = BarProgress(EXPERIMENT, console)
     bar.trial_begins(PLAN.block(0)[1], 100.0, 8)
-    assert bar.progress.tasks[0].fields["now"] == "8 in turns"
+    assert bar.bar.tasks[0].fields["now"] == "8 in turns"
 
 
 def test_quiet_means_quiet_of_long_trials_too():

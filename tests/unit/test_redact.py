@@ -13,7 +13,7 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
 from envmatrix.results.redact import has_personal_names, redact
-from tests.committed import REFERENCES, SCHEMA_1
+from tests.committed import REFERENCES, RESULTS
 
 AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '"node-1"': '"vm9"'}
 
@@ -21,9 +21,9 @@ AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '
 @pytest.fixture
 def old(tmp_path):
     """Return a real run as it was written on the machine of somebody else."""
-    for name in ("run.json", "trials.jsonl"):
-        text = (SCHEMA_1 / name).read_text()
-        for shown, real in {**AS_IT_WAS, "/root/.": "/home/dora/.", '"vm"': '"vm9"'}.items():
+    for name in ("run.json", "trials.jsonl", "matrix.yaml"):
+        text = (RESULTS / "reference-xla" / name).read_text()
+        for shown, real in AS_IT_WAS.items():
             text = text.replace(shown, real)
         (tmp_path / "old").mkdir(exist_ok=True)
         (tmp_path / "old" / name).write_text(text)
@@ -47,10 +47,10 @@ def strings(value):
 
 def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("envmatrix.api.packs.kept_bench", lambda _: tmp_path / "none")
+    monkeypatch.setattr("envmatrix.api.packs.find_bench_copy", lambda _: tmp_path / "none")
     said = []
     pack_run(old.path, output=tmp_path / "a.tar.gz", progress=said.append)
-    told = "the archive names hosts, or folders of a user: `envmatrix redact reference-models`, then pack it again"
+    told = "the archive names hosts, or folders of a user: `envmatrix redact reference-xla`, then pack it again"
     assert said[:1] == [told]
     redact(old)
     pack_run(old.path, output=tmp_path / "b.tar.gz", progress=said.append)

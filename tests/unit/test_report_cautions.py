@@ -36,7 +36,7 @@ ACTIONS = {
 def remedies(module):
     """Return how the remedies in a module's source begin, be they whole, in parts or chosen by a condition."""
     for node in ast.walk(ast.parse(inspect.getsource(module))):
-        named = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Caution", "_reasons")
+        named = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("RunWarning", "_outcome_check")
         for text in ast.walk(node.args[-1]) if named else ():
             if isinstance(text, ast.Constant) and isinstance(text.value, str):
                 yield text.value

@@ -8,8 +8,8 @@ import pytest
 
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.glossary import code_markup
-from envmatrix.report.history_page import to_html as history_html
 from envmatrix.report.history_page import history_views
+from envmatrix.report.history_page import to_html as history_html
 from envmatrix.report.html_file import to_html
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.svg import palette

@@ -17,10 +17,10 @@ from envmatrix.report.forest import forest
 from envmatrix.report.formatting import (
     NONE,
     format_bounds,
-    list_numbers,
+    format_decided_ratio,
     format_ratio,
     format_speed_up,
-    format_decided_ratio,
+    list_numbers,
 )
 from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown

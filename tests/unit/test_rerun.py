@@ -69,7 +69,7 @@ def two(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(images, "find_engine", lambda name, places: FromLocks(places, name))
     monkeypatch.setattr(
-        experiment, "prepare_data", lambda bench, folder, wanted, progress: dict.fromkeys(wanted, "digits")
+        experiment, "prepare_data_sets", lambda bench, folder, wanted, progress: dict.fromkeys(wanted, "digits")
     )
     monkeypatch.chdir(tmp_path)
     for side, version in (("before", "2.12"), ("after", "2.13")):
@@ -87,7 +87,7 @@ def made_up(monkeypatch, speed, outcome=None):
         made = make_trials(begun.plan, Machine(speed, noise=0.01, outcome=outcome or {}), begun.plan.max_blocks)
         return next(trial for trial in made if trial.trial == slot.trial)
 
-    monkeypatch.setattr(loop, "run_surely", run_trial)
+    monkeypatch.setattr(loop, "run_with_rebuild", run_trial)
 
 
 def versions(run):

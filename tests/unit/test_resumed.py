@@ -102,7 +102,7 @@ def test_what_does_not_change_is_not_written(begun):
 @pytest.mark.parametrize(("budget", "told"), [("5m", True), ("2m", True), ("10m", False), (None, False)])
 def test_a_budget_that_the_run_has_had_is_told_to_be_that_of_the_whole_run(begun, monkeypatch, budget, told):
     said = []
-    monkeypatch.setattr(runs, "reopen", lambda *_: begun())
+    monkeypatch.setattr(runs, "reopen_experiment", lambda *_: begun())
     runs.reopen_run(begun().folder.path, budget=budget, progress=said.append).folder.unlock()
     assert any("the whole run, which has 5m already" in line for line in said) is told
 

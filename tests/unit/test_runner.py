@@ -56,7 +56,7 @@ def carry_out(tmp_path, monkeypatch, plan, *, stop_after=None, changed=lambda tr
             raise KeyboardInterrupt
         return made[slot.trial]
 
-    monkeypatch.setattr(runner, "run_surely", run_trial)
+    monkeypatch.setattr(runner, "run_with_rebuild", run_trial)
     engine = SimpleNamespace(sweep=lambda run: 0)
     experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
     watcher = Watcher()
@@ -134,7 +134,7 @@ def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tm
     folder = RunFolder(tmp_path / "run")
     folder.create(run, MATRIX_TEXT)
     monkeypatch.setattr(
-        runner, "run_surely", lambda experiment, slot, progress: next(iter(make_trials(run.plan, Machine({}), 1)))
+        runner, "run_with_rebuild", lambda experiment, slot, progress: next(iter(make_trials(run.plan, Machine({}), 1)))
     )
     engines = {"local": SimpleNamespace(sweep=lambda name: sweep(name) if not said else 0)}
     experiment = SimpleNamespace(folder=folder, plan=run.plan, run=run, engines=engines)
@@ -171,9 +171,9 @@ def begin(tmp_path, plan, machine, progress, **more):
     engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None)
     experiment = SimpleNamespace(folder=folder, plan=plan, run=folder.load(), engines={"local": engine})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "run_surely", lambda experiment, slot, progress: made[slot.trial])
+        patch.setattr(runner, "run_with_rebuild", lambda experiment, slot, progress: made[slot.trial])
         patch.setattr(
-            runner, "run_together", lambda experiment, company, progress: [made[at.trial] for at in company.slots]
+            runner, "run_interleaved", lambda experiment, company, progress: [made[at.trial] for at in company.slots]
         )
         ended = runner.run(experiment, Here(), Watcher(), progress)
     folder.unlock()

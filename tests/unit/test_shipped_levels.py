@@ -76,7 +76,7 @@ def test_every_level_claims_what_is_seen_inside_and_not_only_what_was_set(factor
 
 
 def test_allocators_that_give_memory_back_by_the_clock_take_no_turns_where_that_is_seen():
-    """Of jemalloc turns took 4.7 % (results/measured-paired); of its other options not as much as 3 %."""
+    """Of jemalloc turns took 4.7 % (validation/results/paired); of its other options not as much as 3 %."""
     still = {name for name, level in matrix().factors["malloc"].levels.items() if not level.turns}
     assert still == {"jemalloc", "mimalloc-3"}
 

@@ -14,7 +14,7 @@ from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import METRICS
-from envmatrix.stats.nodes import OnNode, compare_nodes, anova_p_value, holm, mixed_blocks
+from envmatrix.stats.nodes import OnNode, anova_p_value, compare_nodes, holm, mixed_blocks
 from tests.synthetic import make_run
 from validation.simulated_nodes import alike, differ
 

@@ -1,4 +1,4 @@
-"""What docs/statistics.md says of its own constants is what the code computes with."""
+"""The constants that the pages on the method name are those that the code computes with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.block import memory
 from envmatrix.matrix.model import Design
 from envmatrix.stats import contrasts, equal_work, racing, selection, slow_phases, slow_trials, steady
 from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
@@ -15,46 +16,91 @@ from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.run_to_run import FEWEST_RUNS
 from envmatrix.trials import interleaving_eligibility
 
-PAGE = " ".join((Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8").split())
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    name: " ".join((DOCS / f"{name}.md").read_text(encoding="utf-8").split())
+    for name in ("statistics", "noise", "steady-state", "choosing", "comparing", "interleaving")
+}
 NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("page", "said"),
     [
-        f"drawn ({DRAWS:,} draws, fixed seed) for the actual number of blocks and of comparisons",
-        f"p is below {1 - CONFIDENCE:.0%}".replace("%", " %"),
-        f"(a) {NUMBERS[CONFIRMATIONS]} blocks in a row must find them narrow enough",
-        f"intervals of effects are computed at {100 * ALL_ANALYSES_LEVEL:.1f} %, all looks at a run together",
-        f"has {NUMBERS[round(5 * FIRST_ANALYSIS_SHARE)]} fifths of it: it is computed at {100 * LEVEL:.2f} %",
-        f"1 - (n1/n)^2 / {1 / (1 - FIRST_ANALYSIS_SHARE):.0f}",
-        f"Below {slow_trials.LEAST_BLOCKS} blocks a comparison with an arm that has slow trials",
-        f"in all but {100 * slow_trials.ERROR:.1f} % of cases",
-        f"whose period is at least twice {slow_phases.PHASE_S:.0f} s",
-        f"From {slow_phases.LEAST_PHASES} times {slow_phases.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
-        f"an F test at {100 * slow_phases.PROMINENCE_ERROR:.0f} % of the slowest B ({slow_phases._FEWEST} at least), 2 B",
-        f"up to {slow_phases._MISS_SHARES[2][1]}, below {slow_phases._MISS_SHARES[1][0]:.0f} minutes "
-        f"up to {slow_phases._MISS_SHARES[1][1]}",
-        f"and up to {slow_phases._MISS_SHARES[0][1]} below {slow_phases._MISS_SHARES[0][0]:.0f} minutes",
-        f"levels alike to {100 * steady.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
-        f"{steady._PENALTY:.0f} log n times",
-        f"in {selection._HALVES} random halves of the blocks",
-        f"loss: {100 * equal_work.LOSS_RELATIVE:.0f} % + {equal_work.LOSS_ABSOLUTE}; "
-        f"accuracy: {equal_work.ACCURACY_ABSOLUTE}",
-        f"(at most {racing._MAX_DECISIONS} looks)",
-        f"({100 * racing.EARLY_VERDICT_ERROR:.0f} % over all looks) is kept for arms that stop early",
-        f"others' are given at {100 * (1 - (1 - LEVEL) * racing._FINAL_ERROR_SHARE):.1f} % at the first look",
-        f"a one-sided paired t test at {100 * racing.ELIMINATION_ERROR:.0f} % divided by (number of arms x looks)",
-        f"({contrasts._DRAWS:,} draws, as above; Bonferroni for more than {contrasts.MOST_DRAWN} contrasts or "
-        f"{contrasts._MOST_BLOCKS_DRAWN} blocks)",
-        f"each lasting at least {MIN_SEGMENT_LENGTH} runs, and better than two fit {100 * (1 - FALSE_ALARM_RATE):.1f} % of other orders",
-        f"Below {MIN_RUNS} runs, or {fewest_runs(FALSE_ALARM_RATE / 10)} for ten series, none is looked for",
-        f"Below {NUMBERS[FEWEST_RUNS]} runs there is no interval",
-        f"`turn_apart`, {Design.model_fields['turn_apart'].default}",
-        f"({interleaving_eligibility.DEFAULT_PROCESS_BYTES // 2**30} GiB where it is not known yet) must fit into "
-        f"{NUMBERS[round(5 * interleaving_eligibility._SHARE)]} fifths of what is free",
+        ("statistics", f"drawn ({DRAWS:,} draws, fixed seed) for the actual number of blocks and of comparisons"),
+        ("statistics", f"p is below {1 - CONFIDENCE:.0%}".replace("%", " %")),
+        ("statistics", f"{NUMBERS[CONFIRMATIONS]} blocks in a row must find the intervals narrow enough"),
+        (
+            "statistics",
+            f"intervals of effects are computed at {100 * ALL_ANALYSES_LEVEL:.1f} %, all looks at a run together",
+        ),
+        (
+            "statistics",
+            f"has {NUMBERS[round(5 * FIRST_ANALYSIS_SHARE)]} fifths of it: it is computed at {100 * LEVEL:.2f} %",
+        ),
+        ("statistics", f"1 - (n1/n)^2 / {1 / (1 - FIRST_ANALYSIS_SHARE):.0f}"),
+        (
+            "statistics",
+            f"loss: {100 * equal_work.LOSS_RELATIVE:.0f} % + {equal_work.LOSS_ABSOLUTE}; "
+            f"accuracy: {equal_work.ACCURACY_ABSOLUTE}",
+        ),
+        ("noise", f"**Below {slow_trials.LEAST_BLOCKS} blocks** a comparison with an arm that has slow trials"),
+        ("noise", f"in all but {100 * slow_trials.ERROR:.1f} % of cases"),
+        ("noise", f"whose period is at least twice {slow_phases.PHASE_S:.0f} s"),
+        (
+            "noise",
+            f"From {slow_phases.LEAST_PHASES} times {slow_phases.PHASE_S:.0f} s ({MINUTES:.0f} minutes) on",
+        ),
+        (
+            "noise",
+            f"an F test at {100 * slow_phases.PROMINENCE_ERROR:.0f} % of the slowest B ({slow_phases._FEWEST} "
+            "at least), 2 B",
+        ),
+        (
+            "noise",
+            f"up to {slow_phases._MISS_SHARES[2][1]}, below {slow_phases._MISS_SHARES[1][0]:.0f} minutes "
+            f"up to {slow_phases._MISS_SHARES[1][1]}",
+        ),
+        ("noise", f"and up to {slow_phases._MISS_SHARES[0][1]} below {slow_phases._MISS_SHARES[0][0]:.0f} minutes"),
+        (
+            "steady-state",
+            f"Levels alike to {100 * steady.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
+        ),
+        ("steady-state", f"{steady._PENALTY:.0f} log n times"),
+        ("choosing", f"in {selection._HALVES} random halves of the blocks"),
+        ("choosing", f"(at most {racing._MAX_DECISIONS} looks)"),
+        (
+            "choosing",
+            f"({100 * racing.EARLY_VERDICT_ERROR:.0f} % over all looks) is kept for arms that stop early",
+        ),
+        (
+            "choosing",
+            f"intervals are computed at {100 * (1 - (1 - LEVEL) * racing._FINAL_ERROR_SHARE):.1f} % at the first look",
+        ),
+        (
+            "choosing",
+            f"a one-sided paired t test at {100 * racing.ELIMINATION_ERROR:.0f} % divided by (number of arms x looks)",
+        ),
+        (
+            "choosing",
+            f"({contrasts._DRAWS:,} draws; Bonferroni for more than {contrasts.MOST_DRAWN} contrasts or "
+            f"{contrasts._MOST_BLOCKS_DRAWN} blocks)",
+        ),
+        ("comparing", f"each lasting at least {MIN_SEGMENT_LENGTH} runs"),
+        ("comparing", f"better than two fit {100 * (1 - FALSE_ALARM_RATE):.1f} % of other orders"),
+        (
+            "comparing",
+            f"Below {MIN_RUNS} runs, or {fewest_runs(FALSE_ALARM_RATE / 10)} for ten series, none is looked for",
+        ),
+        ("comparing", f"Below {NUMBERS[FEWEST_RUNS]} runs there is no interval"),
+        ("interleaving", f"`turn_apart`, {Design.model_fields['turn_apart'].default}"),
+        (
+            "interleaving",
+            f"({interleaving_eligibility.DEFAULT_PROCESS_BYTES // 2**30} GiB if it is not known yet) must fit into "
+            f"{NUMBERS[round(5 * memory._MEMORY_SHARE)]} fifths of the free memory",
+        ),
     ],
 )
-def test_a_constant_that_the_page_names_is_the_one_of_the_code(said):
-    assert said in PAGE
+def test_a_constant_that_a_page_names_is_the_one_of_the_code(page, said):
+    assert said in PAGES[page]

@@ -17,7 +17,7 @@ from envmatrix.stats.attribution import (
     find_cells,
     gains_over_reference,
 )
-from envmatrix.stats.contrasts import ContrastFamily, estimate_contrasts, contrast_family
+from envmatrix.stats.contrasts import ContrastFamily, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import THROUGHPUT

@@ -15,7 +15,7 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.between_runs import compare_runs, comparability_problems
+from envmatrix.stats.between_runs import comparability_problems, compare_runs
 from envmatrix.stats.comparison import blocks_needed, status_of
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold_trials, read_measurements

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envmatrix.stats.contrasts import ContrastFamily, estimate_contrasts, contrast_family
+from envmatrix.stats.contrasts import ContrastFamily, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.pairing import Views

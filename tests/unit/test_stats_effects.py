@@ -21,7 +21,7 @@ from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
 from envmatrix.stats.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
-from envmatrix.stats.precision import narrow_enough, is_precise_enough
+from envmatrix.stats.precision import is_precise_enough, narrow_enough
 from envmatrix.stats.primary_metric import primary_metric
 from envmatrix.trials.own_program import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials

@@ -5,7 +5,7 @@ import pytest
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.moderated_variance import LEAST_UNITS, moderated_errors, is_moderated, moderated
+from envmatrix.stats.moderated_variance import LEAST_UNITS, is_moderated, moderated, moderated_errors
 from validation.simulated import absolute_t, over_two_copies
 
 RUNS = 20_000

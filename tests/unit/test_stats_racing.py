@@ -68,7 +68,7 @@ def test_what_an_early_look_can_end_is_what_the_docs_say(blocks):
     reaches = [critical_value(blocks, 8, 2, level=level, own=at == 2) for at, level in enumerate(levels)]
     reaches.append(student_quantile(blocks, 1 - 0.05 / tests))
     row = " | ".join(f"{100 * np.expm1(reach * sd):.1f} %" for reach in reaches)
-    docs = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text()
     assert f"| {blocks} | {row} |" in docs
 
 

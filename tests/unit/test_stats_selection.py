@@ -26,7 +26,7 @@ from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views
 from envmatrix.stats.racing import Race, StoppedArm, decision_blocks
-from envmatrix.stats.selection import Candidates, cross_fitted_gain, selection_corrected_gain, recommend_candidate
+from envmatrix.stats.selection import Candidates, cross_fitted_gain, recommend_candidate, selection_corrected_gain
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
 from validation.simulated_choice import choice, simple
 

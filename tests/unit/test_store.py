@@ -4,7 +4,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import subprocess
 
 import pytest
@@ -13,15 +12,13 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
 from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
-from envmatrix.results.upgrade import upgraded
 from envmatrix.system.write_retry import retry_writes
-from tests.committed import SCHEMA_1
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 PLAN = make_plan(("a",))
 RUN = make_run(PLAN, "r")
 
-BROKEN_TRIAL = """{"schema": 1, "trial": "t", "block": 0, "position": 0, "environment": "e", "workload": "w",
+BROKEN_TRIAL = """{"schema": 2, "trial": "t", "block": 0, "position": 0, "environment": "e", "workload": "w",
 "engine": "local", "outcome": "ok", %s}""".replace("\n", " ")
 
 
@@ -67,7 +64,7 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
         ("{}", "no schema number"),
         ("[1]", "no schema number"),
         ('{"schema": 99}', "newer than this envmatrix"),
-        ('{"schema": 1}', "no trial"),
+        ('{"schema": 2}', "no trial"),
         (BROKEN_TRIAL % '"node": [1]', "no trial: node: must be a text"),
         (BROKEN_TRIAL % '"record": [1]', "no trial: record: must"),
         (BROKEN_TRIAL % '"outcome": "fine"', "no trial: outcome: must be 'ok'"),
@@ -132,69 +129,11 @@ def test_what_is_wrong_in_a_run_file_is_named_with_its_line(folder, path, value,
     assert f'"{named}"' in line or f'"{named}"' in text.split("\n")[caught.value.where.line - 2]
 
 
-def test_a_run_of_schema_1_is_read_with_all_that_it_says(tmp_path):
-    old = json.loads((SCHEMA_1 / "run.json").read_text())
-    assert old["schema"] == 1
-    run = RunFolder(SCHEMA_1).load()
-    assert run.name == old["name"]
-    assert [arm.name for arm in run.plan.arms] == [arm["name"] for arm in old["plan"]["arms"]]
-    assert {key: getattr(run.plan, key) for key in old["plan"] if key != "arms"} == {
-        key: value for key, value in old["plan"].items() if key != "arms"
-    }
-    assert {name: dict(environment.variables) for name, environment in run.environments.items()} == {
-        name: entry["variables"] for name, entry in old["environments"].items()
-    }
-    assert {name: dict(workload.options) for name, workload in run.workloads.items()} == {
-        name: entry["options"] for name, entry in old["workloads"].items()
-    }
-    assert RunFolder(SCHEMA_1).matrix() == old["matrix_text"]
-    again = RunFolder(tmp_path / "again")
-    again.create(run, "version: 1")
-    assert again.load_for_resume() == run, "written anew it is the same run, in schema 2"
-
-
-def test_blanks_and_guesses_of_an_older_run_under_slurm_are_undefined():
-    old = {"name": "n1", "kernel": "", "distribution": "", "cpu_model": "", "hypervisor": False, "numa_nodes": 1}
-    guessed = {"machine": "x86_64", "memory_bytes": 2**30}
-    undefined = dict.fromkeys((*old, *guessed))
-    assert upgraded({"schema": 2, "host": {**old, **guessed}})["host"] == {**undefined, "name": "n1"}
-    here = {**old, **guessed, "kernel": "6.1"}
-    assert upgraded({"schema": 2, "host": here})["host"] == here
-
-
-def test_a_run_in_turns_that_says_nothing_of_steps_set_apart_had_two():
-    assert upgraded({"schema": 2, "design": {"schedule": "turns"}})["design"] == {"schedule": "turns", "turn_apart": 2}
-    own = {"schedule": "turns", "turn_apart": 1}
-    assert upgraded({"schema": 2, "design": own})["design"] == own
-
-
-@pytest.mark.parametrize("schema", [1, 2])
-def test_a_run_that_says_nothing_of_its_schedule_ran_one_trial_after_the_other(schema):
-    found = upgraded({"schema": schema, "plan": {}, "design": {"name": "d"}})["design"]
-    assert found["schedule"] == "sequential"
-
-
-def test_what_the_command_line_laid_over_a_design_of_schema_1_stands_in_its_plan_and_counts():
-    plan = {"seed": 7, "min_blocks": 3, "max_blocks": 9, "target": 0.2, "margin": 0.1, "budget_s": 60.0, "race": True}
-    design = {"seed": 1, "min_blocks": 6, "target": 0.03, "budget": 300.0, "ladder": ["a"]}
-    found = upgraded({"schema": 1, "plan": {**plan, "arms": []}, "design": design, "matrix_text": "x"})
-    limits = {"budget" if name == "budget_s" else name: value for name, value in plan.items()}
-    assert found["design"] == {**limits, "cumulative": ["a"], "schedule": "sequential", "turn_apart": 2}
-
-
-def test_a_resumed_run_of_schema_1_holds_lines_of_both_schemas_and_is_not_rewritten(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    shutil.copytree(SCHEMA_1, folder.path)
-    plan, before = folder.load().plan, folder.run_file.read_bytes()
-    many = len(old := list(folder.trials(plan)))
-    assert any(trial.padding for trial in old), "which schema 1 calls pad"
-    slot = plan.block(old[-1].block + 1)[0]
-    folder.append(trial_of(slot, "ok"))
-    folder.change(Change(at="now", envmatrix="0", budget=77.0))
-    found = list(folder.trials(plan))
-    assert (len(found), found[-1].padding, found[0].padding) == (many + 1, slot.padding, old[0].padding)
-    assert folder.load().plan.budget_s == 77.0
-    assert folder.run_file.read_bytes() == before
+def test_a_run_of_an_older_schema_is_refused_with_its_place(folder):
+    text = folder.run_file.read_text().replace('"schema": 2', '"schema": 1', 1)
+    folder.run_file.write_text(text)
+    with pytest.raises(StoreError, match="schema 1 is older than this envmatrix reads"):
+        folder.load()
 
 
 def test_nothing_stands_twice_in_a_run_file(folder):

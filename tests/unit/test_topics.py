@@ -25,7 +25,18 @@ from envmatrix.stats.metrics import Metric, show_value
 from envmatrix.stats.replication import Answer
 from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError
-from envmatrix.system.topics import ERRORS, OUTCOME_MARKS, PAGE, TOPICS, VERDICTS, WARNINGS, topic_section
+from envmatrix.system.topics import (
+    ERRORS,
+    GLOSSARY,
+    OUTCOME_MARKS,
+    PAGE,
+    TOPICS,
+    VERDICTS,
+    WARNINGS,
+    plain,
+    terms,
+    topic_section,
+)
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 TEXT = project.documentation_pages()[PAGE].read_text(encoding="utf-8")
@@ -70,7 +81,49 @@ def test_docs_prints_the_section_of_a_word_and_nothing_else(word, capsys):
 
 def test_a_word_that_is_also_a_page_prints_the_page(capsys):
     assert main(["docs", "undecided"]) == 0
-    assert capsys.readouterr().out.startswith("# It says")
+    assert capsys.readouterr().out.startswith("# Undecided")
+
+
+TERMS = terms(project.documentation_pages()[GLOSSARY].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("term", sorted(set(TERMS) - set(TOPICS) - set(project.documentation_pages())))
+def test_docs_prints_the_line_of_every_term_and_of_its_other_names(term, capsys):
+    assert main(["docs", *term.split()]) == 0
+    out = capsys.readouterr().out
+    if term.lower() not in project.documentation_pages() and plain(term) not in map(plain, TOPICS):
+        assert " ".join(out.split()) == " ".join(TERMS[term].split())
+
+
+def test_no_two_terms_have_one_name():
+    text = project.documentation_pages()[GLOSSARY].read_text(encoding="utf-8")
+    headings = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    others = [name for line in re.findall(r"\*Also: (.*)\.\*", text) for name in line.split(", ")]
+    assert len(headings) > 60
+    assert [name for name in TERMS if sum(plain(name) == plain(other) for other in [*headings, *others]) > 1] == []
+    assert {"block", "trial", "control", "environment", "level", "factor", "check", "evidence"} <= set(headings)
+    assert {"interleaving", "interval", "CPU contention", "steady state", "trial run", "interim analysis"} <= set(
+        headings
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("Blocks", "block: "),
+        ("Steady-State-Run", "steady state: "),
+        ("short run", "### short-run"),
+        ("min_blocks", "matrix.yaml"),
+    ],
+)
+def test_docs_knows_a_term_in_other_spellings_and_the_keys_of_a_matrix(asked, found, capsys):
+    assert main(["docs", asked]) == 0
+    assert found in capsys.readouterr().out
+
+
+def test_docs_says_what_lists_all_if_nothing_is_near(capsys):
+    assert main(["docs", "qqqqqq"]) == 2
+    assert "`envmatrix docs` lists all" in capsys.readouterr().err
 
 
 def test_docs_lists_the_words_and_helps_with_a_misspelt_one(capsys):

@@ -53,7 +53,7 @@ class Machine:
         self.wall_s, self.noise, self.trouble = 1.0, 0.01, None
         self.down, self.fallen = (), {}  # parts of a run's name, and the first run of that name: there all trials fail
         self.chance = random.Random(4)
-        monkeypatch.setattr(loop, "run_surely", self.run)
+        monkeypatch.setattr(loop, "run_with_rebuild", self.run)
         monkeypatch.setattr(loop, "_remove_leftovers", lambda *_: None)
         monkeypatch.setattr(tunes, "time", SimpleNamespace(time=lambda: self.clock))
         monkeypatch.setattr(loop, "alone_on_machine", lambda _: contextlib.nullcontext())
@@ -197,13 +197,13 @@ def test_what_every_step_has_to_say_as_it_gets_ready_is_told_once(machine, monke
 
 
 def test_each_step_is_told_what_memory_processes_had_in_those_before_it(machine, monkeypatch):
-    told, groups = [], loop.Groups
+    told, groups = [], loop.TrialGrouper
 
     def made(*given, usual, **more):
         told.append(usual)
         return groups(*given, usual=usual, **more)
 
-    monkeypatch.setattr(loop, "Groups", made)
+    monkeypatch.setattr(loop, "TrialGrouper", made)
     tunes.finish_search(begun(), watch)
     assert told[0] == {}
     assert all(usual == {"own": 2**28} for usual in told[1:])
@@ -229,7 +229,7 @@ def test_the_page_of_a_search_is_made_again_from_its_trials_on_any_machine(machi
     written = {name: (result.folder / name).read_text() for name in ("tune.json", "report.html")}
     for name in written:
         (result.folder / name).write_text(written[name].replace("size=large", "old"))
-    monkeypatch.setattr(tunes, "this_host", None)
+    monkeypatch.setattr("envmatrix.search.study.this_host", None)
     assert main(["report", "mine"]) == 0
     assert {name: (result.folder / name).read_text() for name in written} == written
     assert result.answer.headline in capsys.readouterr().out

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from envmatrix.api import tunes
 from envmatrix.matrix.parse import parse
 from envmatrix.search.loop import RunningSearch, _step_design
 from envmatrix.search.search import Proposal
 from envmatrix.search.space import Space
 from envmatrix.search.steps import Step, read_step, spent_s
-from envmatrix.search.study import Study, StudyFolder
+from envmatrix.search.study import Study, StudyFolder, make_search
 from envmatrix.system.progress import silent
 from tests.synthetic import Machine, mixed_plan, write_mixed
 
@@ -69,6 +68,6 @@ def test_steps_run_as_the_design_does_but_what_takes_no_turns_is_confirmed_besid
     matrix = parse(MATRIX.replace("SCHEDULE", asked), tmp_path / "matrix.yaml")
     design = matrix.designs["default"]
     study = Study(name="s", created="now", envmatrix="0", design=design, budget=600.0, factors=design.factors)
-    tuning = RunningSearch(StudyFolder(tmp_path), study, matrix, tunes._make_search(matrix, study), silent)
+    tuning = RunningSearch(StudyFolder(tmp_path), study, matrix, make_search(matrix, study), silent)
     made = _step_design(tuning, Proposal(phase, (1,), 6), 3, {"one": {"size": level}})
     assert made.get("schedule", "auto") == schedule

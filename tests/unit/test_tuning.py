@@ -13,15 +13,8 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import MAX_NAME_LENGTH
 from envmatrix.matrix.override import with_design
 from envmatrix.matrix.parse import parse
-from envmatrix.search import answer
-from envmatrix.search.candidates import (
-    TrialCounts,
-    CellStatus,
-    Neighbours,
-    simplest_best_row,
-    simplify_row,
-    surviving_rows,
-)
+from envmatrix.search import answer, candidates
+from envmatrix.search.candidates import CellStatus, Neighbours, TrialCounts
 from envmatrix.search.model import Terms, fit
 from envmatrix.search.search import Batch, Budget, Proposal, Search
 from envmatrix.search.space import Space, build_space
@@ -199,13 +192,13 @@ class TestTheChoice:
         codes = made_up((2, 2, 2)).codes
         gains = 0.2 * codes[:, 0] + 0.004 * codes[:, 1] + 0.004 * codes[:, 2]
         best = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert codes[simplify_row(best, Neighbours(codes), gains)].tolist() == [1, 0, 0]
+        assert codes[candidates.simplify_row(best, Neighbours(codes), gains)].tolist() == [1, 0, 0]
 
     def test_what_is_pruned_is_never_a_cell_that_fails(self):
         codes = made_up((2, 2)).codes
         gains = np.where(codes[:, 1] == 0, -np.inf, 0.2 * codes[:, 0])
         both = int(np.flatnonzero((codes == 1).all(axis=1))[0])
-        assert simplify_row(both, Neighbours(codes), gains) == both
+        assert candidates.simplify_row(both, Neighbours(codes), gains) == both
 
     def test_a_cell_without_one_setting_is_found_where_it_can_be(self):
         codes = made_up((3, 2, 2), impossible=[(0, 2, 1, 0)]).codes
@@ -217,12 +210,12 @@ class TestTheChoice:
     def test_of_equal_cells_the_one_with_the_fewest_settings_wins(self):
         codes = made_up((2, 2)).codes
         one, both = codes.tolist().index([1, 0]), codes.tolist().index([1, 1])
-        assert simplest_best_row([both, one], np.array([0.300, 0.298]), codes) == one
-        assert simplest_best_row([both, one], np.array([0.300, 0.200]), codes) == both
+        assert candidates.simplest_best_row([both, one], np.array([0.300, 0.298]), codes) == one
+        assert candidates.simplest_best_row([both, one], np.array([0.300, 0.200]), codes) == both
 
     def test_the_hopeless_leave_the_race(self):
         chance = np.random.default_rng(1)
-        assert surviving_rows([5, 6, 7], np.array([0.1, 0.11, -0.5]), 0.01**2 * np.eye(3), chance) == (5, 6)
+        assert candidates.surviving_rows([5, 6, 7], np.array([0.1, 0.11, -0.5]), 0.01**2 * np.eye(3), chance) == (5, 6)
 
 
 SMALL = (3, 3, 2, 2, 2)

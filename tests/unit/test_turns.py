@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envmatrix.block.barrier import FOLDER, GateError, open_gate
-from envmatrix.block.interleave import turn_order, turns_until
-from envmatrix.block.memory import free_memory, room
+from envmatrix.block.interleave import turn_order, turns_after_batch
+from envmatrix.block.memory import free_memory, usable_memory
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import LauncherKind
@@ -147,7 +147,7 @@ def test_what_processes_need_is_what_they_had_at_most_within_their_limit():
     assert interleaving_eligibility.memory_needs(PLAN.arms, {names[2]: gib}, None, {"cnn": gib // 2, "other": gib}) == {
         **dict.fromkeys(names, gib * 5 // 8), names[2]: gib
     }  # fmt: skip
-    assert room(5 * gib) == 4 * gib
+    assert usable_memory(5 * gib) == 4 * gib
 
 
 LARGE = make_plan(("a", "b", "c", "d"))
@@ -179,7 +179,7 @@ def test_there_are_no_more_smaller_groups_than_a_reference_has_turns():
 @given(st.integers(1, 9).flatmap(lambda waves: st.tuples(st.just(waves), st.integers(waves, 99))))
 def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end(asked):
     waves, turns_there = asked
-    ends = [turns_until(wave, waves, turns_there) for wave in range(waves)]
+    ends = [turns_after_batch(wave, waves, turns_there) for wave in range(waves)]
     assert all(later > sooner for sooner, later in itertools.pairwise([0, *ends]))
     assert ends[-1] == turns_there
 

@@ -138,8 +138,8 @@ def together_of(tmp_path, monkeypatch):
                 break
         return ready
 
-    really_wait = block.interrupts.wait
-    monkeypatch.setattr(block, "interrupts", SimpleNamespace(wait=wait))
+    really_wait = block.interrupts.wait_readable
+    monkeypatch.setattr(block, "interrupts", SimpleNamespace(wait_readable=wait))
 
     def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False, cpus=None,
             lengths=None):  # fmt: skip
@@ -156,7 +156,7 @@ def together_of(tmp_path, monkeypatch):
 
         monkeypatch.setattr(interleave, "make_job", make_job)
         monkeypatch.setattr(
-            interleave, "judged",
+            interleave, "make_finished_trial",
             lambda _experiment, slot, ended, _job, started: trial_of(
                 slot, "timed_out" if ended.timed_out else "ok" if ended.ok else "failed", str(ended), started=started
             ),
@@ -294,7 +294,7 @@ def test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is
             raise NoTrialError("the daemon does not answer")
         getattr(watched.running, call)()
 
-    monkeypatch.setattr(interleave, "restore", gone)
+    monkeypatch.setattr(interleave, "rebuild_image", gone)
     monkeypatch.setattr(Watched, call, refuse, raising=False)
     with pytest.raises(EngineGoneError, match="the daemon does not answer"):
         together_of("", "", "")
@@ -304,7 +304,7 @@ def test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is
 
 def test_one_that_is_refused_twice_failed_and_the_others_run_without_it(together_of, monkeypatch):
     restored = []
-    monkeypatch.setattr(interleave, "restore", lambda _experiment, slot, error, _say: restored.append(slot.trial))
+    monkeypatch.setattr(interleave, "rebuild_image", lambda _experiment, slot, error, _say: restored.append(slot.trial))
 
     def start(job, argv, env):
         if job.label == "b0000-p001":

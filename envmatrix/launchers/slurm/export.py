@@ -9,7 +9,7 @@ from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsComman
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.export import cache_note, placement, quota_note, posix_quote, program_command, all_variables
+from envmatrix.plan.export import all_variables, cache_note, placement, posix_quote, program_command, quota_note
 
 #: Variables that every job has of its own.
 _OF_A_JOB = frozenset({"PATH", "HOME", "USER", "LANG"})
