@@ -161,25 +161,25 @@ class Interleaving:
     def run(self) -> dict[str, Ended]:
         """Run all batches, and those that are kept through all of them, to the end of all."""
         kept: list[Member] = []
-        ended: dict[str, Ended] = {}
+        ends: dict[str, Ended] = {}
         with ExitStack() as stack, _end_all_on_error(kept):
             self._start_all(self.schedule.kept, stack, kept)
-            most = len(kept)
+            most_alive = len(kept)
             for number, names in enumerate(self.schedule.batches):
-                ended |= (found := self._run_batch(number, names, kept))
-                most = max(most, len(kept) + len(found))
-            return ended | {member.name: Ended(member.exit(), most) for member in kept}
+                ends |= (batch_ends := self._run_batch(number, names, kept))
+                most_alive = max(most_alive, len(kept) + len(batch_ends))
+            return ends | {member.name: Ended(member.exit(), most_alive) for member in kept}
 
     def _run_batch(self, number: int, names: Sequence[str], kept: Sequence[Member]) -> dict[str, Ended]:
         batch: list[Member] = []
-        last = number + 1 == len(self.schedule.batches)
+        is_last = number + 1 == len(self.schedule.batches)
         with ExitStack() as stack:
             self._start_all(names, stack, batch)
             alive = [*kept, *batch]
             with _end_all_on_error(alive):
                 self._take_turns(alive, number)
-                ending = alive if last else batch
-                self._finish([member for member in ending if not member.over])
+                to_finish = alive if is_last else batch
+                self._finish([member for member in to_finish if not member.over])
                 return {member.name: Ended(member.exit(), len(alive)) for member in batch}
 
     def _start_all(self, names: Sequence[str], stack: ExitStack, members: list[Member]) -> None:
@@ -218,8 +218,8 @@ class Interleaving:
             return False
         if member.name not in self.schedule.kept:
             return True
-        whole = member.turns + -(-member.left // self.schedule.steps)
-        return member.turns < turns_after_batch(batch, len(self.schedule.batches), whole)
+        total_turns = member.turns + -(-member.left // self.schedule.steps)
+        return member.turns < turns_after_batch(batch, len(self.schedule.batches), total_turns)
 
     def _turn_length(self, member: Member) -> tuple[int, int]:
         """Return how many steps of a process's next turn are set apart, and how many count."""

@@ -15,7 +15,7 @@ from envmatrix.block.order import CANNOT_WRITE
 
 T = TypeVar("T")
 #: Errors of a file system that cannot be written now.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 
 
 class StopError(Exception):
@@ -35,22 +35,22 @@ class JobFiles:
     patience_s: float
     say: Callable[[str], None]
 
-    def insist(self, what: str, act: Callable[[], T]) -> T:
+    def retry(self, what: str, action: Callable[[], T]) -> T:
         """Return what ``act`` gives; a StopError where the folder cannot be written, or read, for too long."""
         deadline = time.monotonic() + self.patience_s
-        told = False
+        reported = False
         while True:
             try:
-                return act()
+                return action()
             except OSError as error:
-                if not told:
+                if not reported:
                     self.say(f"{error}: this failed, and is tried again: {what}")
-                told = True
+                reported = True
                 if time.monotonic() > deadline:
                     raise StopError(CANNOT_WRITE, str(error)) from error
                 time.sleep(1)
 
-    def put(self, name: str, text: str) -> None:
+    def write_whole(self, name: str, text: str) -> None:
         """Write a file in one rename."""
         file, draft = self.folder / name, self.folder / f".{name}.{self.attempt}"
 
@@ -58,7 +58,7 @@ class JobFiles:
             draft.write_text(f"{text}\n", encoding="utf-8")
             os.replace(draft, file)
 
-        self.insist(f"write {name}", write)
+        self.retry(f"write {name}", write)
 
     def append(self, name: str, text: str) -> None:
         """Add lines to a file, in one write."""
@@ -67,7 +67,7 @@ class JobFiles:
             with (self.folder / name).open("ab", buffering=0) as file:
                 file.write(f"{text}\n".encode())
 
-        self.insist(f"write {name}", write)
+        self.retry(f"write {name}", write)
 
     def read(self, name: str) -> str:
         """Return what a file says, '' where there is none."""
@@ -78,19 +78,19 @@ class JobFiles:
             except FileNotFoundError:
                 return ""
 
-        return self.insist(f"read {name}", read)
+        return self.retry(f"read {name}", read)
 
     def holds(self, name: str) -> bool:
         """Whether there is such a file or folder."""
 
-        def look() -> bool:
+        def stat() -> bool:
             try:
                 (self.folder / name).stat()
             except FileNotFoundError:
                 return False
             return True
 
-        return self.insist(f"look at {name}", look)
+        return self.retry(f"look at {name}", stat)
 
 
 def lock_host(say: Callable[[str], None]) -> None:

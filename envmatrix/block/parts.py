@@ -19,12 +19,12 @@ from typing import IO
 from envmatrix.block import interrupts, orphans
 from envmatrix.block.barrier import Gate, open_gate
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
-from envmatrix.block.job_files import FULL, JobFiles, StopError
+from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.memory import free_memory, memory_kills, usable_memory
 from envmatrix.block.order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, SupervisedProcess
 from envmatrix.block.program_folder import lay_out
-from envmatrix.block.srun import GRACE_S, Nodes, variables
+from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
 
 #: Seconds in which a node that failed ends its whole job.
 _NODE_FAILS_S = 5.0
@@ -88,19 +88,19 @@ class PartRun:
 
     def prepare(self) -> None:
         """Make its folder anew."""
-        self.files.insist(f"fresh folder of {self.part.name}", self._fresh)
+        self.files.retry(f"fresh folder of {self.part.name}", self._make_folders)
 
     def run(self) -> dict[str, Outcome]:
         """Run it; what is missing in the answer was broken off."""
         if self.part.turns is None:
             (trial,) = self.part.trials
-            self.ended[trial.name] = self._over_nodes(trial) if trial.nodes > 1 else self._alone(trial)
+            self.ended[trial.name] = self._run_over_nodes(trial) if trial.nodes > 1 else self._run_single(trial)
         else:
             with contextlib.suppress(BrokenOffError):
-                self._together()
+                self._run_interleaved()
         return self.ended
 
-    def _fresh(self) -> None:
+    def _make_folders(self) -> None:
         if self.whole.exists():
             shutil.rmtree(self.whole)
         for trial in self.part.trials:
@@ -110,48 +110,48 @@ class PartRun:
                 folder, inside, metric = trial.program
                 lay_out(work, Path(folder), inside, metric)
 
-    def _alone(self, trial: TrialOrder) -> Outcome:
-        outcome, killed = Outcome(), memory_kills()
+    def _run_single(self, trial: TrialOrder) -> Outcome:
+        outcome, kills_before = Outcome(), memory_kills()
         with self._log(trial) as log, _Program(self._process(trial, trial.limit_s), log) as program:
-            outcome.exit = self._waited(program)
-        outcome.memory_kills = memory_kills() - killed
+            outcome.exit = self._wait_for_exit(program)
+        outcome.memory_kills = memory_kills() - kills_before
         return outcome
 
-    def _waited(self, program: _Program) -> Exit:
+    def _wait_for_exit(self, program: _Program) -> Exit:
         """Wait for a program, which is ended where the job was suspended: it runs again."""
         if self.alarm in interrupts.wait_readable([program, self.alarm], program.order.limit_s + ENDED_S):
             program.end()
         return program.exit()
 
-    def _over_nodes(self, trial: TrialOrder) -> Outcome:
+    def _run_over_nodes(self, trial: TrialOrder) -> Outcome:
         """Run a trial's command once on each node; what srun itself says comes before what they say."""
         assert self.nodes is not None
-        place = self._folder(trial)
+        folder = self._folder(trial)
         words = ("rank", trial.name, self.nodes.meeting_place(self.job))
-        argv = self.nodes.everywhere(trial.nodes, *words, output=place / "tasks")
-        own = {**os.environ, orphans.TRIAL_VARIABLE: self.mark}
-        outcome, killed = Outcome(), memory_kills()
-        order = Order(argv, own, place / "work", trial.limit_s, grace_s=GRACE_S)
-        with (place / "srun").open("wb") as log, _Program(order, log) as program:
-            outcome.exit = self._waited(program)
-        outcome.memory_kills = memory_kills() - killed
-        with contextlib.suppress(OSError), (place / "log").open("wb") as whole:
+        argv = self.nodes.srun_argv(trial.nodes, *words, output=folder / "tasks")
+        own_variables = {**os.environ, orphans.TRIAL_VARIABLE: self.mark}
+        outcome, kills_before = Outcome(), memory_kills()
+        order = Order(argv, own_variables, folder / "work", trial.limit_s, grace_s=GRACE_S)
+        with (folder / "srun").open("wb") as log, _Program(order, log) as program:
+            outcome.exit = self._wait_for_exit(program)
+        outcome.memory_kills = memory_kills() - kills_before
+        with contextlib.suppress(OSError), (folder / "log").open("wb") as whole:
             for name in ("srun", "tasks"):
                 with contextlib.suppress(FileNotFoundError):
-                    whole.write((place / name).read_bytes())
+                    whole.write((folder / name).read_bytes())
         if not outcome.exit.ok:  # a node that failed ends the whole job, and then this trial is not finished
             interrupts.wait_readable([], _NODE_FAILS_S)
         return outcome
 
-    def _together(self) -> None:
+    def _run_interleaved(self) -> None:
         """Run trials side by side, or one after the other where the memory does not hold them."""
         assert self.part.turns is not None
-        needs, there = self.part.turns.needs, usable_memory(free_memory())
+        needs, free_bytes = self.part.turns.needs, usable_memory(free_memory())
         trials = list(self.part.trials)
         groups = [trials]
-        if needs > there and len(trials) > 1:
-            need = f"{len(trials)} processes at once may need {needs} bytes"
-            self.say(f"{need}, and there is room for {there}: one after the other")
+        if needs > free_bytes and len(trials) > 1:
+            need_text = f"{len(trials)} processes at once may need {needs} bytes"
+            self.say(f"{need_text}, and there is room for {free_bytes}: one after the other")
             groups = [[trial] for trial in trials]
         for group in groups:
             self._take_turns(group)
@@ -194,7 +194,7 @@ class PartRun:
             try:
                 gate = stack.enter_context(open_gate(self._folder(trial) / "work"))
             except OSError as error:
-                raise StopError(CANNOT_WRITE if error.errno in FULL else NO_PIPES) from error
+                raise StopError(CANNOT_WRITE if error.errno in WRITE_ERRORS else NO_PIPES) from error
             yield gate
 
     def _folder(self, trial: TrialOrder) -> Path:
@@ -202,7 +202,7 @@ class PartRun:
 
     def _log(self, trial: TrialOrder) -> IO[bytes]:
         file = self._folder(trial) / "log"
-        return self.files.insist(f"open the log of {trial.name}", lambda: file.open("wb", buffering=0))
+        return self.files.retry(f"open the log of {trial.name}", lambda: file.open("wb", buffering=0))
 
     def _process(self, trial: TrialOrder, limit_s: float) -> Order:
-        return Order(trial.argv, variables(trial, self.mark), self._folder(trial) / "work", limit_s, trial.place)
+        return Order(trial.argv, trial_variables(trial, self.mark), self._folder(trial) / "work", limit_s, trial.place)

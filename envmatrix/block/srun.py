@@ -29,7 +29,7 @@ class Nodes:
     names: Sequence[str]
     order: Path
 
-    def everywhere(self, count: int, *words: str, output: Path | None = None) -> list[str]:
+    def srun_argv(self, count: int, *words: str, output: Path | None = None) -> list[str]:
         """Return the command that runs a task of this package on each of the first ``count`` nodes."""
         return [
             "srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none",
@@ -38,33 +38,37 @@ class Nodes:
             sys.executable, "-I", "-S", "-B", str(_PACKAGE), words[0], str(self.order), *words[1:],
         ]  # fmt: skip
 
-    def look(self) -> list[dict[str, Any]]:
+    def inspect_all(self) -> list[dict[str, Any]]:
         """Look at all nodes; none where a task could not be started on each of them."""
-        argv = self.everywhere(len(self.names), "look")
-        done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, check=False)
-        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
-        return sorted(found, key=lambda seen: int(seen["rank"])) if len(found) == len(self.names) else []
+        argv = self.srun_argv(len(self.names), "look")
+        finished = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, check=False)
+        reports = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith(b"{")]
+        return sorted(reports, key=lambda seen: int(seen["rank"])) if len(reports) == len(self.names) else []
 
     def meeting_place(self, job: str) -> str:
         """Return the address by which Slurm itself reaches the first node, and a port that is free there."""
         argv = ["scontrol", "--oneliner", "show", "node", self.names[0]]
-        told = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, text=True, check=False).stdout
-        address = re.search(r" NodeAddr=(\S+)", told)
+        description = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, text=True, check=False).stdout
+        address = re.search(r" NodeAddr=(\S+)", description)
         port = 20000 + int(job) * 16 % 10000
-        while any(f":{port:04X} " in table for table in _tables()):
+        while any(f":{port:04X} " in table for table in _socket_tables()):
             port += 1
         return f"{address[1] if address else self.names[0]}:{port}"
 
 
-def _tables() -> list[str]:
+def _socket_tables() -> list[str]:
     files = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
     return [file.read_text(encoding="ascii") for file in files if file.exists()]
 
 
-def look_task(order: BlockOrder) -> int:
+def inspect_task(order: BlockOrder) -> int:
     """Say of this node what is missing there, and what others use of it."""
-    seen = {"rank": os.environ["SLURM_PROCID"], "node": os.environ["SLURMD_NODENAME"], "seen": node_checks.look()}
-    print(json.dumps({**seen, "missing": node_checks.missing([order.folder, *order.needs])}))
+    report = {
+        "rank": os.environ["SLURM_PROCID"],
+        "node": os.environ["SLURMD_NODENAME"],
+        "seen": node_checks.inspect_node(),
+    }
+    print(json.dumps({**report, "missing": node_checks.first_missing([order.folder, *order.needs])}))
     return 0
 
 
@@ -76,10 +80,10 @@ def rank_task(order: BlockOrder, name: str, meet: str) -> NoReturn:
     confine(*trial.place.plain())
     rank, node = os.environ["SLURM_PROCID"], os.environ["SLURMD_NODENAME"]
     argv = [*trial.argv, f"--node-rank={rank}", f"--node-name={node}", f"--meet={meet}"]
-    os.execvpe(argv[0], argv, variables(trial, os.environ["ENVMATRIX_TRIAL"]))  # noqa: S606 - no shell
+    os.execvpe(argv[0], argv, trial_variables(trial, os.environ["ENVMATRIX_TRIAL"]))  # noqa: S606 - no shell
 
 
-def variables(trial: TrialOrder, mark: str) -> dict[str, str]:
+def trial_variables(trial: TrialOrder, mark: str) -> dict[str, str]:
     """Return the whole environment of a trial's process."""
-    kept = {name: os.environ[name] for name in trial.keep if name in os.environ}
-    return {"ENVMATRIX_TRIAL": mark, **kept, **trial.env}
+    kept_variables = {name: os.environ[name] for name in trial.keep if name in os.environ}
+    return {"ENVMATRIX_TRIAL": mark, **kept_variables, **trial.env}

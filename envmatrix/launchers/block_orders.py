@@ -61,7 +61,7 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
     )
 
 
-def widest(experiment: Experiment) -> int:
+def widest_workload(experiment: Experiment) -> int:
     """Return how many nodes a block takes: as many as its widest workload is spread over."""
     return max((node_count(workload.options) for workload in experiment.run.workloads.values()), default=1)
 
@@ -125,12 +125,12 @@ def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial
 def _copy(log: Path, target: Path) -> None:
     try:
         with insisting(lambda: target.open("wb"), target) as file:
-            read_with_retry(lambda: _copied(log, file), log)
+            read_with_retry(lambda: _copy_into(log, file), log)
     except OSError as error:
         raise store_error(error, target) from error
 
 
-def _copied(log: Path, file: IO[bytes]) -> None:
+def _copy_into(log: Path, file: IO[bytes]) -> None:
     file.seek(0)
     with log.open("rb") as source:
         shutil.copyfileobj(source, file)

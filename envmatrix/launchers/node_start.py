@@ -42,10 +42,10 @@ STOPPED: Mapping[int, str] = {
     BUSY: "others use more of the node than `busy` allows",
 }
 #: Whether a Python can start a block.
-_IS_NEW = "import sys; sys.exit(sys.version_info < (3, 9))"
+_VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 9))"
 
 
-def package_in(folder: Path) -> Path:
+def copy_package(folder: Path) -> Path:
     """Return the copy of ``envmatrix/block`` in a folder that nodes see; its name has the digest of what is in it."""
     package = folder / f"block-{folder_digest(_SOURCE).removeprefix('sha256:')[:16]}"
     if package.exists():
@@ -85,6 +85,6 @@ def find_lines(modules: Iterable[str], no_module: str, no_python: str) -> list[s
         ),
         f"for python in {posix_quote(sys.executable)} python3 ''; do",
         f'  [ -n "$python" ] || {no_python}',
-        f'  "$python" -I -S -c {posix_quote(_IS_NEW)} 2>/dev/null && break',
+        f'  "$python" -I -S -c {posix_quote(_VERSION_CHECK)} 2>/dev/null && break',
         "done",
     ]

@@ -18,7 +18,7 @@ from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, 
 from envmatrix.launchers.block_files import block_folders
 from envmatrix.launchers.block_orders import block_folder, block_order
 from envmatrix.launchers.elsewhere import BlockLauncher, Trials
-from envmatrix.launchers.node_start import STOPPED, find_lines, package_in, start_lines
+from envmatrix.launchers.node_start import STOPPED, copy_package, find_lines, start_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of, write_whole
@@ -59,29 +59,29 @@ class SshKind(LauncherKind):
 
     def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
         """Return how many blocks run side by side: one a host."""
-        return len(hosts_of(asked))
+        return len(requested_hosts(asked))
 
     def look(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Look at every host: whether it answers, has a Python, and is of the same shape as the others."""
         check_commands(self.name, engines)
-        return _one_shape({name: _facts(name) for name in hosts_of(asked)})
+        return _common_host({name: _inspect_host(name) for name in requested_hosts(asked)})
 
     def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
         """Return the launcher that connects to the hosts of the run."""
         return SshLauncher(experiment, progress)
 
 
-def hosts_of(asked: LauncherOptions) -> list[str]:
+def requested_hosts(asked: LauncherOptions) -> list[str]:
     """Return the hosts that were asked for; an InputError where there are none, or a word is no host's name."""
-    given = asked.get("hosts", ())
-    hosts = list(dict.fromkeys(given)) if isinstance(given, (tuple, list)) else [str(given)]
+    hosts_option = asked.get("hosts", ())
+    hosts = list(dict.fromkeys(hosts_option)) if isinstance(hosts_option, (tuple, list)) else [str(hosts_option)]
     if not hosts:
         raise InputError("--launcher ssh needs hosts", remedy="name them: `--hosts a,b`")
-    wrong = next((name for name in hosts if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*", name)), None)
-    if wrong is not None:
-        raise InputError(f"--hosts: {wrong!r} is no name of a host", remedy="such as node1, or me@node1")
+    bad_name = next((name for name in hosts if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*", name)), None)
+    if bad_name is not None:
+        raise InputError(f"--hosts: {bad_name!r} is no name of a host", remedy="such as node1, or me@node1")
     return hosts
 
 
@@ -90,34 +90,34 @@ def ssh_argv(host: str, script: str) -> list[str]:
     return ["ssh", *_OPTIONS, "--", host, f"exec sh -c {shlex.quote(script)}"]
 
 
-def _facts(host: str) -> Host:
+def _inspect_host(host: str) -> Host:
     """Return what a host says of itself."""
     script = "\n".join([*find_lines((), "", f"exit {NO_PYTHON}"), 'exec "$python" -I -S -'])
     source = Path(host_facts.__file__).read_text(encoding="utf-8")
     program = f"{source}\nimport json\nprint(json.dumps(this_host().to_json()))\n"
-    done = run(ssh_argv(host, script), limit_s=_ANSWER_S, input_text=program)
-    if done.exit.code == NO_PYTHON:
+    finished = run(ssh_argv(host, script), limit_s=_ANSWER_S, input_text=program)
+    if finished.exit.code == NO_PYTHON:
         raise InputError(f"host {host}: {STOPPED[NO_PYTHON]}")
     try:
-        found = parse_last_json(done.stdout)
-        return Host(**{**found, "cpus": tuple(found["cpus"]), "physical_cpus": tuple(found["physical_cpus"])})
+        facts = parse_last_json(finished.stdout)
+        return Host(**{**facts, "cpus": tuple(facts["cpus"]), "physical_cpus": tuple(facts["physical_cpus"])})
     except (ValueError, TypeError, KeyError) as error:
-        said = done.last_words(1) or str(done.exit)
+        message = finished.last_words(1) or str(finished.exit)
         remedy = f"`ssh {host} true` must work in this shell without a question"
-        raise InputError(f"host {host} cannot be used: {said}", remedy=remedy) from error
+        raise InputError(f"host {host} cannot be used: {message}", remedy=remedy) from error
 
 
-def _one_shape(found: dict[str, Host]) -> Host:
+def _common_host(hosts: dict[str, Host]) -> Host:
     """Describe hosts as one machine, for templates such as {physical_cores}; what else differs, their trials say."""
-    shapes = {(host.cpus, host.physical_cpus, host.numa_nodes): name for name, host in found.items()}
+    shapes = {(host.cpus, host.physical_cpus, host.numa_nodes): name for name, host in hosts.items()}
     if len(shapes) > 1:
-        named = ", ".join(f"{name} has {len(shape[0])} CPUs" for shape, name in shapes.items())
+        shape_text = ", ".join(f"{name} has {len(shape[0])} CPUs" for shape, name in shapes.items())
         raise InputError(
-            f"the hosts are of different shapes ({named}), so thread counts cannot be the same on all of them",
+            f"the hosts are of different shapes ({shape_text}), so thread counts cannot be the same on all of them",
             remedy="name hosts of one shape",
         )
     ((cpus, physical, numa_nodes),) = shapes
-    return Host(",".join(found), None, None, None, None, cpus, physical, numa_nodes, None, None)
+    return Host(",".join(hosts), None, None, None, None, cpus, physical, numa_nodes, None, None)
 
 
 @dataclass
@@ -139,7 +139,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
 
     def __init__(self, experiment: Experiment, progress: ProgressCallback) -> None:
         super().__init__(experiment, progress)
-        self._hosts = hosts_of(experiment.run.launcher_options)
+        self._hosts = requested_hosts(experiment.run.launcher_options)
         self._left_out: dict[str, str] = {}
         self._out: dict[int, _Connection] = {}
         self._fruitless = 0
@@ -162,13 +162,13 @@ class SshLauncher(BlockLauncher[PendingBlock]):
                     block = next(source, None)
                     more = block is not None
                     yield from self._take(block or [], work)
-                yield from self._give(work)
+                yield from self._give_blocks(work)
                 for number in list(self._out):
                     yield from self._follow(number, work)
                 interrupts.wait_readable([], _FILES_S)
         finally:
             for number in list(self._out):
-                self._let_go(number)
+                self._close_connection(number)
 
     def _adopt(self, work: Work) -> Trials:
         """Collect the trials that ended while nobody watched; what then ran has ended with its connection."""
@@ -179,7 +179,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
                 flight.files.note_end(flight.attempt, "UNWATCHED", excused=True)
             yield from self._collect(flight, work)
 
-    def _give(self, work: Work) -> Trials:
+    def _give_blocks(self, work: Work) -> Trials:
         """Give blocks that wait to hosts that are free, each to the one that began it."""
         for flight in list(self._backlog):
             home, busy = flight.files.node, {connection.host for connection in self._out.values()}
@@ -207,7 +207,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
             return
         order = block_order(self._experiment, flight.block, parts, flight.attempt)
         write_whole(flight.files.order(flight.attempt), order.text())
-        folder, package = flight.files.path, package_in(flight.files.path.parent)
+        folder, package = flight.files.path, copy_package(flight.files.path.parent)
         lines = start_lines(folder, flight.attempt, package, (), '"$node" ssh 0 leash')
         argv = ssh_argv(host, "\n".join([f"node={shlex.quote(host)}", *lines]))
         log = folder / f"ssh-{flight.attempt}.log"
@@ -218,7 +218,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
         self._flights[flight.block], self._out[flight.block] = flight, _Connection(host, program, leash, log)
         self._say(f"block {flight.block} runs on host {host}")
 
-    def _let_go(self, block: int) -> Exit:
+    def _close_connection(self, block: int) -> Exit:
         """End a connection, which ends what runs on its host, and return how it ended."""
         connection = self._out.pop(block)
         os.close(connection.leash)
@@ -233,29 +233,29 @@ class SshLauncher(BlockLauncher[PendingBlock]):
             connection.ended += 1
         if connection.ended and (not flight.slots or connection.ended >= _SETTLE):
             if self._flights.pop(block, None):
-                self._lost(flight, connection, self._let_go(block))
+                self._set_block_aside(flight, connection, self._close_connection(block))
             else:
-                self._let_go(block)
+                self._close_connection(block)
 
-    def _lost(self, flight: PendingBlock, connection: _Connection, ended: Exit) -> None:
+    def _set_block_aside(self, flight: PendingBlock, connection: _Connection, ended: Exit) -> None:
         """Set a block aside whose connection ended before its trials did; it is given elsewhere, or left to resume."""
         stopped = flight.files.stopped(flight.attempt)
         status, node, path = stopped or (ended.code, connection.host, "")
-        why = STOPPED.get(status, f"its block runner ended with status {status}")
+        reason = STOPPED.get(status, f"its block runner ended with status {status}")
         if status == _NO_CONNECTION:
-            said = connection.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            why = f"the connection ended: {said[-1] if said else 'nothing was said'}"
-        why += f": {path}" if path else ""
+            log_lines = connection.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            reason = f"the connection ended: {log_lines[-1] if log_lines else 'nothing was said'}"
+        reason += f": {path}" if path else ""
         excused = status in STOPPED or status == _NO_CONNECTION
         flight.files.note_end(flight.attempt, f"exit {status}", excused=excused)
-        self._say(f"block {flight.block}: {len(flight.slots)} trial(s) not done on host {node}: {why}")
+        self._say(f"block {flight.block}: {len(flight.slots)} trial(s) not done on host {node}: {reason}")
         if excused and status != OTHER_NODE:
-            self._left_out[connection.host] = why
-            self._say(f"host {connection.host} is left out: {why}")
+            self._left_out[connection.host] = reason
+            self._say(f"host {connection.host} is left out: {reason}")
         self._fruitless = 0 if flight.finished or excused else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
             raise EngineError(
-                f"{_FRUITLESS} blocks in a row came back without one finished trial; the last one: {why}",
+                f"{_FRUITLESS} blocks in a row came back without one finished trial; the last one: {reason}",
                 remedy=f"see {flight.files.path} for their logs",
             )
         self._backlog.append(flight)

@@ -134,7 +134,7 @@ class _Company:
     def run(self, lengths: TurnLengths | None) -> list[Trial]:
         """Run all of them; those that cannot be started as they are say so in a trial."""
         ended = Interleaving(self._schedule(), self._start, lengths).run()
-        return [self._judged(self.processes[name], how) for name, how in ended.items()] + self.broken
+        return [self._make_trial(self.processes[name], how) for name, how in ended.items()] + self.broken
 
     def _schedule(self) -> Schedule:
         design, company = self.experiment.run.design, self.company
@@ -155,17 +155,17 @@ class _Company:
             return None
         try:
             with _attribute_errors(slot):
-                return self._member(slot, stack)
+                return self._start_member(slot, stack)
         except StoreError:
             raise
         except EnvmatrixError as error:
             self.broken.append(make_unstarted_trial(slot, error))
             return None
 
-    def _member(self, slot: Slot, stack: ExitStack) -> Member:
-        engine, job = self.experiment.engines[slot.arm.engine], self._job(slot)
+    def _start_member(self, slot: Slot, stack: ExitStack) -> Member:
+        engine, job = self.experiment.engines[slot.arm.engine], self._make_job(slot)
         if not isinstance(engine, TakesTurns):
-            raise NotImplementedError(slot.arm.engine)  # ``alone`` says so before
+            raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` says so before
         check_image_present(engine, job)
         with disk_errors(job.mounts.work):
             gate = stack.enter_context(barrier.open_gate(job.mounts.work))
@@ -175,7 +175,7 @@ class _Company:
         apart = self.experiment.run.design.turn_apart if workload.tells_steps else 0
         return Member(slot.trial, process, gate, pauses_itself=bool(workload.command), apart=apart)
 
-    def _job(self, slot: Slot) -> Job:
+    def _make_job(self, slot: Slot) -> Job:
         work = self.folder / slot.trial
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -189,7 +189,7 @@ class _Company:
         seconds = (4 * len(self.slots) + 1) * job.limits.seconds
         return replace(job, limits=replace(job.limits, seconds=seconds))
 
-    def _judged(self, process: _Process, ended: Ended) -> Trial:
+    def _make_trial(self, process: _Process, ended: Ended) -> Trial:
         slot, job, how = process.slot, process.job, ended.exit
         if not how.ok and not how.timed_out and not self.experiment.engines[slot.arm.engine].holds(job.prepared):
             raise _NotStartedError(slot, NoTrialError(f"image {job.prepared.image} went away while it ran"))

@@ -17,8 +17,8 @@ from envmatrix.block.process import Place
 from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.errors import InputError
 from envmatrix.launchers.block_files import BlockFolder
-from envmatrix.launchers.node_start import package_in
-from envmatrix.launchers.slurm.script import BlockJob, block_script, shown
+from envmatrix.launchers.node_start import copy_package
+from envmatrix.launchers.slurm.script import BlockJob, block_script, script_with_order
 from envmatrix.matrix import Slurm
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
@@ -62,7 +62,7 @@ def hostile_job(nodes):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_the_whole_script_is_as_recorded_and_a_shell_can_read_it(nodes):
-    text = shown(hostile_job(nodes))
+    text = script_with_order(hostile_job(nodes))
     snapshot(f"block-on-{nodes}.sh", text.replace(shlex.quote(sys.executable), "/this/python"))
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
 
@@ -83,7 +83,7 @@ class Shell:
 
     def write(self, steps, attempt=None, **more):
         attempt = attempt or self.files.next_attempt()
-        made = job(self.folder, steps, attempt, package=package_in(self.folder.parent), **more)
+        made = job(self.folder, steps, attempt, package=copy_package(self.folder.parent), **more)
         self.files.order(attempt).write_text(made.order.text())
         script = self.files.script(attempt)
         script.write_text(block_script(made))

@@ -12,7 +12,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.base import check_race
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.catalog import LAUNCHERS, check_span
-from envmatrix.launchers.node_start import package_in
+from envmatrix.launchers.node_start import copy_package
 from envmatrix.launchers.slurm.client import JobState, expand, read_queue
 from envmatrix.launchers.slurm.pending_block import explain_loss
 from envmatrix.launchers.slurm.placement import nodes_of_block
@@ -95,7 +95,7 @@ def shell(tmp_path):
         trial = TrialOrder("t", "t", argv, {"A": "a b"}, 20.0, ["PATH"], Place((0,)), list(map(str, needs)), nodes)
         order = BlockOrder("run r, block 0", str(folder), attempt, [Part("t", [trial])], options.get("busy", 1.0))
         variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/"}
-        text = block_script(BlockJob("j", order, package_in(tmp_path), Slurm(), variables))
+        text = block_script(BlockJob("j", order, copy_package(tmp_path), Slurm(), variables))
         files.order(attempt).write_text(order.text())
         assert f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks={nodes}\n" in text
         (folder / "script.sh").write_text(text)

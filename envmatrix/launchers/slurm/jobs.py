@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from envmatrix.block.order import Part
 from envmatrix.errors import InputError
 from envmatrix.launchers.block_orders import block_order
-from envmatrix.launchers.node_start import package_in
+from envmatrix.launchers.node_start import copy_package
 from envmatrix.launchers.slurm.script import BlockJob
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Slot
@@ -60,7 +60,7 @@ def make_block_job(
     return BlockJob(
         job_name=f"{job_prefix(experiment)}b{block:04d}",
         order=order,
-        package=package_in(Path(order.folder).parent),
+        package=copy_package(Path(order.folder).parent),
         options=options,
         variables={name: os.environ.get(name, default) for name, default in _OWN_VARIABLES},
         node=node,

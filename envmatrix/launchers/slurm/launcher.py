@@ -9,7 +9,7 @@ from envmatrix.block.order import CANNOT_WRITE
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
 from envmatrix.launchers.block_files import block_folders
-from envmatrix.launchers.block_orders import block_folder, widest
+from envmatrix.launchers.block_orders import block_folder, widest_workload
 from envmatrix.launchers.elsewhere import BlockLauncher, Trials
 from envmatrix.launchers.slurm import jobs, reasons
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
@@ -52,7 +52,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
         self._ask = ask
         self._options = jobs.slurm_options(experiment)
         self._prefix = jobs.job_prefix(experiment)
-        self._span = widest(experiment)
+        self._span = widest_workload(experiment)
         self._placing = Placing(client, self._options, progress, self._span)
         self._fruitless = 0
         self._silent = False

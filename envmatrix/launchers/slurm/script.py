@@ -51,7 +51,7 @@ def block_script(job: BlockJob) -> str:
     return "\n".join([*lines, ""])
 
 
-def shown(job: BlockJob) -> str:
+def script_with_order(job: BlockJob) -> str:
     """Return the script of a job as people read it, with the order that it carries out."""
     return block_script(job) + "\n# The order:\n" + "".join(f"# {line}\n" for line in job.order.text(1).splitlines())
 
