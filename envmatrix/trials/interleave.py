@@ -123,7 +123,7 @@ def _run_group(experiment: Experiment, company: InterleavedGroup, lengths: TurnL
 
 
 class _Company:
-    """Starts the trials of a company when the block runner asks for them, and judges them at their end."""
+    """Start the trials of a group if the block runner asks for them, and make their results at their end."""
 
     def __init__(self, experiment: Experiment, company: InterleavedGroup, folder: Path) -> None:
         self.experiment, self.company, self.folder = experiment, company, folder
