@@ -11,8 +11,8 @@ from envmatrix.errors import EnvmatrixError, ExitCode
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    from envmatrix.block import interrupts
     from envmatrix.cli.parser import parse, run_command
-    from envmatrix.system import interrupts
 
     try:
         with interrupts.handle_signals():

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from envmatrix.block import interrupts
 from envmatrix.launchers.base import Launcher
+from envmatrix.launchers.block_files import block_folders
 from envmatrix.launchers.catalog import LAUNCHERS
-from envmatrix.launchers.slurm.files import block_folders
 from envmatrix.plan import Slot
 from envmatrix.results import Trial
-from envmatrix.system import interrupts
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.batches import TrialGrouper
 from envmatrix.trials.experiment import Experiment

@@ -25,6 +25,7 @@ import numpy as np
 
 from envmatrix.api.places import find_matrix
 from envmatrix.api.runs import find_run_host
+from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.evidence.record import Timing
 from envmatrix.matrix import Design, Matrix, load
@@ -35,7 +36,6 @@ from envmatrix.runner.loop import _remove_leftovers
 from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import families, log_ratios
-from envmatrix.system import interrupts
 from envmatrix.system.atomic_files import append_line, write_whole
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.trials.batches import TrialGrouper
@@ -157,7 +157,7 @@ def opened(
     experiment.folder.lock()
     experiment.folder.remove_partial_lines()
     elsewhere = experiment.run.launcher != "here"
-    groups = TrialGrouper(experiment, progress, elsewhere=elsewhere)
+    groups = TrialGrouper(experiment, progress)
     found = Way(name, way, experiment, groups, 0, Jobs(experiment, groups, progress) if elsewhere else None)
     for trial in experiment.folder.trials(experiment.plan):
         found.take_up(trial)

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from envmatrix.api.program_budget import arm_time_s, fit_budget, time_text
 from envmatrix.api.program_metric import choose_metric
+from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
 from envmatrix.evidence.evidence import Evidence
@@ -27,7 +28,7 @@ from envmatrix.matrix.program import python_target
 from envmatrix.matrix.requirements import expand_requirements
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
 from envmatrix.plan.environment import Image
-from envmatrix.system import bench_options, interrupts
+from envmatrix.system import bench_options
 from envmatrix.system.host import this_host
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import Heartbeat, ProgressCallback

@@ -15,6 +15,7 @@ from envmatrix.api.programs import ProgramRequest as AskedProgram
 from envmatrix.api.programs import cleanup_on_failure, make_matrix
 from envmatrix.api.runs import find_run_host
 from envmatrix.api.usual_space import make_default_space
+from envmatrix.block import interrupts
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
 from envmatrix.matrix import Design, Matrix
@@ -31,7 +32,6 @@ from envmatrix.search.search import Search
 from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
 from envmatrix.search.study import Place, Study, StudyFolder, make_search
-from envmatrix.system import interrupts
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.progress import ProgressCallback, silent

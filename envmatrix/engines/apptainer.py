@@ -46,7 +46,7 @@ from envmatrix.engines.apptainer_markers import marked_processes, marker_name
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.build_record import inputs_digest, prepared_fields, prepared_from
-from envmatrix.engines.confinement import CgroupConfined
+from envmatrix.engines.confinement import CgroupConfined, plain_place
 from envmatrix.engines.docker import DockerEngine, allow_writes
 from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.local import GuardedJob, file_safe_name, guarded_job, remove_run_cgroups
@@ -55,7 +55,6 @@ from envmatrix.engines.ready_sif import ARCHIVE, ready_sif
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export import posix_quote, program_command
-from envmatrix.system.host import format_cpus
 from envmatrix.system.process import Exit, Finished, run
 from envmatrix.system.progress import ProgressCallback
 
@@ -107,7 +106,6 @@ class ApptainerEngine(CgroupConfined, Engine):
     name: str = "apptainer"
     preference = 2
     starts_packed = True
-    held = "container"
 
     @property
     def isolation(self) -> str:
@@ -341,14 +339,11 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its variables are set inside the container, so its own ``env`` is empty."""
-        limits = job.limits
-        prefix = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh"] if (owner := container_user()) else []
-        prefix += [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
-        prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
-        prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
         argv = exec_argv(job, "apptainer", identity())
+        if owner := container_user():
+            argv = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh", *argv]
         needs = (Path(job.prepared.reference), *map(Path, job.prepared.mounted.values()))
-        return CommandLine(tuple(argv), {}, job.mounts.work, keep=HOST_VARIABLES, prefix=tuple(prefix), needs=needs)
+        return CommandLine(tuple(argv), {}, job.mounts.work, HOST_VARIABLES, plain_place(job.limits), needs)
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()

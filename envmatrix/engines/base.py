@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal, Protocol, runtime_checkable
+from typing import IO, Protocol, runtime_checkable
 
+from envmatrix.block.interleave import Running
+from envmatrix.block.process import Exit, Place
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.context import BaseImage
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.write_retry import insisting
 
@@ -144,18 +145,18 @@ def log_of(job: Job) -> Iterator[IO[bytes] | None]:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A job as one command, for a batch script to run: nothing of it depends on the host's own processes.
+    """A job as one command, for a node to run: nothing of it depends on the host's own processes.
 
     ``env`` is the whole of the command's environment but for the variables of ``keep``, which it takes from the
-    script (a client such as apptainer needs HOME and PATH). ``prefix`` places and limits it (taskset, prlimit);
-    it runs outside ``env``, so that nothing is preloaded into it. ``needs`` are paths that must be on the node.
+    job (a client such as apptainer needs HOME and PATH). ``place`` confines it. ``needs`` are paths that must be on
+    the node.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: Path
     keep: tuple[str, ...] = ()
-    prefix: tuple[str, ...] = ()
+    place: Place = field(default_factory=Place)
     needs: tuple[Path, ...] = ()
 
 
@@ -218,44 +219,12 @@ class Engine(Protocol):
         """Remove whatever a killed run of that name left behind; return how many things."""
 
 
-class Running(Protocol):
-    """A job whose process was started, and can be stopped for a while; it can be read when it has ended."""
-
-    def fileno(self) -> int:
-        """Return what can be read when it has ended."""
-
-    def hold(self) -> None:
-        """Stop all its processes: none of them gets a CPU when this returns, also where a thread spins."""
-
-    def release(self) -> None:
-        """Let all its processes go on."""
-
-    def end(self) -> None:
-        """Begin to end it; whoever ends several waits for none of them before all were told."""
-
-    def exit(self) -> Exit:
-        """Wait for its end and return how it ended; raises NoTrialError as ``Engine.run`` does."""
-
-
 @runtime_checkable
 class TakesTurns(Protocol):
     """An engine whose jobs can run side by side and be held, so that they take turns."""
 
     def started(self, job: Job) -> AbstractContextManager[Running]:
         """Start ``job``; at the end of the context it is ended, and nothing of it is left. Raises as ``Engine.run``."""
-
-
-#: What a script stops of a command for a while: all of its session, or what is in its container.
-Held = Literal["session", "container"]
-
-
-@runtime_checkable
-class HeldByScripts(TakesTurns, Protocol):
-    """An engine whose commands a batch script can stop between turns."""
-
-    @property
-    def held(self) -> Held:
-        """Which processes of a command are stopped, whose session the script made for it."""
 
 
 @runtime_checkable

@@ -35,6 +35,11 @@ class Confinement:
     ran_out: Callable[[], bool] = lambda: False
 
 
+def plain_place(limits: Limits) -> Place:
+    """Return where a process runs if no control group may be made: its memory limit is RLIMIT_DATA then."""
+    return Place(limits.cpus, limits.memory_nodes, data_bytes=limits.memory_bytes)
+
+
 def _parent_cgroup_v2(controller: str) -> Path | None:
     """Return the parent of this process's cgroup where a child group with limits of a controller may be made."""
     try:

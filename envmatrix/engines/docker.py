@@ -15,6 +15,8 @@ from pathlib import Path
 
 import requests.exceptions
 
+from envmatrix.block import interrupts
+from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.context import BaseImage, bench_digest, context_facts
 from envmatrix.build.definitions import MOUNT_FOLDER, USER
@@ -40,8 +42,6 @@ from envmatrix.engines.local import preload_variable
 from envmatrix.engines.ready_docker import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.system import interrupts
-from envmatrix.system.process import Exit, cleanup_watcher
 from envmatrix.system.progress import ProgressCallback
 
 _WORK = "/work"

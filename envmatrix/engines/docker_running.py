@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from envmatrix.block import interrupts
 from envmatrix.engines.base import Job
 from envmatrix.engines.docker_client import APIError, DockerClient, connect, docker_errors
 from envmatrix.errors import EngineError, NoTrialError
-from envmatrix.system import interrupts
 from envmatrix.system.process import Exit
 
 _KILLED = 137

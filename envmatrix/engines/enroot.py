@@ -19,11 +19,10 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.confinement import CgroupConfined, prepare_confinement
+from envmatrix.engines.confinement import CgroupConfined, plain_place, prepare_confinement
 from envmatrix.engines.local import cgroup_name, preload_variable, remove_run_cgroups
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.system.host import format_cpus
 from envmatrix.system.process import Exit, Order, run, run_logged
 from envmatrix.system.progress import ProgressCallback
 
@@ -152,11 +151,9 @@ class EnrootEngine(CgroupConfined, Engine):
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; containers may be local to a node, so the file itself is started."""
-        limits = job.limits
-        prefix = ["taskset", "--cpu-list", format_cpus(limits.cpus)] if limits.cpus else []
-        prefix += ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"] if limits.memory_nodes else []
         argv = tuple(start_argv(job, job.prepared.reference))
-        return CommandLine(argv, {}, job.mounts.work, _HOST_VARIABLES, tuple(prefix), (Path(job.prepared.reference),))
+        placed = replace(plain_place(job.limits), data_bytes=None)
+        return CommandLine(argv, {}, job.mounts.work, _HOST_VARIABLES, placed, (Path(job.prepared.reference),))
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()

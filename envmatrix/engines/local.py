@@ -30,6 +30,7 @@ from envmatrix.engines.confinement import (
     CgroupConfined,
     Confinement,
     leftover_cgroups,
+    plain_place,
     prepare_confinement,
     remove_cgroup,
 )
@@ -37,7 +38,7 @@ from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export import posix_quote
 from envmatrix.plan.export import program_command as words_of
-from envmatrix.system.host import format_cpus, has_gpu
+from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run, started
 from envmatrix.system.progress import ProgressCallback
 
@@ -56,7 +57,6 @@ class LocalEngine(CgroupConfined, Engine):
     preference = 1
     shares_files = True
     starts_anywhere = True
-    held = "session"
 
     @property
     def isolation(self) -> str:
@@ -206,12 +206,8 @@ class LocalEngine(CgroupConfined, Engine):
 
     def command_line(self, job: Job) -> CommandLine:
         """Return ``job`` as a command; its memory limit is RLIMIT_DATA, as here where no cgroup may be made."""
-        limits = job.limits
-        prefix = [] if not limits.cpus else ["taskset", "--cpu-list", format_cpus(limits.cpus)]
-        prefix += [] if not limits.memory_nodes else ["numactl", f"--membind={format_cpus(limits.memory_nodes)}"]
-        prefix += [] if limits.memory_bytes is None else ["prlimit", f"--data={limits.memory_bytes}"]
         needs = (Path(job.prepared.python), *(Path(path) for path in job.preload if "/" in path))
-        return CommandLine(job.argv, _variables(job), job.mounts.work, prefix=tuple(prefix), needs=needs)
+        return CommandLine(job.argv, _variables(job), job.mounts.work, place=plain_place(job.limits), needs=needs)
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()

@@ -25,6 +25,7 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
     protocol="envmatrix.launchers.base:LauncherKind",
     built_in={
         "here": "envmatrix.launchers.local:LocalLauncherKind",
+        "ssh": "envmatrix.launchers.ssh:SshKind",
         "slurm": "envmatrix.launchers.slurm.options:SlurmKind",
     },
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -113,17 +111,3 @@ def split_into_waves(slots: Sequence[Slot], needs: Mapping[str, int], room: int,
         waves[-1].append(slot)
         wave_bytes -= need
     return InterleavedGroup(tuple(map(tuple, waves)), tuple(resident)) if 1 < len(waves) <= most else None
-
-
-def turns_after_wave(wave: int, waves: int, turns: int) -> int:
-    """Return how many of its ``turns`` one that is kept has had at the end of a wave (from 0)."""
-    return math.ceil(turns * (wave + 1) / waves)
-
-
-def turn_order(seed: int, block: int, number: int, trials: Iterable[str]) -> list[str]:
-    """Return the order in which trials take their turn in round ``number`` of a block: fresh in every round.
-
-    A trial that broke leaves the order of the others as it is when it is passed over, not left out here.
-    """
-    names = sorted(trials)
-    return random.Random(f"{seed}:{block}:turn {number}").sample(names, len(names))  # noqa: S311 - an order, no secret

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError
 from envmatrix.launchers.base import Launcher, check_race
 from envmatrix.plan import Slot
@@ -22,7 +23,6 @@ from envmatrix.runner.budget_check import FirstBlockCheck
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.racing import Race
-from envmatrix.system import interrupts
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
@@ -186,7 +186,7 @@ class _Loop:
         #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
         self.unwritten = 0
         self.ended = RunEnding()
-        self.groups_of = TrialGrouper(experiment, progress, elsewhere=not launcher.measures_here, usual=usual)
+        self.groups_of = TrialGrouper(experiment, progress, usual)
         self.long = SteadyStateRuns(
             experiment, experiment.folder.looks(experiment.plan), progress, is_local=launcher.measures_here
         )

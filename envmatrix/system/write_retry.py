@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
-from envmatrix.system import interrupts
+from envmatrix.block import interrupts
 from envmatrix.system.progress import ProgressCallback
 
 T = TypeVar("T")

@@ -5,19 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from envmatrix.engines.base import HeldByScripts
+from envmatrix.block.memory import free_memory, usable_memory
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import InterleavedGroup, comparison_groups, comparison_roots, split_into_waves
 from envmatrix.results import Reading, Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.interleaving_eligibility import (
-    free_memory,
-    memory_needs,
-    sequential_reasons,
-    single_turn_roots,
-    usable_memory,
-)
+from envmatrix.trials.interleaving_eligibility import memory_needs, sequential_reasons, single_turn_roots
 
 #: So many of those that take no turns are named; in a search they have long names.
 _MOST_NAMED = 2
@@ -26,7 +20,6 @@ _MOST_NAMED = 2
 class TrialGrouper:
     """Parts blocks, and remembers how much memory each arm has taken.
 
-    ``elsewhere``: a script starts the trials on another machine, and must be able to stop them for a while.
     ``usual``: the most bytes that a process of each workload is known to have had before.
     """
 
@@ -34,8 +27,6 @@ class TrialGrouper:
         self,
         experiment: Experiment,
         progress: ProgressCallback,
-        *,
-        elsewhere: bool = False,
         usual: Mapping[str, int] | None = None,
     ) -> None:
         self._experiment = experiment
@@ -45,12 +36,8 @@ class TrialGrouper:
         self._workload_peaks = dict(usual or {})
         self._roots = comparison_roots(experiment.plan.arms)
         self._interleaves = experiment.run.design.schedule == "turns"
-        engines = experiment.engines
-        usable_engines = {
-            name: engine for name, engine in engines.items() if not elsewhere or isinstance(engine, HeldByScripts)
-        }
-        self._sequential_reasons = sequential_reasons(experiment.run, usable_engines) if self._interleaves else {}
-        self._single_turn_roots = single_turn_roots(experiment.run, usable_engines) if self._interleaves else set()
+        self._sequential_reasons = sequential_reasons(experiment.run, experiment.engines) if self._interleaves else {}
+        self._single_turn_roots = single_turn_roots(experiment.run, experiment.engines) if self._interleaves else set()
 
     def note(self, trial: Reading | Trial) -> None:
         """Remember the memory of a trial's process."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.system import interrupts
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import Heartbeat, ProgressCallback
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from envmatrix.engines.base import Engine, TakesTurns
 from envmatrix.matrix import Design
@@ -19,9 +18,6 @@ DEFAULT_PROCESS_BYTES = 2**30
 PEAK_MARGIN = 1.25
 #: Options of a workload, with the values that ``schedule: auto`` wants for turns.
 _INTERLEAVABLE_OPTIONS: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
-#: The share of the memory that is there which a group may take.
-_MEMORY_SHARE = 0.8
-_CGROUP_FILES = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 
 
 def has_one_process(workload: Workload) -> bool:
@@ -156,23 +152,3 @@ def memory_needs(
         arm.name: peaks.get(arm.name, workload_estimates.get(arm.workload, DEFAULT_PROCESS_BYTES)) for arm in arms
     }
     return {name: min(need, limit) if limit else need for name, need in estimates.items()}
-
-
-def usable_memory(free_bytes: int) -> int:
-    """Return how many of the bytes that are there processes which live together may take."""
-    return int(_MEMORY_SHARE * free_bytes)
-
-
-def free_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that processes can have now: the machine's, or what is left of this control group's."""
-    words = (proc / "meminfo").read_text(encoding="ascii").split()
-    available = [1024 * int(words[words.index("MemAvailable:") + 1])]
-    for limit_file, usage_file in _CGROUP_FILES:
-        try:
-            limit = (cgroups / limit_file).read_text(encoding="ascii").strip()
-            available += (
-                [int(limit) - int((cgroups / usage_file).read_text(encoding="ascii"))] if limit != "max" else []
-            )
-        except (OSError, ValueError):
-            continue
-    return max(0, min(available))

@@ -11,23 +11,15 @@ import os
 import platform
 import re
 import shutil
-import signal
-import time
-from collections.abc import Iterable
 from pathlib import Path
 
+from envmatrix.block import orphans
+from envmatrix.block.orphans import TRIAL_VARIABLE
 from envmatrix.build.cache import json_digest
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot
 from envmatrix.system import project
-from envmatrix.system.process import orphaned_supervisors, processes_with_variable
 
-#: The variable by which a trial's processes are found again, daemons too.
-TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
-#: How long (seconds) the system may take to end what was killed.
-_KILL_WAIT_S = 10.0
-#: How long (seconds) the supervisors of a killed envmatrix may take to end what is below them.
-_SUPERVISOR_WAIT_S = 20.0
 _OWNER_PID = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
 #: Where a trial without a container writes what is temporary (see ``base_variables``).
 _TMP = Path("/tmp")  # noqa: S108
@@ -75,31 +67,10 @@ def remove_files() -> None:
 
 def end_processes() -> int:
     """End every process of an earlier trial and return how many there were; EngineError when one cannot be ended."""
-    ended = set(_end_orphans())
-    deadline = time.monotonic() + _KILL_WAIT_S
-    while remaining := processes_with_variable(TRIAL_VARIABLE, _mark_prefix()):
-        if time.monotonic() > deadline:
-            raise EngineError(
-                f"process {remaining[0]} of an earlier trial cannot be ended, and trials would be measured beside it",
-                remedy=f"see what it waits for: `cat /proc/{remaining[0]}/stack`",
-            )
-        _signal(remaining, signal.SIGKILL)
-        ended |= set(remaining)
-        time.sleep(0.01)
-    return len(ended)
-
-
-def _end_orphans() -> set[int]:
-    """Let the supervisors of a killed envmatrix end what they started; return those that are stopped and cannot."""
-    deadline, orphan_ids = time.monotonic() + _SUPERVISOR_WAIT_S, set()
-    while (remaining := orphaned_supervisors()) and time.monotonic() < deadline + _KILL_WAIT_S:
-        orphan_ids |= set(remaining)
-        _signal(remaining, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
-        time.sleep(0.01)
-    return orphan_ids
-
-
-def _signal(processes: Iterable[int], number: signal.Signals) -> None:
-    for pid in processes:
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
+    try:
+        return orphans.end_processes(_mark_prefix())
+    except orphans.CannotEndError as error:
+        raise EngineError(
+            f"{error}, and trials would be measured beside it",
+            remedy=f"see what it waits for: `cat /proc/{error.pid}/stack`",
+        ) from error

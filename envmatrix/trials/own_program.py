@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from envmatrix.block.program_folder import lay_out
 from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.metrics import MetricSource, ReportedNumber
 from envmatrix.matrix.model import Workload
 
-#: What a trial's process writes into its work folder (docs/record.md).
-RECORD = "record.json"
-#: Files up to this size (bytes) are copied into the work folder, larger ones linked (docs/workloads.md).
-MAX_COPIED_BYTES = 2**20
 #: So many folders above the program's own appear around it, each if it has no more entries than this.
 _FOLDERS_ABOVE, _MOST_ENTRIES = 2, 1000
 _PYTHONS = {"python", "python3"}
@@ -115,35 +110,8 @@ def _link_entries(place: Path, folder: Path, excluded: str) -> None:
 
 
 def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
-    """Make every entry of the program's folder appear in ``work``, where it may also write.
-
-    The folder itself is mounted read-only at ``inside``. Small files are copied, so that a program may write to them
-    and the user's own stay as they are; large ones and folders are linked, by their paths inside the environment. An
-    old ``metric`` file (or record) is left out: it must be written anew, not read as this trial's.
-    """
+    """Make every entry of the program's folder appear in ``work`` (``block.program_folder``)."""
     try:
-        _link_tree(work, files, inside, PurePosixPath(metric).parts)
-        (work / RECORD).unlink(missing_ok=True)
+        lay_out(work, files, inside, metric)
     except OSError as error:
         raise EnvmatrixError(f"the program's folder {files} cannot be read: {error.strerror}") from error
-
-
-def _link_tree(work: Path, files: Path, inner_path: str, left_out: tuple[str, ...]) -> None:
-    """Lay a folder's entries into ``work``; the folders on the way to what is ``left_out`` are made anew."""
-    for entry in files.iterdir():
-        target, on_the_way = work / entry.name, left_out[:1] == (entry.name,)
-        if on_the_way and entry.is_dir():
-            target.mkdir()
-            _link_tree(target, entry, f"{inner_path}/{entry.name}", left_out[1:])
-        elif on_the_way:
-            continue
-        elif _is_small(entry):
-            shutil.copy2(entry, target)
-        else:
-            target.symlink_to(f"{inner_path}/{entry.name}")
-
-
-def _is_small(entry: Path) -> bool:
-    if entry.is_symlink() or not entry.is_file() or not os.access(entry, os.R_OK):
-        return False
-    return entry.stat().st_size <= MAX_COPIED_BYTES

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from envmatrix.block.barrier import FOLDER
+from envmatrix.block.program_folder import RECORD
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
 from envmatrix.evidence.evidence import Evidence
@@ -26,7 +28,6 @@ from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.system.shared_files import read_with_retry
 from envmatrix.trials import orphans, own_program
-from envmatrix.trials.barrier import FOLDER
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import last_line, why_program_failed
 from envmatrix.trials.program_files import changed_file_texts
@@ -119,7 +120,7 @@ def bench_arguments(
 
     With a ``gate`` it waits for its turns, with ``look_s`` it is a long look.
     """
-    record = f"{inner_paths['work']}/{own_program.RECORD}"
+    record = f"{inner_paths['work']}/{RECORD}"
     gate_folder = f"{inner_paths['work']}/{FOLDER}" if gate else ""
     if workload.command:
         return own_program.command_arguments(workload, record, python, inner_paths["bench"], gate_folder)
@@ -258,7 +259,7 @@ def classify_outcome(
     experiment: Experiment, slot: Slot, exit_status: Exit, job: Job
 ) -> tuple[Outcome, str, Mapping[str, object] | None, tuple[str, ...]]:
     """Say what a trial's end, record and evidence amount to, and what of its environment nothing was seen of."""
-    body, record = load_record(job.mounts.work / own_program.RECORD)
+    body, record = load_record(job.mounts.work / RECORD)
     if exit_status.stops or count_stops(record):
         return "invalid", STOPPED_REASON, body, ()
     if exit_status.timed_out:

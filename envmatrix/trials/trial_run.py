@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from envmatrix.block.program_folder import RECORD
 from envmatrix.build.pythons import inspect_interpreter
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import DEFAULT
@@ -152,7 +153,7 @@ def run_once(
         job = own_program.place_program_files(engine, job, files, str(files), own_program.metric_file(workload))
         with _record_arrivals(log) as arrivals:
             exit_status = engine.run(job)
-        _, record = load_record(work / own_program.RECORD)
+        _, record = load_record(work / RECORD)
     if record is None or not exit_status.ok:
         raise _failure_error(exit_status, log, workload, image)
     output = log.read_bytes().decode(errors="replace")  # its carriage returns are kept: they end states of a bar
@@ -190,7 +191,7 @@ def _make_job(
 ) -> Job:
     mounts = Mounts(work, {"bench": bench})
     inner_paths = engine.inside(mounts)
-    record = f"{inner_paths['work']}/{own_program.RECORD}"
+    record = f"{inner_paths['work']}/{RECORD}"
     argv = (prepared.python, *own_program.command_arguments(workload, record, prepared.python, inner_paths["bench"]))
     base = {**base_variables(inner_paths["work"], inner_paths["bench"], prepared.python), "PYTHONUNBUFFERED": "1"}
     return Job(

@@ -117,7 +117,7 @@ class Project:
 
     def started(self):
         """Return (trial, node) of every start of a trial so far."""
-        files = sorted((self.folder / "results").glob("*/slurm/*/starts"))
+        files = sorted((self.folder / "results").glob("*/*/b[0-9]*/starts"))
         return [(row[0], row[4]) for file in files for row in map(str.split, file.read_text().splitlines())]
 
     def hear(self, process, words):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -180,13 +181,17 @@ class Cluster:
         process.kill()
         process.wait()
 
-    def start_node(self, node, hidden=None):
-        """Start a node's slurmd; it does not see what is in the folder ``hidden``."""
-        if hidden is None:
+    def start_node(self, node, hidden=()):
+        """Start a node's slurmd; it does not see what is in the folders ``hidden``, nor files among them."""
+        if not hidden:
             self._spawn("slurmd", "-D", "-N", node, key=node)
             return
-        covered = 'mount -t tmpfs -o ro none "$1" && shift && exec "$@"'
-        self._spawn("unshare", "--mount", "sh", "-c", covered, "sh", str(hidden), "slurmd", "-D", "-N", node, key=node)
+        covers = [
+            f"mount {'-t tmpfs -o ro none' if path.is_dir() else '--bind /dev/null'} {shlex.quote(str(path))}"
+            for path in hidden
+        ]
+        covered = " && ".join([*covers, 'exec slurmd -D -N "$1"'])
+        self._spawn("unshare", "--mount", "sh", "-c", covered, "sh", node, key=node)
 
     def break_prolog(self, node):
         """Let every job fail to start on a node, until ``clean``."""

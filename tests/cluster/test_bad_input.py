@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +21,7 @@ SMALL = (*QUICK, "--max-blocks", "1", "--nodes", "1")
 def test_a_node_that_does_not_see_the_shared_folder_is_named_and_left_out(project, cluster):
     (project.folder / "results").mkdir()
     cluster.stop("n1")
-    cluster.start_node("n1", hidden=project.folder / "results")
+    cluster.start_node("n1", hidden=[project.folder / "results"])
     cluster.wait_idle()
     done = project.run("bench", "tiny", *SLURM, *QUICK)
     assert done.returncode == 0, done.stderr
@@ -28,15 +30,32 @@ def test_a_node_that_does_not_see_the_shared_folder_is_named_and_left_out(projec
     cluster.stop("n1")
 
 
-def test_a_clock_that_is_off_is_told_and_harms_nothing(project, tmp_path):
-    date = tmp_path / "bin" / "date"
-    date.parent.mkdir()
-    date.write_text(f'#!/bin/sh\n[ "$1" = +%s ] && echo $(($({shutil.which("date")} +%s) + 3600)) || echo now\n')
-    date.chmod(0o755)
-    done = project.run("bench", "tiny", *SLURM, *SMALL, PATH=f"{date.parent}:{os.environ['PATH']}")
+#: The command, on a machine whose clock is an hour late.
+LATE = """
+import runpy, time
+now = time.time
+time.time = lambda: now() - 3600
+runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_clock_that_is_off_is_told_and_harms_nothing(project):
+    done = project.run("bench", "tiny", *SLURM, *SMALL, how=("-c", LATE))
     assert done.returncode == 0, done.stderr
     assert re.search(r"the clock of node n1 is at least 3[56]\d\d s ahead of this machine's", done.stderr)
     assert all(0 < trial["wall_s"] < 300 for trial in done_once(project))
+
+
+def test_a_node_without_python_is_named_before_anything_is_made(project, cluster):
+    pythons = {Path(folder, name) for folder in os.environ["PATH"].split(":") for name in ("python", "python3")}
+    cluster.stop("n1")
+    cluster.start_node("n1", hidden=[file.resolve() for file in {*pythons, Path(sys.executable)} if file.exists()])
+    cluster.wait_idle()
+    done = project.run("bench", "tiny", *SLURM, *SMALL, "--nodelist", "n1")
+    cluster.stop("n1")
+    assert done.returncode == 2, done.stderr
+    assert "node n1 has no Python 3.9 or later" in done.stderr
+    assert not (project.folder / "results").exists()
 
 
 def test_a_module_that_cannot_be_loaded_is_named(project):
@@ -59,11 +78,10 @@ def small_disk(tmp_path):
 
 #: The command, whose jobs wait ten seconds for a folder that cannot be written, and not a minute.
 IMPATIENT = """
-import runpy, sys
-from envmatrix.launchers.slurm import script
-text = script._FUNCTIONS
-assert text.count(" -lt 60 ]") == 1
-script._FUNCTIONS = text.replace(" -lt 60 ]", " -lt 10 ]")
+import runpy
+from envmatrix.launchers import block_orders
+assert block_orders.PATIENCE_S == 60
+block_orders.PATIENCE_S = 10.0
 runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
 """
 

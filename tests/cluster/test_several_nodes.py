@@ -136,7 +136,7 @@ def test_a_dry_run_shows_one_script_that_takes_both_nodes(project, cluster, tmp_
     done = project.run("bench", "tiny", *SLURM, *BOTH, "--dry-run", "--nodes", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("#SBATCH --nodes=2") == 1
-    assert done.stdout.count("\ntrial_over 2 ") == 3  # baseline, control, one-thread
+    assert done.stdout.count('"nodes": 2,') == 3  # baseline, control, one-thread
     script = tmp_path / "script.sh"
     script.write_text(done.stdout)
     cluster.do("sbatch", "--test-only", str(script))

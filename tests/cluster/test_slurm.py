@@ -189,9 +189,16 @@ def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
     assert len([name for name, _ in project.started()]) == len(planned(project.newest())) + 1
 
 
-def test_a_job_that_slurm_could_not_start_and_holds_is_told_and_its_block_goes_to_another_node(project, cluster):
+def test_a_job_that_slurm_could_not_start_and_holds_is_told_and_its_block_goes_to_another_node(
+    project, cluster, tmp_path
+):
     cluster.break_prolog("n1")
-    done = project.run("bench", "short", *SLURM, "--max-blocks", "1")  # Slurm chooses the node
+    no_srun = tmp_path / "bin" / "srun"  # what is asked of idle nodes before would find the node first
+    no_srun.parent.mkdir()
+    no_srun.write_text("#!/bin/sh\nexit 1\n")
+    no_srun.chmod(0o755)
+    path = f"{no_srun.parent}:{os.environ['PATH']}"
+    done = project.run("bench", "short", *SLURM, "--max-blocks", "1", PATH=path)  # Slurm chooses the node
     assert done.returncode == 0, done.stderr
     assert re.search(r"could not start it on node n1, which is drain\S* \(Prolog error\), and holds it", done.stderr)
     assert re.search(r"`scontrol release \d+` would let it try again", done.stderr)

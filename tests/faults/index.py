@@ -24,6 +24,8 @@ ALL = "local docker apptainer"
 INDEX = (
     Row("tool killed (SIGKILL)", "local", "here", "local/test_main_job.py::test_kill_9_and_resume_lose_repeat_and_reorder_nothing", "resume goes on"),
     Row("tool killed while daemons run", ALL, "here", "faults/test_ends.py::test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up", "they end; files go with the next start"),
+    Row("tool killed", "local", "ssh", "cluster/test_ssh.py::test_what_runs_on_a_host_ends_with_the_tool_and_resume_goes_on", "what runs on the host ends"),
+    Row("connection dies", "local", "ssh", "cluster/test_ssh.py::test_a_host_whose_connection_dies_is_left_out_and_its_block_is_run_elsewhere", "another host runs the block"),
     Row("tool killed", "local", "slurm", "cluster/test_slurm.py::test_a_host_killed_while_jobs_run_finds_them_again", "jobs go on and are found"),
     Row("tool killed while trials are stopped", ALL, "here", "faults/test_turns.py::test_with_a_tool_that_is_killed_nothing_is_left_stopped_or_running", "they end"),
     Row("tool killed while its supervisors are stopped", "local", "here", "faults/test_stopped.py::test_supervisors_that_were_stopped_when_the_tool_was_killed_are_swept_by_the_next_start", "the next start lets them end all"),
@@ -41,7 +43,7 @@ INDEX = (
     Row("wrapper in the trial killed", ALL, "here", "faults/test_ends.py::test_when_only_the_wrapper_or_only_the_program_is_killed_all_of_the_trial_ends", "failed"),
     Row("wrapper in the trial killed, or a daemon left", "local", "slurm", "unit/test_slurm_script.py::test_what_a_trial_leaves_running_is_ended_before_the_next_and_at_the_end", "ended before the next; that one says so"),
     Row("told to end while its program ignores that", "local", "here slurm", "unit/test_bench_command.py::test_told_to_end_it_ends_a_program_that_ignores_that_and_removes_its_files", "it ends with its program, and its files go"),
-    Row("daemon in the middle of its start", "local", "slurm", "unit/test_slurm_script.py::test_a_daemon_that_is_just_being_started_is_waited_for_and_ended_too", "waited for, and ended before the next"),
+    Row("daemon in the middle of its start", "local", "slurm", "unit/test_process.py::test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same", "waited for, and ended before the next"),
     Row("daemon in the middle of its start", "local", "here", "unit/test_process.py::test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same", "waited for, and ended before the next"),
     Row("Ctrl-C while a trial runs", "local", "here", "unit/test_interrupts.py::test_a_signal_soon_after_a_line_reached_the_disk_ends_the_run", "its work folder goes"),
     Row("program killed", ALL, "here", "faults/test_ends.py::test_when_only_the_wrapper_or_only_the_program_is_killed_all_of_the_trial_ends", "failed, with that reason"),

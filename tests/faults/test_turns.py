@@ -137,7 +137,7 @@ class Turning(Toy):
 
     def in_turn(self) -> bool:
         """Whether a process has its turn and waits in it for ever."""
-        return bool(list(self.cache.glob("work/*/*/*/in-turn")))
+        return bool(list(self.cache.glob("work/*/*/*/**/in-turn")))
 
 
 @pytest.fixture

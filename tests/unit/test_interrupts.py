@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.__main__ import main
+from envmatrix.block import interrupts
 from envmatrix.cli import parser
 from envmatrix.launchers.local import Here
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
-from envmatrix.system import interrupts
 from envmatrix.system.process import Order, run_logged
 from envmatrix.trials import orphans
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials

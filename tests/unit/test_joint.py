@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from bench import arguments, digest, options, variables
 from bench.__main__ import _parser
 from bench.errors import BenchError
+from envmatrix.block.orphans import TRIAL_VARIABLE
 from envmatrix.errors import InputError
 from envmatrix.matrix import parse
 from envmatrix.matrix.model import Workload
 from envmatrix.system import bench_options, project
-from envmatrix.trials.orphans import TRIAL_VARIABLE
 from envmatrix.trials.own_program import command_arguments
 from envmatrix.trials.trial import base_variables, bench_arguments
 from tests.toy_nets import lay_out_toy
@@ -119,7 +119,7 @@ def test_the_host_uses_the_arguments_of_the_page_and_no_others():
     ]
     assert set().union(*map(flags, own)) == ARGUMENTS["command"]
     plain = flags(bench_arguments(Workload(name="w"), {"work": "/w", "data": "/d"}, "python3", gate=True, look_s=10.0))
-    over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/launchers/slurm/multi_node.py").read_text()))
+    over_nodes = set(re.findall(r"--(?:node-\w+|meet)", (ROOT / "envmatrix/block/srun.py").read_text()))
     assert plain | over_nodes == ARGUMENTS["run"]
     assert {"--record=", "evidence"} <= {
         text.rpartition("{")[0] or text for text in texts(ROOT / "envmatrix/trials/environment_shell.py")

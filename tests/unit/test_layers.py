@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -19,9 +20,9 @@ from envmatrix.cli.parser import COMMANDS
 PACKAGE = Path(__file__).parents[2] / "envmatrix"
 #: A room imports from itself and from the rooms before it. Those of one line stand beside each other.
 ORDER = [
-    {"errors", "units", "version"}, {"system"}, {"evidence"}, {"matrix"}, {"plan"}, {"results"}, {"build"}, {"engines"},
-    {"stats"}, {"report"}, {"trials"}, {"launchers"}, {"runner"}, {"search"}, {"bundle"}, {"doctor"}, {"api"},
-    {"__init__"}, {"cli"}, {"__main__"},
+    {"errors", "units", "version", "block"}, {"system"}, {"evidence"}, {"matrix"}, {"plan"}, {"results"}, {"build"},
+    {"engines"}, {"stats"}, {"report"}, {"trials"}, {"launchers"}, {"runner"}, {"search"}, {"bundle"}, {"doctor"},
+    {"api"}, {"__init__"}, {"cli"}, {"__main__"},
 ]  # fmt: skip
 _TARGET = re.compile(r"(envmatrix(?:\.\w+)+):[\w.]+\Z")
 LONGEST_FUNCTION, LONGEST_FILE, MOST_ANY = 50, 400, 60
@@ -92,6 +93,19 @@ def test_a_room_imports_only_from_rooms_before_it():
     assert found == set()
 
 
+def test_the_block_runner_needs_nothing_but_the_standard_library_of_an_old_python():
+    names = {name for module in modules() if room(module) == "block" for name, _ in imported(module)}
+    assert {name for name in names if name.split(".")[0] not in {*sys.stdlib_module_names, "envmatrix"}} == set()
+    assert {name for name in names if name in modules() and room(name) != "block"} == {"envmatrix"} & names
+    unions = {
+        (module, node.lineno)
+        for module in modules() if room(module) == "block"
+        for statement in tree(module).body if isinstance(statement, ast.Assign)
+        for node in ast.walk(statement) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+    }  # fmt: skip
+    assert unions == set(), "a union that is evaluated needs Python 3.10"
+
+
 def test_no_module_imports_itself_by_way_of_others():
     assert list(circles()) == []
 
@@ -148,13 +162,14 @@ def test_the_host_never_imports_what_runs_inside(package):
     assert [pair for pair in names if pair[1].split(".")[0] == package] == []
 
 
-#: Defaults of documents and of the Python interface, the key ``slurm:`` of matrix.yaml, a made-up arm, a plain "here".
+#: Defaults of documents and of the Python interface, the key ``slurm:`` of matrix.yaml, a made-up arm, a plain "here",
+#: git's ssh.
 NAMED = {
     ("envmatrix.matrix.model", "local"), ("envmatrix.results.run", "here"), ("envmatrix.trials.experiment", "here"),
     ("envmatrix.matrix.parse", "slurm"),
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
-    ("envmatrix.doctor.installed", "enroot"),
+    ("envmatrix.doctor.installed", "enroot"), ("envmatrix.build.labels", "ssh"),
 }  # fmt: skip
 
 

@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.engines.base import Job, Limits, Mounts
 from envmatrix.engines.docker import allow_writes
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
 from envmatrix.trials.feasibility import check_program_exists
-from envmatrix.trials.own_program import MAX_COPIED_BYTES, link_files, metric_file, place_program_files
+from envmatrix.trials.own_program import link_files, metric_file, place_program_files
 
 
 @pytest.mark.parametrize(

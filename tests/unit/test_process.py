@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.block import orphans as block_orphans
+from envmatrix.block import process as block
 from envmatrix.errors import EnvmatrixError
 from envmatrix.system import process
 from envmatrix.system.process import Exit, Order, Place, run, run_logged, started
@@ -95,7 +97,8 @@ def test_a_program_that_is_not_there_is_told():
 
 
 def test_a_supervisor_that_is_stopped_keeps_nobody_waiting(monkeypatch):
-    monkeypatch.setattr(process, "_ENDED_S", 0.5)
+    monkeypatch.setattr(process, "ENDED_S", 0.5)
+    monkeypatch.setattr(block, "ENDED_S", 0.5)
     done = run(["sh", "-c", "kill -STOP $PPID; exec sleep 60"], limit_s=1)
     assert done.exit.timed_out
 
@@ -122,7 +125,7 @@ with open({str(tmp_path / "log")!r}, "wb") as log:
 
 
 def test_a_process_whose_program_is_just_being_started_is_found_by_its_variables_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "_PROC", tmp_path)
+    monkeypatch.setattr(block_orphans, "_PROC", tmp_path)
     for pid, variables_end, program in ((1, 0, "exe"), (2, 0, "the kernel's own"), (3, 7, "exe")):
         folder = tmp_path / str(pid)
         folder.mkdir()
@@ -130,7 +133,7 @@ def test_a_process_whose_program_is_just_being_started_is_found_by_its_variables
         (folder / "environ").touch()
         (folder / program).symlink_to(sys.executable)
     monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "1" / "environ").write_bytes(b"A=b\0MARK=us/1\0"))
-    assert process.processes_with_variable("MARK", "us/") == [1]
+    assert block_orphans.processes_with_variable("MARK", "us/") == [1]
 
 
 SPINNING = """
@@ -245,7 +248,8 @@ with started(Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60), sys.
 OWNS = """
 import os, sys, time
 from pathlib import Path
-from envmatrix.system.process import Order, cleanup_watcher, run_logged
+from envmatrix.block.process import cleanup_watcher
+from envmatrix.system.process import Order, run_logged
 program = "import os, time; os.fork(); open(f'is-{os.getpid()}', 'w'); time.sleep(600)"
 if sys.argv[1] == "watcher":
     with cleanup_watcher(["/bin/touch", "inherited"]):
@@ -302,7 +306,7 @@ def test_a_supervisor_whose_owner_lives_is_nobodys_orphan(tmp_path):
     order = Order([sys.executable, "-c", "import time; time.sleep(600)"], None, tmp_path, 600)
     with (tmp_path / "log").open("wb") as log, started(order, log) as program:
         os.kill(program.process.pid, signal.SIGSTOP)
-        assert program.process.pid not in process.orphaned_supervisors()
+        assert program.process.pid not in block_orphans.orphaned_supervisors()
         os.kill(program.process.pid, signal.SIGCONT)
 
 

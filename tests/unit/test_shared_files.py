@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.errors import StoreError
-from envmatrix.launchers.slurm import jobs
-from envmatrix.launchers.slurm.files import BlockFolder, block_folders
+from envmatrix.launchers import block_orders
+from envmatrix.launchers.block_files import BlockFolder, block_folders
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.matrix.model import Workload
@@ -143,7 +143,7 @@ def test_a_trial_that_says_it_was_stopped_runs_again_three_times_at_most(tmp_pat
     made, flight, said = in_flight(tmp_path, block)
     seen = {"schema": 1, "evidence": {"system": {"stops": 1}}}
     stopped = trial_of(flight.slots["t1"], "invalid", "it was stopped", document=seen)
-    monkeypatch.setattr(jobs, "trial_from_files", lambda *_: stopped)
+    monkeypatch.setattr(block_orders, "trial_from_files", lambda *_: stopped)
     for number in (1, 2, 3):
         assert list(made._collect(flight, None)) == []
         assert said.pop() == f"t1 was stopped for a while as it ran: it runs again ({number} of 3 times)"

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api.places import load_matrix
-from envmatrix.engines.base import CommandLine, Prepared
+from envmatrix.block.order import TrialOrder
+from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
+from envmatrix.launchers import block_orders
 from envmatrix.launchers.base import check_commands
-from envmatrix.launchers.slurm import jobs
+from envmatrix.launchers.block_files import BlockFolder, trial_end
+from envmatrix.launchers.outcomes import collected
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
-from envmatrix.launchers.slurm.files import BlockFolder, trial_end
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.outcomes import collected
 from envmatrix.launchers.slurm.pending_block import Flight, clock_offset, explain_loss, not_started
-from envmatrix.launchers.slurm.script import Step
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.system.process import Exit
@@ -216,11 +216,13 @@ def test_a_damaged_end_is_no_end_and_the_trial_runs_again(tmp_path, change):
 
 def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next_job(tmp_path):
     plan = make_plan(())
-    run = SimpleNamespace(design=make_design(plan), created="2026", skipped={}, workloads={}, launcher_options={})
+    run = SimpleNamespace(
+        design=make_design(plan), created="2026", skipped={}, workloads={}, launcher="slurm", launcher_options={}
+    )
     experiment = SimpleNamespace(run=run, folder=RunFolder(tmp_path), plan=plan, engines={})
     made = SlurmLauncher(experiment, None, print, None)
     groups = TrialGrouper(experiment, print)
-    files, slots = jobs.block_folder(made._experiment, 0), plan.block(0)
+    files, slots = block_orders.block_folder(made._experiment, 0), plan.block(0)
     files.next_attempt()
     for slot in slots:
         files.forget(slot.trial)
@@ -235,9 +237,9 @@ def test_a_job_of_an_earlier_start_that_has_nothing_left_to_do_is_not_waited_for
     made.folder = RunFolder(tmp_path)
     client = SimpleNamespace(queue=lambda prefix: [JobState("7", f"{prefix}b0000", "RUNNING", "n1", "None")])
     launcher = SlurmLauncher(made, client, said.append, None)
-    files = jobs.block_folder(made, 0)
+    files = block_orders.block_folder(made, 0)
     files.plan(files.next_attempt(), [slot.trial for slot in made.plan.block(0)])
-    work = SimpleNamespace(is_done=lambda trial: True, groups_of=TrialGrouper(made, said.append, elsewhere=True))
+    work = SimpleNamespace(is_done=lambda trial: True, groups_of=TrialGrouper(made, said.append))
     assert list(launcher._adopt(work)) == []
     assert (launcher._flights, said) == ({}, [])
 
@@ -250,7 +252,7 @@ def test_an_engine_that_needs_a_daemon_is_refused_before_anything_runs():
 
 def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_none(tmp_path):
     made = turning()
-    names = jobs.group_names(made.plan.block(0), TrialGrouper(made, pytest.fail, elsewhere=True))
+    names = block_orders.group_names(made.plan.block(0), TrialGrouper(made, pytest.fail))
     slots = {slot.trial: slot for slot in made.plan.block(0)}
     group = f"{made.plan.block(0)[0].trial}.turns"
     assert names == dict.fromkeys(slots, group)
@@ -262,7 +264,7 @@ def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_no
     assert not flight.unfinished
     trials = collected(SimpleNamespace(), flight, print)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "trial_from_files", lambda _, slot, end: trial_of(slot, "ok", ""))
+        patch.setattr(block_orders, "trial_from_files", lambda _, slot, end: trial_of(slot, "ok", ""))
         seen = [next(trials).trial for _ in slots]
         assert seen == list(slots)
         assert (tmp_path / group).exists(), "cut off here, all are read again"
@@ -279,26 +281,25 @@ def test_that_a_node_has_no_memory_for_all_of_a_group_at_once_is_told(tmp_path, 
         (tmp_path / "g.turns" / trial).mkdir(parents=True)
         (tmp_path / "g.turns" / trial / "end").write_text(json.dumps({**GOOD, "together": 1, "late": 0}))
     alone = dataclasses.replace(trial_of(next(iter(slots.values())), "ok", "", node="n1"), together=1)
-    monkeypatch.setattr(jobs, "trial_from_files", lambda _, slot, end: dataclasses.replace(alone, trial=slot.trial))
+    monkeypatch.setattr(
+        block_orders, "trial_from_files", lambda _, slot, end: dataclasses.replace(alone, trial=slot.trial)
+    )
     assert len(list(collected(SimpleNamespace(), flight, said.append))) == len(made.plan.arms)
     assert said == ["g.turns ran one process after the other: node n1 has no memory for all of them at once"]
 
 
 def test_what_takes_no_turns_starts_side_by_side_in_its_job_and_has_one_turn(tmp_path, monkeypatch):
     made = turning(mixed_plan(), environments={"a": make_environment("a", turns=False)})
-    block, groups = made.plan.block(0), TrialGrouper(made, lambda _: None, elsewhere=True)
+    block, groups = made.plan.block(0), TrialGrouper(made, lambda _: None)
     flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
-                    groups=jobs.group_names(block, groups))  # fmt: skip
-    command = CommandLine((), {}, tmp_path)
+                    groups=block_orders.group_names(block, groups))  # fmt: skip
     monkeypatch.setattr(
-        jobs, "make_step", lambda _, slot, *rest: Step(slot.trial, slot.arm.environment, command, 9.0, apart=2)
+        block_orders, "make_trial", lambda _, slot, *rest: TrialOrder(slot.trial, slot.arm.environment, (), {}, 9.0)
     )
-    parts, failed = jobs.make_parts(made, flight, groups, 1)
+    parts, failed = block_orders.make_parts(made, flight, groups, 1)
     assert failed == []
-    found = {tuple(sorted(step.title for step in part.steps)): part for part in parts}
-    alone, turns = found["a", "baseline alone"], found["b", "baseline", "c", "control"]
-    assert (alone.turn, len(alone.orders), {step.apart for step in alone.steps}) == (0, 1, {0})
-    assert (turns.turn, len(turns.orders) > 1, {step.apart for step in turns.steps}) == (3, True, {2})
+    found = {tuple(sorted(trial.title for trial in part.trials)): part.turns.steps for part in parts}
+    assert found == {("a", "baseline alone"): 0, ("b", "baseline", "c", "control"): 3}
 
 
 @pytest.mark.parametrize(
@@ -315,14 +316,13 @@ def test_a_step_in_turns_gets_the_turn_and_the_steps_set_apart_that_its_design_s
     made.folder, made.bench, made.data = RunFolder(tmp_path), tmp_path / "bench", tmp_path / "data"
     keys = {environment.image_key for environment in made.run.environments.values()}
     made.prepared = {(key, "local"): Prepared("i", "local", "", "/python", {}) for key in keys}
-    block, groups = made.plan.block(0), TrialGrouper(made, pytest.fail, elsewhere=True)
+    block, groups = made.plan.block(0), TrialGrouper(made, pytest.fail)
     flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
-                    groups=jobs.group_names(block, groups))  # fmt: skip
-    (part,), failed = jobs.make_parts(made, flight, groups, 1)
+                    groups=block_orders.group_names(block, groups))  # fmt: skip
+    (part,), failed = block_orders.make_parts(made, flight, groups, 1)
     assert failed == []
-    assert (part.turn, [step.apart for step in part.steps]) == (4, [apart] * len(block))
-    alone = jobs.make_step(made, block[0], BlockFolder(tmp_path), 1)
-    assert (alone.apart, alone.held) == (0, ""), "one that takes no turns"
+    assert (part.turns.steps, [trial.apart for trial in part.trials]) == (4, [apart] * len(block))
+    assert {trial.pauses_itself for trial in part.trials} == {bool(workload.command)}
 
 
 def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):
@@ -341,8 +341,8 @@ def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):
 
 def test_an_engine_whose_commands_no_script_can_stop_takes_no_turns_elsewhere_and_is_told():
     made, told = turning(make_plan(("a",), engines=("enroot",)), engines=("enroot",)), []
-    groups = TrialGrouper(made, told.append, elsewhere=True)
-    assert jobs.group_names(made.plan.block(0), groups) == {}
+    groups = TrialGrouper(made, told.append)
+    assert block_orders.group_names(made.plan.block(0), groups) == {}
     assert "engine enroot cannot stop a process for a while" in told[0]
 
 

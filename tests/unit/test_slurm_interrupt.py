@@ -6,7 +6,7 @@ import pytest
 
 from envmatrix.api.runs import _stopped_error
 from envmatrix.errors import ExitCode, StoreError, Where
-from envmatrix.launchers.slurm.files import BlockFolder
+from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.results import RunFolder

@@ -1,11 +1,9 @@
 """The batch script of a block: its text, whole; and what it does, run by a real shell with no Slurm around it."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,25 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.engines.base import CommandLine
+from envmatrix.block.order import BlockOrder, Part, TrialOrder
+from envmatrix.block.process import Place
+from envmatrix.block.program_folder import MAX_COPIED_BYTES
 from envmatrix.errors import InputError
-from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.script import _FUNCTIONS, BlockJob, Step, block_script
+from envmatrix.launchers.block_files import BlockFolder
+from envmatrix.launchers.node_start import copy_package
+from envmatrix.launchers.slurm.script import BlockJob, block_script, script_with_order
 from envmatrix.matrix import Slurm
-from envmatrix.trials.own_program import MAX_COPIED_BYTES
 
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
 
 
-def step(trial, argv, folder, attempt=1, limit_s=20.0, **more):
-    command = CommandLine(tuple(argv), {"A": HOSTILE}, folder / f"{trial}.try{attempt}" / "work", **more)
-    return Step(trial, f"env:work@local {HOSTILE}", command, limit_s)
+def step(trial, argv, limit_s=20.0, **more):
+    return Part(trial, [TrialOrder(trial, f"env:work@local {HOSTILE}", argv, {"A": HOSTILE}, limit_s, **more)])
 
 
-def job(folder, steps, attempt=1, options=None, **more):
+def job(folder, parts, attempt=1, options=None, package=Path("/shared/block-0"), **more):
     variables = {"PATH": os.environ["PATH"], "HOME": "/"}
-    part = Slurm.model_validate(options or {})
-    return BlockJob("envmatrix-0-b0003", "run r, block 3", folder, attempt, tuple(steps), part, variables, **more)
+    asked = Slurm.model_validate(options or {})
+    busy = 1.0 if asked.busy is None else asked.busy
+    order = BlockOrder("run r, block 3", str(folder), attempt, parts, busy)
+    return BlockJob("envmatrix-0-b0003", order, package, asked, variables, **more)
 
 
 def snapshot(name, text):
@@ -45,34 +46,30 @@ def snapshot(name, text):
 
 
 def hostile_job(nodes):
-    folder = Path("/shared/it's $here/b0003")
-    command = CommandLine(
-        ("/venv/bin/python", "-m", "bench", "--x=a b"), {"LD_PRELOAD": "/l/x.so", "PAD": "x" * 40}, folder / "w",
-        keep=("HOME",), prefix=("taskset", "--cpu-list", "0-1"), needs=(Path("/venv/bin/python"), Path("/a b")),
+    folder = "/shared/it's $here/b0003"
+    trial = TrialOrder(
+        "b0003-p000", "base:cnn@local", ["/venv/bin/python", "-m", "bench", "--x=a b"],
+        {"LD_PRELOAD": "/l/x.so", "PAD": "x" * 40}, 300.0, ["HOME"], Place((0, 1)), ["/venv/bin/python", "/a b"], nodes,
     )  # fmt: skip
     asked = {"partition": "gpu", "gpus": "a100:2", "account": "me", "modules": "apptainer/1.4", "constraint": "a&b",
              "options": "--qos=high", "time": "90m", "memory": "8GiB"}  # fmt: skip
-    step = Step("b0003-p000", "base:cnn@local", command, 300.0, nodes)
     return BlockJob(
-        "envmatrix-0-b0003", "run r, block 3", folder, 2, (step,),
-        Slurm.model_validate(asked), {"PATH": "/usr/bin:/bin", "HOME": "/home/o'neill"}, node="n1", avoid=("n1", "n7"),
+        "envmatrix-0-b0003", BlockOrder("run r, block 3", folder, 2, [Part(trial.name, [trial])]),
+        Path("/shared/it's $here/block-0"), Slurm.model_validate(asked),
+        {"PATH": "/usr/bin:/bin", "HOME": "/home/o'neill"}, node="n1", avoid=("n1", "n7"),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_the_whole_script_is_as_recorded(nodes):
-    snapshot(f"block-on-{nodes}.sh", block_script(hostile_job(nodes)))
+def test_the_whole_script_is_as_recorded_and_a_shell_can_read_it(nodes):
+    text = script_with_order(hostile_job(nodes))
+    snapshot(f"block-on-{nodes}.sh", text.replace(shlex.quote(sys.executable), "/this/python"))
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True)
 
 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "a\0b", "a\x1bb"])
-def test_a_newline_is_refused_wherever_it_stands(tmp_path, text):
-    good = step("t", ["true"], tmp_path)
-    for made in (
-        job(tmp_path / text, [good]),
-        job(tmp_path, [step("t", ["echo", text], tmp_path)]),
-        job(tmp_path, [Step("t", "x", CommandLine(("true",), {"A": text}, tmp_path), 1.0)]),
-        job(tmp_path, [step("t", ["true"], tmp_path, needs=(tmp_path / text,))]),
-    ):
+def test_a_newline_is_refused_where_it_would_stand_in_the_script(tmp_path, text):
+    for made in (job(tmp_path / text, []), job(tmp_path, [], package=tmp_path / text)):
         with pytest.raises(InputError, match="newline or another control character"):
             block_script(made)
 
@@ -86,8 +83,10 @@ class Shell:
 
     def write(self, steps, attempt=None, **more):
         attempt = attempt or self.files.next_attempt()
+        made = job(self.folder, steps, attempt, package=copy_package(self.folder.parent), **more)
+        self.files.order(attempt).write_text(made.order.text())
         script = self.files.script(attempt)
-        script.write_text(block_script(job(self.folder, steps, attempt, **more)))
+        script.write_text(block_script(made))
         return script
 
     def start(self, script, node="n1", **more):
@@ -99,8 +98,8 @@ class Shell:
     def run(self, script, **more):
         return self.start(script, **more).wait(60)
 
-    def step(self, trial, code, attempt=1, **more):
-        return step(trial, [sys.executable, "-c", code], self.folder, attempt, **more)
+    def step(self, trial, code, **more):
+        return step(trial, [sys.executable, "-c", code], **more)
 
 
 @pytest.fixture
@@ -110,13 +109,13 @@ def shell(tmp_path):
 
 def test_arguments_variables_and_folders_with_hostile_names_arrive_exactly(shell):
     code = "import json,os,sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]))"
-    made = step("t1", [sys.executable, "-c", code, HOSTILE, ""], shell.folder)
+    made = step("t1", [sys.executable, "-c", code, HOSTILE, ""])
     assert shell.run(shell.write([made])) == 0
     end = shell.files.end("t1")
     assert end.exit.ok
     argv, variables, cwd = json.loads((end.folder / "log").read_text())
     assert argv == [HOSTILE, ""]
-    assert variables.pop("ENVMATRIX_TRIAL").startswith("slurm/7/")
+    assert variables.pop("ENVMATRIX_TRIAL").startswith("job/7/")
     assert {k: v for k, v in variables.items() if k != "LC_CTYPE"} == {"A": HOSTILE}
     assert cwd == str(shell.folder / "t1.try1" / "work")
     assert (end.node, end.job) == ("n1", "7")
@@ -129,8 +128,8 @@ def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, 
     for name in ("train.py", ".hidden", "a b", "out.json", "record.json"):
         (files / name).write_text(name)
     code = "import os; print(sorted(os.listdir()), end=''); open('made', 'w'); open('out.json', 'w').write('new')"
-    first, second = shell.step("t1", code), shell.step("t2", code)
-    script = shell.write([dataclasses.replace(first, program=(files, str(files), "out.json")), second])
+    first, second = shell.step("t1", code, program=[str(files), str(files), "out.json"]), shell.step("t2", code)
+    script = shell.write([first, second])
     assert shell.run(script) == 0
     seen = [(shell.files.end(name).folder / "log").read_text() for name in ("t1", "t2")]
     assert seen == [str([".hidden", "a b", "data", "train.py"]), "[]"]
@@ -153,7 +152,7 @@ def test_a_program_writes_to_copies_and_its_metric_anew(shell, tmp_path, metric)
         f"import os; print(sorted(os.listdir({str(folder)!r})), os.path.exists({metric!r}), "
         f"os.path.islink('weights.pt')); [open(name, 'w').write('new') for name in {names!r}]"
     )
-    made = dataclasses.replace(shell.step("t1", code), program=(files, str(files), metric))
+    made = shell.step("t1", code, program=[str(files), str(files), metric])
     assert shell.run(shell.write([made])) == 0
     inside = ["log.txt", "more"] if "/" in metric else ["log.txt", "out", "weights.pt"]
     assert (shell.files.end("t1").folder / "log").read_text() == f"{inside} False True\n"
@@ -175,45 +174,24 @@ def test_every_way_to_end_is_told_apart(shell):
 
 
 LEAVES = """
-import os, subprocess, sys
+import os, signal, subprocess, sys
 file = sys.argv[1] + "/left"
 if os.path.exists(file):
-    print("still runs", os.path.exists(f"/proc/{open(file).read()}/exe"))
+    print("still runs", os.path.exists(f"/proc/{open(file).read()}/exe"), flush=True)
 daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 open(file, "w").write(str(daemon.pid))
+if sys.argv[2] == "alone": os.kill(os.getppid(), signal.SIGKILL)
 """
 
 
-def test_what_a_trial_leaves_running_is_ended_before_the_next_and_at_the_end(shell, tmp_path):
+@pytest.mark.parametrize(("how", "before"), [("supervised", [0, 0]), ("alone", [0, 1])])
+def test_what_a_trial_leaves_running_is_ended_before_the_next_and_at_the_end(shell, tmp_path, how, before):
     (tmp_path / "leaves.py").write_text(LEAVES)
-    argv = [sys.executable, str(tmp_path / "leaves.py"), str(tmp_path)]
-    steps = [step(name, argv, shell.folder) for name in ("t1", "t2")]
+    steps = [step(name, [sys.executable, str(tmp_path / "leaves.py"), str(tmp_path), how]) for name in ("t1", "t2")]
     assert shell.run(shell.write(steps)) == 0
-    assert [shell.files.end(name).before for name in ("t1", "t2")] == [0, 1]
+    assert [shell.files.end(name).before for name in ("t1", "t2")] == before
     assert (shell.files.end("t2").folder / "log").read_text() == "still runs False\n"
     assert not Path("/proc", (tmp_path / "left").read_text(), "exe").exists()
-
-
-#: Stands in for /proc: what is put there is seen by the script alone. Its first sleep gives a process its variables.
-SEEN_LATE = """
-mark=m; say() { :; }
-sleep() { [ ! -d PROC/101 ] || printf 'ENVMATRIX_TRIAL=m\\0' >PROC/101/environ; }
-kill() { rm -r "PROC/$3"; }
-tidy
-echo "$left $tries"
-"""
-
-
-def test_a_daemon_that_is_just_being_started_is_waited_for_and_ended_too(tmp_path):
-    for pid, variables_end, program in (("101", 0, "exe"), ("102", 0, "the kernel's own"), ("103", 7, "exe")):
-        (tmp_path / pid).mkdir()
-        (tmp_path / pid / "stat").write_text(f"{pid} (a) b) S {'1 ' * 47}{variables_end} 0\n")
-        for name in ("environ", program):
-            (tmp_path / pid / name).touch()
-    text = (_FUNCTIONS + SEEN_LATE.replace("PROC", "/proc")).replace("/proc", str(tmp_path))
-    done = subprocess.run(["sh", "-uc", text], capture_output=True, text=True, check=True)
-    assert done.stdout == "1 2\n", done
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["102", "103"]
 
 
 def test_a_script_started_again_repeats_no_finished_trial(shell):
@@ -248,7 +226,7 @@ def test_a_script_that_is_ended_while_a_trial_runs_leaves_that_trial_unfinished(
 
 def test_a_superseded_attempt_stops_before_its_next_trial(shell):
     old = shell.write([shell.step("t1", "pass")])
-    new = shell.write([shell.step("t1", "pass", 2)])
+    new = shell.write([shell.step("t1", "pass")])
     assert shell.run(old) == 0
     assert shell.files.end("t1") is None
     assert shell.run(new) == 0
@@ -268,20 +246,20 @@ def test_a_trial_that_fails_when_its_image_is_gone_is_none_and_runs_again_where_
     image.touch()
     body = ["sh", "-c", f"rm '{image}' && exit $0"]
 
-    def steps(status, attempt):
-        return [step(name, [*body, status], shell.folder, attempt, needs=(image,)) for name in ("t1", "t2")]
+    def steps(status):
+        return [step(name, [*body, status], needs=[str(image)], keep=["PATH"]) for name in ("t1", "t2")]
 
-    assert shell.run(shell.write(steps("127", 1))) == 69
+    assert shell.run(shell.write(steps("127"))) == 69
     assert shell.files.stopped(1) == (69, "n1", str(image))
     assert ([start.trial for start in shell.files.starts()], shell.files.end("t1")) == (["t1"], None)
     image.touch()
-    assert shell.run(shell.write(steps("0", 2))) == 69, "the first ended well, and without its image the second cannot"
+    assert shell.run(shell.write(steps("0"))) == 69, "the first ended well, and without its image the second cannot"
     assert (shell.files.end("t1").exit.ok, shell.files.end("t2")) == (True, None)
 
 
 def test_a_file_the_node_does_not_see_stops_the_job_before_any_trial(shell):
-    needs = (Path("/nonexistent/a b/python"),)
-    script = shell.write([step("t1", ["true"], shell.folder, needs=needs)])
+    needs = ["/nonexistent/a b/python"]
+    script = shell.write([step("t1", ["true"], needs=needs)])
     assert shell.run(script) == 69
     assert shell.files.stopped(1) == (69, "n1", "/nonexistent/a b/python")
 
@@ -305,16 +283,12 @@ def test_what_cannot_be_written_for_a_moment_is_waited_for(shell):
     assert [start.trial for start in shell.files.starts()] == ["t1"]
 
 
-def test_a_trial_that_broke_when_its_folder_could_not_be_written_by_its_path_runs_again(shell, tmp_path, monkeypatch):
-    tools, once, ran = tmp_path / "tools", tmp_path / "once", tmp_path / "ran"
-    tools.mkdir()
-    refuses = f'case $1 in /*) [ -e {once} ] || {{ : >{once}; exit 1; }} ;; esac; exec {shutil.which("touch")} "$@"'
-    (tools / "touch").write_text(f"#!/bin/sh\n{refuses}\n")
-    (tools / "touch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    code = f"import os, sys; broke = not os.path.exists({str(ran)!r}); open({str(ran)!r}, 'w'); sys.exit(broke)"
+def test_a_trial_that_broke_when_its_folder_could_not_be_written_by_its_path_runs_again(shell, tmp_path):
+    ran = tmp_path / "ran"
+    code = (
+        f"import os, sys\nif not os.path.exists({str(ran)!r}): os.mkdir('../end'); open({str(ran)!r}, 'w'); sys.exit(1)"
+    )
     assert shell.run(shell.write([shell.step("t1", code)])) == 0
-    assert once.exists()
     end = shell.files.end("t1")
     assert (end.exit.ok, end.repeated) == (True, 1)
 
@@ -322,7 +296,7 @@ def test_a_trial_that_broke_when_its_folder_could_not_be_written_by_its_path_run
 def test_a_trial_whose_job_was_suspended_runs_again_and_says_so(shell, tmp_path):
     here, go = tmp_path / "here", tmp_path / "go"
     waits = f"touch {shlex.quote(str(here))}; until [ -e {shlex.quote(str(go))} ]; do sleep 0.05; done"
-    first = step("t1", ["sh", "-c", waits], shell.folder)
+    first = step("t1", ["sh", "-c", waits])
     process = shell.start(shell.write([first, shell.step("t2", "pass")]))
     wait_until(here.exists)
     for number in (signal.SIGSTOP, signal.SIGCONT):  # as slurmd does, to every process of the job
@@ -368,7 +342,7 @@ def test_a_block_is_handed_back_where_others_use_more_than_is_allowed(shell, str
 
 def test_a_results_folder_that_is_not_there_ends_the_job_with_66(shell, tmp_path):
     script = tmp_path / "script.sh"
-    script.write_text(block_script(job(tmp_path / "nowhere", [step("t1", ["true"], tmp_path)])))
+    script.write_text(block_script(job(tmp_path / "nowhere", [step("t1", ["true"])])))
     assert shell.run(script) == 66
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.errors import EngineError
+from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.slurm.client import SilentError, SlurmClient
-from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.plan import Arm, Slot

@@ -1,19 +1,22 @@
 """A block over several nodes: its script, its place, and what a lost job says of which node."""
 
 import os
+import re
 import subprocess
 
 import pytest
 
-from envmatrix.engines.base import CommandLine
+from envmatrix.block.order import BlockOrder, Part, TrialOrder
+from envmatrix.block.process import Place
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import check_race
+from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.catalog import LAUNCHERS, check_span
+from envmatrix.launchers.node_start import copy_package
 from envmatrix.launchers.slurm.client import JobState, expand, read_queue
-from envmatrix.launchers.slurm.files import BlockFolder
 from envmatrix.launchers.slurm.pending_block import explain_loss
 from envmatrix.launchers.slurm.placement import nodes_of_block
-from envmatrix.launchers.slurm.script import BlockJob, Step, block_script
+from envmatrix.launchers.slurm.script import BlockJob, block_script
 from envmatrix.matrix import Slurm
 
 #: A stand-in for Slurm's two commands: srun starts the tasks here, one after the other, with a node's name each.
@@ -26,7 +29,7 @@ while :; do case $1 in
   --*) ;;
   *) break ;;
 esac; shift; done
-case $* in *glance*) [ -e "$0.saw" ] && exec cat "$0.saw" ;; esac
+case $* in *" look "*) [ -e "$0.saw" ] && exec cat "$0.saw" ;; esac
 task=0
 for name in $(echo "$names" | tr , ' '); do
   SLURM_PROCID=$task SLURMD_NODENAME=$name "$@" >>"$out" || exit
@@ -86,15 +89,14 @@ def shell(tmp_path):
         (tmp_path / name).chmod(0o755)
     folder = tmp_path / "it's a block"
 
-    def run(argv, needs=(), nodes=2, options=()):
+    def run(argv, needs=(), nodes=2, **options):
         files = BlockFolder(folder)
         attempt = files.next_attempt()
-        command = CommandLine(tuple(argv), {"A": "a b"}, folder / f"t.try{attempt}" / "work", needs=needs)
-        steps = (Step("t", "t", command, 20.0, nodes), Step("u", "u", command, 20.0))
+        trial = TrialOrder("t", "t", argv, {"A": "a b"}, 20.0, ["PATH"], Place((0,)), list(map(str, needs)), nodes)
+        order = BlockOrder("run r, block 0", str(folder), attempt, [Part("t", [trial])], options.get("busy", 1.0))
         variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/"}
-        job = BlockJob("j", "run r, block 0", folder, attempt, steps[: 1 if nodes > 1 else 2],
-                       Slurm.model_validate(dict(options)), variables)  # fmt: skip
-        text = block_script(job)
+        text = block_script(BlockJob("j", order, copy_package(tmp_path), Slurm(), variables))
+        files.order(attempt).write_text(order.text())
         assert f"#SBATCH --nodes={nodes}\n#SBATCH --ntasks={nodes}\n" in text
         (folder / "script.sh").write_text(text)
         environment = {"PATH": variables["PATH"], "SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -130,10 +132,11 @@ def test_each_node_is_looked_at_before_the_block(shell):
 
 def test_of_several_nodes_the_one_that_others_use_is_named_and_the_block_handed_back(shell, tmp_path):
     (tmp_path / "srun.saw").write_text(
-        '1 n2 40 {"load_1m":0.1,"free_bytes":9,"busy":0.40,"throttled":null,"others":["stress"]}\n'
-        '0 n1 3 {"load_1m":0.1,"free_bytes":9,"busy":0.03,"throttled":null,"others":[]}\n'
+        '{"rank": "1", "node": "n2", "missing": "", "seen": {"load_1m":0.1,"free_bytes":9,"busy":0.4,"throttled":null,'
+        '"others":["stress"]}}\n{"rank": "0", "node": "n1", "missing": "", "seen": {"load_1m":0.1,"free_bytes":9,'
+        '"busy":0.03,"throttled":null,"others":[]}}\n'
     )
-    status, files, _ = shell(["true"], options={"busy": "10%"})
+    status, files, _ = shell(["true"], busy=0.1)
     assert (status, files.starts()) == (76, [])
     assert files.stopped(1) == (76, "n2", '40 % of its CPUs are busy, these ran: ["stress"]')
     _, files, _ = shell(["true"])
@@ -154,7 +157,7 @@ def test_a_file_that_one_of_the_nodes_does_not_see_stops_the_job_and_names_that_
     assert files.starts() == []
 
 
-def test_a_script_for_one_node_knows_nothing_of_srun(tmp_path):
-    step = Step("t", "t", CommandLine(("true",), {}, tmp_path), 1.0)
-    text = block_script(BlockJob("j", "t", tmp_path, 1, (step,), Slurm.model_validate({}), {}))
-    assert "srun" not in text
+def test_a_script_for_one_node_asks_slurm_nothing(tmp_path):
+    order = BlockOrder("t", str(tmp_path), 1, [Part("t", [TrialOrder("t", "t", ["true"], {}, 1.0)])])
+    text = block_script(BlockJob("j", order, tmp_path, Slurm(), {}))
+    assert not re.search("srun|scontrol", text)

@@ -1,6 +1,5 @@
 """Turns in a block's script: a real shell runs it, with processes that wait at their gates and do nothing else."""
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -9,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.engines.base import CommandLine
-from envmatrix.launchers.slurm.script import Step, Together, block_script, time_limit_s
-from tests.unit.test_slurm_script import HOSTILE, Shell, job, snapshot, wait_until
+from envmatrix.block.interleave import turn_order
+from envmatrix.block.order import Part, TrialOrder, Turns, read_order
+from envmatrix.block.process import Place
+from envmatrix.launchers.slurm.script import time_limit_s
+from tests.unit.test_slurm_script import HOSTILE, Shell, job, wait_until
 
 ROOT = Path(__file__).parents[2]
 #: A process beside a child that spins. In its turn it says whose turn it is, and whether the others stand still.
@@ -58,8 +59,11 @@ gate.end()
 os.kill(child, signal.SIGKILL)
 print("done", flush=True)
 """
-#: Three rounds for three trials.
-ORDERS = ((2, 1, 3), (3, 2, 1), (1, 3, 2))
+
+
+def rounds(*names):
+    """Return the orders of the three rounds that each toy's six steps take."""
+    return [turn_order(7, 3, number, names) for number in range(3)]
 
 
 class Turning(Shell):
@@ -72,15 +76,13 @@ class Turning(Shell):
         self.toy = tmp_path / "toy.py"
         self.toy.write_text(TOY)
 
-    def group(self, *ways, needs=1, limit_s=20.0, attempt=1, turn=2):
-        steps = []
+    def group(self, *ways, needs=1, limit_s=20.0, turn=2, at_once=0):
+        trials = []
         for number, how in enumerate(ways, 1):
-            argv = (sys.executable, str(self.toy), str(ROOT), f"t{number}", how, str(self.shared))
-            work = self.folder / f"t1.turns.try{attempt}" / f"t{number}" / "work"
-            command = CommandLine(argv, {"A": HOSTILE, "TOY": str(self.shared)}, work)
-            steps.append(Step(f"t{number}", f"toy {HOSTILE}", command, limit_s, held="session", apart=turn))
-        orders = tuple(tuple(place for place in order if place <= len(ways)) for order in ORDERS)
-        return Together("t1.turns", tuple(steps), turn, needs, orders)
+            argv = [sys.executable, str(self.toy), str(ROOT), f"t{number}", how, str(self.shared)]
+            env = {"A": HOSTILE, "TOY": str(self.shared)}
+            trials.append(TrialOrder(f"t{number}", f"toy {HOSTILE}", argv, env, limit_s, apart=turn))
+        return Part("t1.turns", trials, Turns(7, 3, turn, needs, at_once))
 
     def turns(self):
         return [tuple(line.split()) for line in (self.shared / "turns").read_text().splitlines()]
@@ -109,22 +111,22 @@ def turning(tmp_path):
         os.kill(int(pid), signal.SIGKILL)
 
 
-def test_the_whole_script_of_turns_is_as_recorded():
-    folder = Path("/shared/it's $here/b0003")
-    command = CommandLine(("/venv/bin/python", "x y"), {"PAD": "x" * 40}, folder / "w", prefix=("taskset", "-c", "0"))
-    own = (Path("/my programs"), "/files", "out.json")
-    steps = (Step("b0003-p000", "base", command, 300.0, held="session", apart=2),
-             Step("b0003-p001", "own", command, 300.0, program=own))  # fmt: skip
-    whole = job(folder, [Together("b0003-p000.turns", steps, 3, 2**31, ((2, 1), (1, 2)))])
-    text = block_script(whole)
-    snapshot("turns.sh", text[text.index("there\nlook_around") :])
-    assert time_limit_s(whole) == 4 * 300 + 120
+def test_the_order_of_turns_is_read_as_it_was_written_and_its_time_counts_twice(tmp_path):
+    own = ["/my programs", "/files", "out.json"]
+    trials = [TrialOrder("b0003-p000", "base", ["/venv/bin/python", HOSTILE], {"A\n": "b\udcff\n"}, 300.0, ["HOME"],
+                         Place((0, 1), (0,), (), 2**30), ["/a b"], apart=2),
+              TrialOrder("b0003-p001", "own", ["x"], {}, 300.0, program=own, pauses_itself=True)]  # fmt: skip
+    whole = job(tmp_path, [Part("b0003-p000.turns", trials, Turns(1, 3, 3, 2**31)), Part("t", [trials[1]])])
+    (tmp_path / "order").write_text(whole.order.text())
+    again = read_order(tmp_path / "order")
+    assert (again.text(), again.trials[0].place) == (whole.order.text(), trials[0].place)
+    assert time_limit_s(whole) == 5 * 300 + 120
 
 
 def test_trials_take_turns_in_their_order_while_all_others_stand_still(turning):
     assert turning.run(turning.write([turning.group("", "", "")])) == 0
     assert [turn[:3] for turn in turning.turns()] == [
-        (f"t{place}", "2", "2") for order in ORDERS for place in order
+        (name, "2", "2") for order in rounds("t1", "t2", "t3") for name in order
     ]  # fmt: skip
     assert {turn[3] for turn in turning.turns()} == {"T"}
     assert sum(int(turn[4]) for turn in turning.turns()) <= 3, "hundredths of a second that others worked meanwhile"
@@ -142,7 +144,7 @@ def test_trials_take_turns_in_their_order_while_all_others_stand_still(turning):
     ("how", "timed_out", "code"),
     [
         ("dies", False, -signal.SIGSEGV),
-        ("babbles", False, -signal.SIGTERM),
+        ("babbles", False, None),
         ("waits", True, None),
         ("late", True, None),
     ],
@@ -158,30 +160,22 @@ def test_whoever_breaks_does_so_alone_and_the_others_have_all_their_turns(turnin
     assert turning.left() == []
 
 
-def test_as_many_get_ready_at_once_as_the_job_has_cpus(turning, tmp_path, monkeypatch):
-    own = tmp_path / "bin"
-    own.mkdir()
-    (own / "nproc").write_text('#!/bin/sh\n[ -z "${OMP_NUM_THREADS:-}" ] && echo 1 || echo 9\n')
-    (own / "nproc").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{own}:{os.environ['PATH']}")
-    script = turning.write([turning.group("slow", "slow", "")])
-    assert turning.run(script, OMP_NUM_THREADS="9") == 0
+def test_as_many_get_ready_at_once_as_the_order_says(turning):
+    assert turning.run(turning.write([turning.group("slow", "slow", "", at_once=1)])) == 0
     unready = [(turning.shared / f"t{place}.unready").read_text() for place in (1, 2, 3)]
     assert unready == ["0", "0", "0"], "whoever began before is ready"
     assert [(end.exit.ok, end.together) for end in turning.ends("t1", "t2", "t3").values()] == [(True, 3)] * 3
 
 
 def test_a_program_that_does_not_know_how_many_turns_it_takes_has_them_until_it_ends(turning):
-    group = turning.group("untold", "untold")
-    orders = dataclasses.replace(group, orders=group.orders[:1])
-    assert turning.run(turning.write([orders])) == 0
-    assert [turn[0] for turn in turning.turns()] == ["t2", "t1"] * 3, "after the last round comes the first"
+    assert turning.run(turning.write([turning.group("untold", "untold")])) == 0
+    assert [turn[0] for turn in turning.turns()] == [name for order in rounds("t1", "t2") for name in order]
     assert all(end.exit.ok for end in turning.ends("t1", "t2").values())
 
 
 def test_those_that_must_not_be_held_between_steps_start_side_by_side_and_take_all_steps_in_one_turn(turning):
     assert turning.run(turning.write([turning.group("", "", "", turn=0)])) == 0
-    assert [turn[:4] for turn in turning.turns()] == [(f"t{place}", "0", "6", "T") for place in ORDERS[0]]
+    assert [turn[:4] for turn in turning.turns()] == [(name, "0", "6", "T") for name in rounds("t1", "t2", "t3")[0]]
     assert [(end.exit.ok, end.together) for end in turning.ends("t1", "t2", "t3").values()] == [(True, 3)] * 3
     assert turning.left() == []
 
@@ -196,7 +190,7 @@ def test_a_job_that_is_cancelled_leaves_nothing_stopped_and_nothing_done(turning
     assert turning.files.losses("t1") == 1
     (turning.shared / "turns").unlink()
     again = turning.files.next_attempt()
-    assert turning.run(turning.write([turning.group("", "", "", attempt=again)], again)) == 0
+    assert turning.run(turning.write([turning.group("", "", "")], again)) == 0
     assert len(turning.turns()) == 9, "all run again"
     assert all(end.exit.ok for end in turning.ends("t1", "t2", "t3").values())
 

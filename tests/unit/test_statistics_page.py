@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.block import memory
 from envmatrix.matrix.model import Design
 from envmatrix.stats import contrasts, equal_work, racing, selection, slow_phases, slow_trials, steady
 from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
@@ -97,7 +98,7 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         (
             "interleaving",
             f"({interleaving_eligibility.DEFAULT_PROCESS_BYTES // 2**30} GiB if it is not known yet) must fit into "
-            f"{NUMBERS[round(5 * interleaving_eligibility._MEMORY_SHARE)]} fifths of the free memory",
+            f"{NUMBERS[round(5 * memory._MEMORY_SHARE)]} fifths of the free memory",
         ),
     ],
 )

@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envmatrix.block.barrier import FOLDER, GateError, open_gate
+from envmatrix.block.interleave import turn_order, turns_after_batch
+from envmatrix.block.memory import free_memory, usable_memory
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import LauncherKind
@@ -16,7 +19,6 @@ from envmatrix.plan import interleaving as order
 from envmatrix.plan.schedule import make_arms
 from envmatrix.results import trial_of
 from envmatrix.trials import interleaving_eligibility
-from envmatrix.trials.barrier import FOLDER, GateError, open_gate
 from envmatrix.trials.batches import TrialGrouper
 from tests.synthetic import make_design, make_environment, make_plan, make_run
 
@@ -37,13 +39,13 @@ def test_what_is_compared_directly_or_through_others_lives_together():
 
 def test_the_order_of_a_round_is_fresh_seeded_and_the_same_for_those_who_are_left():
     names = [f"t{number}" for number in range(6)]
-    rounds = [order.turn_order(1, 0, number, names) for number in range(50)]
+    rounds = [turn_order(1, 0, number, names) for number in range(50)]
     assert all(sorted(one) == names for one in rounds)
     assert len({tuple(one) for one in rounds}) > 40
-    assert rounds == [order.turn_order(1, 0, number, reversed(names)) for number in range(50)]
-    assert rounds != [order.turn_order(2, 0, number, names) for number in range(50)]
-    assert rounds != [order.turn_order(1, 1, number, names) for number in range(50)]
-    firsts = [one[0] for one in (order.turn_order(1, 0, number, names) for number in range(600))]
+    assert rounds == [turn_order(1, 0, number, reversed(names)) for number in range(50)]
+    assert rounds != [turn_order(2, 0, number, names) for number in range(50)]
+    assert rounds != [turn_order(1, 1, number, names) for number in range(50)]
+    firsts = [one[0] for one in (turn_order(1, 0, number, names) for number in range(600))]
     assert all(60 <= firsts.count(name) <= 140 for name in names), "each comes first about as often"
 
 
@@ -145,7 +147,7 @@ def test_what_processes_need_is_what_they_had_at_most_within_their_limit():
     assert interleaving_eligibility.memory_needs(PLAN.arms, {names[2]: gib}, None, {"cnn": gib // 2, "other": gib}) == {
         **dict.fromkeys(names, gib * 5 // 8), names[2]: gib
     }  # fmt: skip
-    assert interleaving_eligibility.usable_memory(5 * gib) == 4 * gib
+    assert usable_memory(5 * gib) == 4 * gib
 
 
 LARGE = make_plan(("a", "b", "c", "d"))
@@ -177,7 +179,7 @@ def test_there_are_no_more_smaller_groups_than_a_reference_has_turns():
 @given(st.integers(1, 9).flatmap(lambda waves: st.tuples(st.just(waves), st.integers(waves, 99))))
 def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end(asked):
     waves, turns_there = asked
-    ends = [order.turns_after_wave(wave, waves, turns_there) for wave in range(waves)]
+    ends = [turns_after_batch(wave, waves, turns_there) for wave in range(waves)]
     assert all(later > sooner for sooner, later in itertools.pairwise([0, *ends]))
     assert ends[-1] == turns_there
 
@@ -216,11 +218,11 @@ def test_what_processes_of_the_same_workload_took_before_says_what_is_needed(mon
 
 def test_free_memory_is_what_the_machine_and_the_control_group_leave(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
-    assert interleaving_eligibility.free_memory(tmp_path, tmp_path) == 4000 * 1024
+    assert free_memory(tmp_path, tmp_path) == 4000 * 1024
     (tmp_path / "memory.current").write_text("1000\n")
     for limit, free in (("max", 4000 * 1024), ("3000", 2000), ("500", 0)):
         (tmp_path / "memory.max").write_text(limit + "\n")
-        assert interleaving_eligibility.free_memory(tmp_path, tmp_path) == free
+        assert free_memory(tmp_path, tmp_path) == free
 
 
 def test_of_a_group_that_took_turns_all_trials_are_there_or_none():

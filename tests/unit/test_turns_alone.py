@@ -155,10 +155,9 @@ def lone_experiment(**more):
     return experiment(PLAN, environments={"a": make_environment("a", turns=False)}, **more)
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_block_is_parted_into_those_that_take_turns_and_those_that_take_none(elsewhere):
+def test_a_block_is_parted_into_those_that_take_turns_and_those_that_take_none():
     said = []
-    groups = TrialGrouper(lone_experiment(), said.append, elsewhere=elsewhere)
+    groups = TrialGrouper(lone_experiment(), said.append)
     for number in range(3):
         parts = groups.of(PLAN.block(number))
         alone = [sorted(slot.arm.environment for slot in part) for part in parts if not groups.in_turns(part[0])]

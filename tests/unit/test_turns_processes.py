@@ -11,13 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.block import interleave as block
+from envmatrix.block.barrier import FOLDER
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.local import guarded_job
 from envmatrix.errors import EngineGoneError, NoTrialError
 from envmatrix.plan import interleaving as order
 from envmatrix.results import trial_of
 from envmatrix.trials import interleave
-from envmatrix.trials.barrier import FOLDER
 from tests.synthetic import make_plan, make_run
 
 PROGRAM = """
@@ -73,6 +74,11 @@ class Watched:
         self.running.release()
 
 
+def watched_of(file):
+    """Return what an engine started, of what is waited for."""
+    return getattr(file, "running", None) if isinstance(getattr(file, "running", None), Watched) else None
+
+
 class Those(list):
     watching, seen, most_at_once = True, (), 0
 
@@ -126,14 +132,14 @@ def together_of(tmp_path, monkeypatch):
 
     def wait(files, seconds):
         """Let the time be up as soon as all that is waited for has said that it is stuck."""
-        supervisors = {str(file.running.program.process.pid) for file in files if isinstance(file, Watched)}
+        supervisors = {str(watched.running.program.process.pid) for watched in map(watched_of, files) if watched}
         while not (ready := really_wait(files, 0.02)):
             if supervisors <= {line.split()[1] for line in log.read_text().splitlines() if line.startswith("stuck")}:
                 break
         return ready
 
-    really_wait = interleave.interrupts.wait_readable
-    monkeypatch.setattr(interleave, "interrupts", SimpleNamespace(wait_readable=wait))
+    really_wait = block.interrupts.wait_readable
+    monkeypatch.setattr(block, "interrupts", SimpleNamespace(wait_readable=wait))
 
     def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False, cpus=None,
             lengths=None):  # fmt: skip
@@ -253,16 +259,16 @@ def program_of(watched):
 
 
 def test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_go_on(together_of, monkeypatch):
-    killed, take_turn = [], interleave._take_turn
+    killed, take_turn = [], block.Interleaving.take_turn
 
-    def then_killed(process, *more):
-        take_turn(process, *more)
+    def then_killed(interleaving, member):
+        take_turn(interleaving, member)
         if not killed:
-            killed.append(process.slot.trial)
-            assert set(states(process.running)) == {"T"}, "it and its child are stopped"
-            os.kill(program_of(process.running), signal.SIGKILL)
+            killed.append(member.name)
+            assert set(states(member.running.running)) == {"T"}, "it and its child are stopped"
+            os.kill(program_of(member.running.running), signal.SIGKILL)
 
-    monkeypatch.setattr(interleave, "_take_turn", then_killed)
+    monkeypatch.setattr(block.Interleaving, "take_turn", then_killed)
     trials, log, those = together_of("", "", "")
     found = {trial.trial: trial for trial in trials}
     assert found[killed[0]].outcome == "failed"
@@ -320,8 +326,8 @@ def test_an_interrupt_ends_all_of_them_at_once(together_of, monkeypatch):
             raise KeyboardInterrupt
         return take_turn(*arguments)
 
-    take_turn = interleave._take_turn
-    monkeypatch.setattr(interleave, "_take_turn", interrupted)
+    take_turn = block.Interleaving.take_turn
+    monkeypatch.setattr(block.Interleaving, "take_turn", interrupted)
     programs = []
 
     @contextlib.contextmanager

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from envmatrix.block.order import CANNOT_WRITE
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
+from envmatrix.launchers.block_files import block_folders
+from envmatrix.launchers.block_orders import block_folder, widest_workload
+from envmatrix.launchers.elsewhere import BlockLauncher, Trials
 from envmatrix.launchers.slurm import jobs, reasons
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
-from envmatrix.launchers.slurm.files import block_folders
-from envmatrix.launchers.slurm.outcomes import collected
 from envmatrix.launchers.slurm.pending_block import (
     EXCUSED,
     Flight,
@@ -21,7 +23,7 @@ from envmatrix.launchers.slurm.pending_block import (
     not_started,
 )
 from envmatrix.launchers.slurm.placement import Placing
-from envmatrix.launchers.slurm.script import CANNOT_WRITE, block_script
+from envmatrix.launchers.slurm.script import block_script
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, write_whole
 from envmatrix.system.progress import ProgressCallback
@@ -34,30 +36,24 @@ _QUEUE_S = (1.0, 30.0)
 _SETTLE = 3
 #: Jobs in a row that ended without one finished trial: something is wrong with all of them.
 _FRUITLESS = 3
-#: A trial whose job died so often while it ran counts as failed, so that the block goes on.
-_LOSSES = 2
-Trials = Generator[Trial, None, None]
 
 
-class SlurmLauncher:
+class SlurmLauncher(BlockLauncher[Flight]):
     """Runs every block as one exclusive job on one node, or on as many as its widest workload is spread over."""
 
     name = "slurm"
-    measures_here = False
+    kind = Flight
 
     def __init__(
         self, experiment: Experiment, client: SlurmClient, progress: ProgressCallback, ask: Ask | None
     ) -> None:
-        self._experiment = experiment
+        super().__init__(experiment, progress)
         self._client = client
-        self._say = progress
         self._ask = ask
         self._options = jobs.slurm_options(experiment)
         self._prefix = jobs.job_prefix(experiment)
-        self._span = jobs.widest(experiment)
+        self._span = widest_workload(experiment)
         self._placing = Placing(client, self._options, progress, self._span)
-        self._flights: dict[int, Flight] = {}
-        self._backlog: list[Flight] = []
         self._fruitless = 0
         self._silent = False
         self._clocks: set[str] = set()
@@ -118,7 +114,7 @@ class SlurmLauncher:
             raise EngineError("Slurm does not answer", remedy="wait until `squeue` works here, then `envmatrix resume`")
         alive = {state.name: state for state in queue if state.alive}
         ended = {state.job: state.state for state in queue if not state.alive}
-        root = jobs.block_folder(self._experiment, 0).path.parent
+        root = block_folder(self._experiment, 0).path.parent
         for path in (known.path for known in block_folders(root)):
             block = int(path.name[1:])
             flight = self._flight(block, self._experiment.plan.block(block), work)
@@ -142,19 +138,6 @@ class SlurmLauncher:
             self._say(f"block {flight.block}: job {job} of an earlier start ended: {cause}")
         flight.files.note_end(flight.attempt, cause or "UNWATCHED", excused=not cause or cause in EXCUSED)
 
-    def _flight(self, block: int, slots: Iterable[Slot], work: Work) -> Flight:
-        """Make a flight of what is not done; the leftovers of what is done go."""
-        files = jobs.block_folder(self._experiment, block)
-        groups = jobs.group_names(self._experiment.plan.block(block), work.groups_of)
-        there = {slot.trial: slot for slot in slots if slot.arm.name not in self._experiment.run.skipped}
-        for unit, whole in Flight(block, there, files, groups=groups).units().items():
-            if any(work.is_done(slot.trial) for slot in whole):  # of those that took turns all are, or none
-                files.forget(unit)
-            else:
-                files.recall(unit)
-        left = {trial: slot for trial, slot in there.items() if not work.is_done(trial)}
-        return Flight(block, left, files, files.attempt, groups=groups)
-
     def _watch(self, flight: Flight, job: str) -> None:
         flight.job, flight.submitted = job, time.time()
         flight.finished = flight.gone = 0
@@ -166,27 +149,16 @@ class SlurmLauncher:
         self._wait, self._next_look = _QUEUE_S[0], time.monotonic() + _QUEUE_S[0]
 
     def _take(self, block: list[Slot], work: Work) -> Trials:
-        """Take one more block; one that is out already (adopted) is left alone."""
-        if not block or block[0].block in self._flights:
-            return
-        for slot in block:
-            if slot.arm.name in self._experiment.run.skipped:
-                yield work.run(slot)
-        flight = self._flight(block[0].block, block, work)
-        if flight.slots:
-            self._backlog.append(flight)
+        waiting = len(self._backlog)
+        yield from super()._take(block, work)
+        if len(self._backlog) > waiting:
             self._next_look = 0.0
 
     def _collect(self, flight: Flight, work: Work) -> Trials:
-        """Yield the trials that have ended; what is yielded is on disk when this goes on."""
-        for slots in flight.new_starts():
-            work.begins(slots[0], len(slots))
         self._check_clock(flight)
-        for trial in collected(self._experiment, flight, self._say):
+        for trial in super()._collect(flight, work):
             self._fruitless = 0
             yield trial
-        if not flight.slots:
-            self._flights.pop(flight.block, None)
 
     def _check_clock(self, flight: Flight) -> None:
         begun = flight.files.begun(flight.attempt) if flight.submitted else None
@@ -250,28 +222,19 @@ class SlurmLauncher:
 
     def _submit(self, flight: Flight, node: str, work: Work) -> Trials:
         """Submit what is left of a block as a new attempt."""
-        for name, slot in list(flight.slots.items()):
-            if flight.files.losses(name) >= _LOSSES:
-                yield jobs.lost_trial(slot, flight.files.last_cause(), flight.files.node)
-                del flight.slots[name]
-        if not flight.slots:
-            return
-        flight.attempt = flight.files.next_attempt()
-        for unit in flight.units():
-            flight.files.recall(unit)
-        parts, failed = jobs.make_parts(self._experiment, flight, work.groups_of, flight.attempt)
-        for trial in failed:
-            yield trial
-            del flight.slots[trial.trial]
+        parts = yield from self._begin(flight, work)
         if parts:
             job = jobs.make_block_job(
                 self._experiment, flight.block, parts, flight.attempt, node=node, avoid=self._placing.left_out
             )
             flight.node = node
-            flight.files.plan(flight.attempt, flight.slots)
+            write_whole(flight.files.order(flight.attempt), job.order.text())
             script = flight.files.script(flight.attempt)
             write_whole(script, block_script(job))
             self._watch(flight, self._client.submit(script))
+
+    def _lost_trial(self, slot: Slot, flight: Flight) -> Trial:
+        return jobs.lost_trial(slot, flight.files.last_cause(), flight.files.node)
 
     def _follow(self, flight: Flight, state: JobState | None, work: Work) -> Trials:
         stopped = flight.files.stopped(flight.attempt)

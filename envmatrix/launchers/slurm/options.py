@@ -77,10 +77,11 @@ class SlurmKind(LauncherKind):
 
     def scripts(self, experiment: Experiment) -> list[str]:
         """Return the scripts of as many blocks as would be submitted at once."""
-        from envmatrix.launchers.slurm.jobs import slurm_options, widest
+        from envmatrix.launchers.block_orders import widest_workload
+        from envmatrix.launchers.slurm.jobs import slurm_options
         from envmatrix.launchers.slurm.preflight import scripts
 
-        return scripts(experiment, max(1, slurm_options(experiment).nodes // widest(experiment)))
+        return scripts(experiment, max(1, slurm_options(experiment).nodes // widest_workload(experiment)))
 
     def training_script(
         self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,

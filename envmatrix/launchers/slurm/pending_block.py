@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from envmatrix.block.order import OTHER_NODE
+from envmatrix.launchers.node_start import STOPPED
+from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm.client import REQUEUED_BY_SOMEBODY, JobState
-from envmatrix.launchers.slurm.files import BlockFolder, TrialEnd
-from envmatrix.launchers.slurm.script import OTHER_NODE, STOPPED
-from envmatrix.plan import Slot
 
 #: Ends of a job that are no fault of the trial that ran.
 EXCUSED = frozenset({"CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED"})
@@ -18,55 +18,20 @@ _CLOCK_S = 5.0
 
 
 @dataclass
-class Flight:
-    """A block that is out: its slots that are not done, and the job that runs them.
+class Flight(PendingBlock):
+    """A block that is out, and the job that runs it.
 
     ``node`` is where it was sent, ``seen`` where Slurm last had it; ``held``: somebody keeps it from starting.
-    ``groups`` maps trials that live together to the folder that has all of their group when they have ended.
     """
 
-    block: int
-    slots: dict[str, Slot]
-    files: BlockFolder
-    attempt: int = 0
     job: str = ""
     node: str = ""
     seen: str = ""
     held: bool = False
     submitted: float = 0.0
-    finished: int = 0
     gone: int = 0
-    started: set[tuple[str, int, int]] = field(default_factory=set)
-    groups: Mapping[str, str] = field(default_factory=dict)
     told: str = ""
     stuck: int = 0
-
-    def units(self) -> dict[str, list[Slot]]:
-        """Return what ends as one, by the name of its folder: a trial, or those of it that took turns together."""
-        found: dict[str, list[Slot]] = {}
-        for name, slot in self.slots.items():
-            found.setdefault(self.groups.get(name, name), []).append(slot)
-        return found
-
-    def place(self, slot: Slot) -> str:
-        """Return where in the block's folder a trial lies when it has ended."""
-        return f"{self.groups[slot.trial]}/{slot.trial}" if slot.trial in self.groups else slot.trial
-
-    def end(self, slot: Slot) -> TrialEnd | None:
-        """Return how a trial ended, or None while it has not."""
-        return self.files.end(self.place(slot))
-
-    def new_starts(self) -> list[list[Slot]]:
-        """Return the slots whose trial began since the last time, those that take turns together as one."""
-        fresh: dict[str, list[Slot]] = {}
-        for start in self.files.starts():
-            key = (start.trial, start.attempt, start.restarts)
-            if key not in self.started:
-                self.started.add(key)
-                if start.trial in self.slots:
-                    unit = self.groups.get(start.trial, start.trial)
-                    fresh.setdefault(unit, []).append(self.slots[start.trial])
-        return list(fresh.values())
 
     @property
     def places(self) -> list[str]:
@@ -74,11 +39,6 @@ class Flight:
         begun = self.files.begun(self.attempt)
         names = self.node or (begun.node if begun else "")
         return names.split(",") if names else []
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether a trial of it has left no result yet."""
-        return any(self.end(slot) is None for slot in self.slots.values())
 
     def kept(self, state: JobState) -> bool:
         """Whether a person holds its job, before it began or by `scontrol requeuehold`; else Slurm does."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from envmatrix.block.order import BlockOrder
 from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import check_commands
+from envmatrix.launchers.block_files import BlockFolder
+from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, widest_workload
+from envmatrix.launchers.node_start import find_lines
 from envmatrix.launchers.slurm import partitions
 from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
-from envmatrix.launchers.slurm.files import BlockFolder
-from envmatrix.launchers.slurm.jobs import (
-    block_folder,
-    group_names,
-    make_block_job,
-    make_parts,
-    slurm_options,
-    widest,
-)
+from envmatrix.launchers.slurm.jobs import make_block_job, slurm_options
 from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.launchers.slurm.placement import nodes_of_block
-from envmatrix.launchers.slurm.script import BlockJob, block_script, directives, most_seconds
+from envmatrix.launchers.slurm.script import BlockJob, directives, most_seconds, script_with_order
 from envmatrix.matrix import Slurm
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
@@ -49,13 +46,27 @@ def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, progress: P
     for node in nodes:
         if not node.usable:
             progress(f"node {node.name} is left out: it is {node.state}{f' ({node.reason})' if node.reason else ''}")
-    job = BlockJob("envmatrix", "", Path(), 1, (), part, {})
+    _check_python(client, part, nodes, span)
+    job = BlockJob("envmatrix", BlockOrder("", "/", 1, ()), Path(), part, {})
     if refusal := client.refusal("\n".join(["#!/bin/sh", *directives(job, span, part.time or 60.0), ""])):
         raise InputError(
             f"Slurm would refuse a job: {refusal}",
             remedy="check --partition, --account, --constraint and --gpus, and the design's `slurm:` part",
         )
     return host
+
+
+def _check_python(client: SlurmClient, part: Slurm, nodes: Sequence[Node], span: int) -> None:
+    """Refuse nodes without a Python that starts a block: as many as work at once are asked, if they are idle now."""
+    idle = [node.name for node in nodes if node.state == "idle"][: max(part.nodes, span)]
+    report_line = 'echo "no python on $SLURMD_NODENAME"; exit'
+    output = client.run_now(part, idle, "\n".join(find_lines(part.modules, ":", f"{{ {report_line}; }}")))
+    nodes_without_python = sorted(set(re.findall(r"no python on (\S+)", output)))
+    if nodes_without_python:
+        raise InputError(
+            f"node {nodes_without_python[0]} has no Python 3.9 or later, which starts the trials there",
+            remedy="name a module that has one (`--modules`), or choose other nodes (`--constraint`, `--nodelist`)",
+        )
 
 
 def _memory(part: Slurm, nodes: Sequence[Node]) -> int:
@@ -73,8 +84,8 @@ def check_block(part: Slurm, span: int, trials: int, in_turns: int, limit_s: flo
 
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
     """Return the scripts of the first blocks exactly as they would be submitted first."""
-    nodes, span = slurm_options(experiment).nodelist, widest(experiment)
-    groups = TrialGrouper(experiment, lambda _: None, elsewhere=True)
+    nodes, span = slurm_options(experiment).nodelist, widest_workload(experiment)
+    groups = TrialGrouper(experiment, lambda _: None)
     texts = []
     for slots in [experiment.plan.block(index) for index in range(min(how_many, experiment.plan.max_blocks))]:
         block = slots[0].block
@@ -85,5 +96,5 @@ def scripts(experiment: Experiment, how_many: int) -> list[str]:
         for trial in failed:
             raise EngineError(f"{trial.arm}: {trial.reason}")
         node = nodes_of_block(block, nodes, span)
-        texts.append(block_script(make_block_job(experiment, block, parts, 1, node=node)))
+        texts.append(script_with_order(make_block_job(experiment, block, parts, 1, node=node)))
     return texts

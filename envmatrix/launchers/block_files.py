@@ -1,7 +1,7 @@
 """What a block's job leaves on the shared file system. These files alone decide which trials are done.
 
 So one that cannot be read is never taken for one that is not there: it is read again for some seconds, then the run
-stops and names it (``store.shared``).
+stops and names it (``system.shared_files``).
 """
 
 from __future__ import annotations
@@ -106,6 +106,10 @@ class BlockFolder:
     def script(self, attempt: int) -> Path:
         """Return the path of an attempt's script."""
         return self.path / f"script-{attempt}.sh"
+
+    def order(self, attempt: int) -> Path:
+        """Return the path of an attempt's order."""
+        return self.path / f"order-{attempt}.json"
 
     def planned(self, attempt: int) -> set[str]:
         """Return the trials that an attempt's job runs."""

@@ -51,12 +51,12 @@ def bind_memory(mask: int) -> None:
         raise OSError(ctypes.get_errno(), "set_mempolicy")
 
 
-def _confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_bytes: int) -> None:
+def confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_bytes: int) -> None:
     """Enter a CPU set, memory nodes (a mask), cgroups (their cgroup.procs) and a limit of RLIMIT_DATA; 0, (): none."""
     if cpus:
         os.sched_setaffinity(0, cpus)
     for group in groups:
-        with open(group, "wb", buffering=0) as members:  # noqa: PTH123 - pathlib takes as long to load as all else here
+        with open(group, "wb", buffering=0) as members:
             members.write(b"0")
     if data_bytes:
         import resource
@@ -70,14 +70,18 @@ class _CannotPlaceError(OSError):
     """The program cannot be started where, or with the limits, that the order says."""
 
 
+def heed_signals() -> None:
+    """Let signals do what they usually do: Python ignores the first two, a shell's background job the others."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _exec_program(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
     """Turn this new process into the program, which leads a session of its own."""
     try:
         os.setsid()
-        # Python ignores the first two, a shell's background job the others: by those it is told to end.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        _confine(*place)
+        heed_signals()
+        confine(*place)
     except OSError as error:
         raise _CannotPlaceError(error.errno, error.strerror) from error
     os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell: an argument list
@@ -166,13 +170,13 @@ def _send_signal(kill: Callable[[int, int], None], target: int, number: int) -> 
         pass  # it has ended
 
 
-def _end_program(watch: _Watch, child: int) -> int:
-    """End the program: interrupt, terminate, kill."""
-    code = None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
+    """End the program: interrupt, terminate, kill; before that terminate it alone, where it is given time for it."""
+    first = [(signal.SIGTERM, grace_s)] if grace_s else []
+    for number, seconds in [*first, *((one, GRACE_S) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))]:
         _send_signal(os.killpg, child, number)
         _continue_all()  # what is stopped hears of no signal but the last
-        code = watch.ended(child, GRACE_S, heed=False)
+        code = watch.ended(child, seconds, heed=False)
         if code is not None:
             return code
     return -signal.SIGKILL
@@ -181,10 +185,10 @@ def _end_program(watch: _Watch, child: int) -> int:
 def _process_states() -> dict[int, tuple[int, str]]:
     """Return the parent and the state of every process."""
     states = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - as above
+    for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                with open(f"/proc/{name}/stat", "rb") as file:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]
             except (OSError, ValueError):
                 continue
@@ -195,7 +199,7 @@ def _process_states() -> dict[int, tuple[int, str]]:
 def _is_namespace_init(pid: int) -> bool:
     """Whether a process is the first of a PID namespace below this one."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/status", "rb") as file:
             numbers = file.read().partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
     except OSError:
         return False
@@ -263,16 +267,16 @@ def _kill_remaining(watch: _Watch) -> None:
 def _remove_openmp_notes(since: float) -> None:
     """Remove what OpenMP runtimes of processes that have ended noted since then, of this user alone."""
     try:
-        notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]  # noqa: PTH208 - as above
+        notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]
     except OSError:
         return
     living = _living_pids() if notes else ()
     for name in notes:
         try:
-            status = os.stat(f"{_SHM}/{name}")  # noqa: PTH116 - as above
+            status = os.stat(f"{_SHM}/{name}")
             is_own = status.st_uid == os.getuid() and status.st_mtime >= since
             if is_own and name[len(_NOTE) :].split("_")[0].encode() not in living:
-                os.unlink(f"{_SHM}/{name}")  # noqa: PTH108
+                os.unlink(f"{_SHM}/{name}")
         except OSError:
             continue
 
@@ -282,7 +286,7 @@ def _living_pids() -> set[bytes]:
     numbers: set[bytes] = set()
     for pid in _process_states():
         try:
-            with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+            with open(f"/proc/{pid}/status", "rb") as file:
                 text = file.read()
         except OSError:
             continue
@@ -306,7 +310,7 @@ def _read_order(line: int) -> bytes:
 
 def _execute_order(line: int) -> bytes:
     """Take an order and return the answer: how the program ended, or why it could not be started."""
-    argv, env, place, limit_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
+    argv, env, place, limit_s, grace_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     watch, since = _Watch(line), time.time()
     child, refused = _start(argv, env, place)
@@ -318,7 +322,7 @@ def _execute_order(line: int) -> bytes:
     code = watch.ended(child, limit_s, heed=True)
     timed_out = code is None and not watch.asked
     if code is None:
-        code = _end_program(watch, child)
+        code = _end_program(watch, child, grace_s)
     seconds = time.monotonic() - watch.started
     _kill_remaining(watch)
     _remove_openmp_notes(since)

@@ -1,11 +1,11 @@
-"""From what the job of a block left to its trials: one at a time, or all of those that took turns."""
+"""From what a block left on its node to its trials: one at a time, or all of those that took turns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from envmatrix.launchers.slurm import jobs
-from envmatrix.launchers.slurm.pending_block import Flight
+from envmatrix.launchers import block_orders
+from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
@@ -13,22 +13,22 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.trial import REPEATS, count_stops
 
 
-def collected(experiment: Experiment, flight: Flight, progress: ProgressCallback) -> Iterator[Trial]:
+def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressCallback) -> Iterator[Trial]:
     """Yield the trials that have ended; what is yielded is on disk when this goes on.
 
     What those that took turns left stays until all of them are on disk: cut off before, all are read again.
     """
-    for unit, slots in flight.units().items():
-        there = [slot for slot in slots if flight.files.holds(flight.place(slot))]
+    for unit, slots in pending.units().items():
+        there = [slot for slot in slots if pending.files.holds(pending.place(slot))]
         if not there:
             continue
-        if broken := next((slot for slot in there if flight.end(slot) is None), None):
-            if damaged := flight.files.set_aside(unit, flight.place(broken)):
+        if broken := next((slot for slot in there if pending.end(slot) is None), None):
+            if damaged := pending.files.set_aside(unit, pending.place(broken)):
                 progress(f"what {unit} left is damaged and lies in {damaged} now; it runs again")
             continue
-        trials = _trials(experiment, flight, there)
+        trials = _trials(experiment, pending, there)
         stopped = any(count_stops(trial.record) for trial in trials)
-        if stopped and (times := flight.files.throw_away(unit)) <= REPEATS:
+        if stopped and (times := pending.files.throw_away(unit)) <= REPEATS:
             progress(f"{unit} was stopped for a while as it ran: it runs again ({times} of {REPEATS} times)")
             continue
         if trials[0].repeated:
@@ -38,12 +38,12 @@ def collected(experiment: Experiment, flight: Flight, progress: ProgressCallback
                 f"{unit} ran one process after the other: node {trials[0].node} has no memory for all of them at once"
             )
         yield from trials
-        flight.files.forget(unit)
+        pending.files.forget(unit)
         for slot in there:
-            del flight.slots[slot.trial]
-        flight.finished += len(there)
+            del pending.slots[slot.trial]
+        pending.finished += len(there)
 
 
-def _trials(experiment: Experiment, flight: Flight, slots: Sequence[Slot]) -> list[Trial]:
-    ends = [(slot, flight.end(slot)) for slot in slots]
-    return [jobs.trial_from_files(experiment, slot, end) for slot, end in ends if end is not None]
+def _trials(experiment: Experiment, pending: PendingBlock, slots: Sequence[Slot]) -> list[Trial]:
+    ends = [(slot, pending.end(slot)) for slot in slots]
+    return [block_orders.trial_from_files(experiment, slot, end) for slot, end in ends if end is not None]

@@ -1,4 +1,4 @@
-"""The host's end of the gate at which a trial's process waits for its turns (docs/record.md)."""
+"""The runner's end of the gate at which a trial's process waits for its turns (docs/record.md)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-from envmatrix.build.cache import disk_errors
 
 #: The folder of the pipes, in a trial's work folder: no program of the user's own has one of this name.
 FOLDER = ".envmatrix-gate"
@@ -60,14 +58,13 @@ class Gate:
 
 @contextlib.contextmanager
 def open_gate(work: Path) -> Iterator[Gate]:
-    """Make the gate of a trial in its work folder."""
+    """Make the gate of a trial in its work folder; an OSError says why none can be made there."""
     folder = work / FOLDER
     with contextlib.ExitStack() as stack:
-        with disk_errors(folder):
-            folder.mkdir()
-            handles = []
-            for name in (_READY, _GO):
-                os.mkfifo(folder / name, 0o600)
-                handles.append(os.open(folder / name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
-                stack.callback(os.close, handles[-1])
+        folder.mkdir()
+        handles = []
+        for name in (_READY, _GO):
+            os.mkfifo(folder / name, 0o600)
+            handles.append(os.open(folder / name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+            stack.callback(os.close, handles[-1])
         yield Gate(*handles)

@@ -1,0 +1,291 @@
+"""Processes that live together and take turns: one runs while all others are stopped (docs/interleaving.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+from typing import Protocol
+
+from envmatrix.block import interrupts
+from envmatrix.block.barrier import Gate, GateError
+from envmatrix.block.process import Exit
+
+#: The length of a process's next turn, (steps set apart, steps that count), by how many turns it has had.
+TurnLengths = Callable[[int], tuple[int, int]]
+
+
+class Running(Protocol):
+    """A process that was started, with all that came of it, and can be stopped for a while.
+
+    It can be read when it has ended. A supervisor does this for a program, and an engine's own service for a container.
+    """
+
+    def fileno(self) -> int:
+        """Return what can be read when it has ended."""
+
+    def hold(self) -> None:
+        """Stop all its processes: none of them gets a CPU when this returns, also where a thread spins."""
+
+    def release(self) -> None:
+        """Let all its processes go on."""
+
+    def end(self) -> None:
+        """Begin to end it; whoever ends several waits for none of them before all were told."""
+
+    def exit(self) -> Exit:
+        """Wait for its end and return how it ended."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who lives when: ``kept`` all the time, and with them each of ``batches``, one after the other.
+
+    Each round's order is drawn with ``seed`` and ``block``. A turn is ``steps`` long (0: all that a process has, once).
+    ``limit_s`` holds for all turns of a process together; ``at_once`` is how many get ready at once.
+    """
+
+    batches: tuple[tuple[str, ...], ...]
+    seed: int
+    block: int
+    steps: int
+    limit_s: float
+    at_once: int
+    kept: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.kept, *(name for batch in self.batches for name in batch))
+
+
+def turn_order(seed: int, block: int, number: int, trials: Iterable[str]) -> list[str]:
+    """Return the order in which trials take their turn in round ``number`` of a block: fresh in every round.
+
+    A trial that broke leaves the order of the others as it is when it is passed over, not left out here.
+    """
+    names = sorted(trials)
+    return random.Random(f"{seed}:{block}:turn {number}").sample(names, len(names))  # noqa: S311 - an order, no secret
+
+
+def turns_after_batch(batch: int, batches: int, turns: int) -> int:
+    """Return how many of its ``turns`` one that is kept has had at the end of a batch (from 0)."""
+    return math.ceil(turns * (batch + 1) / batches)
+
+
+@dataclass
+class Member:
+    """One process. ``left`` is how many timed steps it has to take (None: it has not come to its gate).
+
+    ``due`` is when it is late for its gate, by the monotonic clock.
+    ``pauses_itself``: what waits at the gate stops and continues the program that is measured, and is not held itself.
+    ``apart``: so many steps of each turn count in nothing. ``on_end`` is called when it has ended by itself.
+    """
+
+    name: str
+    running: Running
+    gate: Gate
+    pauses_itself: bool = False
+    apart: int = 1
+    on_end: Callable[[], None] = lambda: None
+    due: float = 0.0
+    left: int | None = None
+    ran_s: float = 0.0
+    turns: int = 0
+    timed_out: bool = False
+    over: bool = False
+
+    def look(self, ready: Sequence[object]) -> bool:
+        """Take in what it said or that it has ended; say whether it is waiting at its gate, or has ended."""
+        try:
+            self.left = self.gate.left() if self.gate in ready else None
+        except GateError:
+            self.running.end()  # its log says why, or its exit status
+            self.over = True
+        if self.running in ready and not self.over:
+            self.over = True
+            self.on_end()
+        return self.over or self.left is not None
+
+    def hold(self) -> None:
+        """Hold it at its gate."""
+        if not self.over and not self.pauses_itself:
+            self.running.hold()
+
+    def release(self) -> None:
+        """Let it run again."""
+        if not self.pauses_itself:
+            self.running.release()
+
+    def time_out(self) -> None:
+        """Begin to end it: its time is up."""
+        self.timed_out = self.over = True
+        self.running.end()
+
+    def exit(self) -> Exit:
+        """Wait for its end and return how it ended."""
+        return replaced(self.running.exit(), timed_out=self.timed_out)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended that lived with others; ``together``: with how many at most, itself among them."""
+
+    exit: Exit
+    together: int
+
+
+#: Starts a process by its name, to be ended with the stack; None where it cannot be started as it is.
+Start = Callable[[str, ExitStack], "Member | None"]
+
+
+class BrokenOffError(Exception):
+    """What was waited for was broken off (a job was suspended)."""
+
+
+@dataclass
+class Interleaving:
+    """The batches of a schedule and the rounds of each; a ``stop`` that can be read breaks all off."""
+
+    schedule: Schedule
+    start: Start
+    lengths: TurnLengths | None = None
+    stop: interrupts.Readable | None = None
+    round: int = field(default=0, init=False)
+
+    def run(self) -> dict[str, Ended]:
+        """Run all batches, and those that are kept through all of them, to the end of all."""
+        kept: list[Member] = []
+        ends: dict[str, Ended] = {}
+        with ExitStack() as stack, _end_all_on_error(kept):
+            self._start_all(self.schedule.kept, stack, kept)
+            most_alive = len(kept)
+            for number, names in enumerate(self.schedule.batches):
+                ends |= (batch_ends := self._run_batch(number, names, kept))
+                most_alive = max(most_alive, len(kept) + len(batch_ends))
+            return ends | {member.name: Ended(member.exit(), most_alive) for member in kept}
+
+    def _run_batch(self, number: int, names: Sequence[str], kept: Sequence[Member]) -> dict[str, Ended]:
+        batch: list[Member] = []
+        is_last = number + 1 == len(self.schedule.batches)
+        with ExitStack() as stack:
+            self._start_all(names, stack, batch)
+            alive = [*kept, *batch]
+            with _end_all_on_error(alive):
+                self._take_turns(alive, number)
+                to_finish = alive if is_last else batch
+                self._finish([member for member in to_finish if not member.over])
+                return {member.name: Ended(member.exit(), len(alive)) for member in batch}
+
+    def _start_all(self, names: Sequence[str], stack: ExitStack, members: list[Member]) -> None:
+        """Start processes, and wait until all are ready: no more at once than there are CPUs.
+
+        More of them are ready no sooner: each then takes so much longer, and drives the others out of the caches.
+        """
+        at_once = min(self.schedule.at_once, len(self.schedule.names))
+        with _end_all_on_error(members):
+            for name in names:
+                self._wait_until_held(_starting_processes(members), most=self.schedule.at_once - 1)
+                if member := self.start(name, stack):
+                    member.due = time.monotonic() + at_once * self.schedule.limit_s
+                    members.append(member)
+            self._wait_until_held(_starting_processes(members))
+
+    def _take_turns(self, members: Sequence[Member], batch: int) -> None:
+        """Let all processes take their turns.
+
+        A trial's limit holds for all its turns together. Getting ready, which as many do at once as there are CPUs,
+        may take so many times the limit, and finishing, which all do side by side, as many as there are processes.
+        """
+        while order := self._next_round(members, batch):
+            for member in order:
+                self.take_turn(member)
+            self.round += 1
+
+    def _next_round(self, members: Sequence[Member], batch: int) -> list[Member]:
+        """Return the processes that have steps left in this batch, in this round's order."""
+        members_by_name = {member.name: member for member in members if self._has_turn(member, batch)}
+        order = turn_order(self.schedule.seed, self.schedule.block, self.round, self.schedule.names)
+        return [members_by_name[name] for name in order if name in members_by_name]
+
+    def _has_turn(self, member: Member, batch: int) -> bool:
+        if not member.left or member.over:
+            return False
+        if member.name not in self.schedule.kept:
+            return True
+        total_turns = member.turns + -(-member.left // self.schedule.steps)
+        return member.turns < turns_after_batch(batch, len(self.schedule.batches), total_turns)
+
+    def _turn_length(self, member: Member) -> tuple[int, int]:
+        """Return how many steps of a process's next turn are set apart, and how many count."""
+        if self.lengths:
+            return self.lengths(member.turns)
+        return (member.apart, self.schedule.steps) if self.schedule.steps else (0, member.left or 0)
+
+    def take_turn(self, member: Member) -> None:
+        """Let a process run until it is back at its gate, or has ended."""
+        member.gate.go(*self._turn_length(member))
+        member.turns += 1
+        began = time.monotonic()
+        member.due = began + self.schedule.limit_s - member.ran_s
+        member.release()
+        self._wait_until_held([member])
+        member.ran_s += time.monotonic() - began
+
+    def _finish(self, members: Sequence[Member]) -> None:
+        """Let processes that have had all turns finish, side by side; those that are late are ended."""
+        for member in members:
+            member.gate.end()
+            member.release()
+        deadline = time.monotonic() + self.schedule.limit_s * len(self.schedule.names)
+        waiting = list(members)
+        while waiting:
+            ready = self._readable([member.running for member in waiting], deadline)
+            for member in waiting:
+                if not ready:
+                    member.time_out()
+                else:
+                    member.look([file for file in ready if file is member.running])
+            waiting = [member for member in waiting if not member.over]
+
+    def _wait_until_held(self, members: Sequence[Member], most: int = 0) -> None:
+        """Wait until all but ``most`` processes are held at their gates or have ended; the late are ended."""
+        waiting = list(members)
+        while len(waiting) > most:
+            due = min(member.due for member in waiting)
+            readable = self._readable([file for member in waiting for file in (member.running, member.gate)], due)
+            arrived = [member for member in waiting if member.look(readable)]
+            for member in arrived:
+                member.hold()
+            for member in waiting if not readable else ():
+                if member.due <= due:
+                    member.time_out()
+            waiting = [member for member in waiting if member not in arrived and not member.over]
+
+    def _readable(self, files: Sequence[interrupts.Readable], due: float) -> list[interrupts.Readable]:
+        """Wait until ``due`` for files that can be read, and return those."""
+        watched = [*files, self.stop] if self.stop else files
+        ready = interrupts.wait_readable(watched, max(0.0, due - time.monotonic()))
+        if self.stop in ready:
+            raise BrokenOffError
+        return ready
+
+
+def _starting_processes(members: Sequence[Member]) -> list[Member]:
+    return [member for member in members if member.left is None and not member.over]
+
+
+@contextlib.contextmanager
+def _end_all_on_error(members: Sequence[Member]) -> Iterator[None]:
+    """Where something breaks, let all processes end at the same time."""
+    try:
+        yield
+    except BaseException:
+        for member in members:
+            member.running.end()
+        raise

@@ -1,0 +1,103 @@
+"""The files that a job writes into its block's folder, which the host reads: each is whole or absent."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from envmatrix.block.order import CANNOT_WRITE
+
+T = TypeVar("T")
+#: Errors of a file system that cannot be written now.
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
+
+
+class StopError(Exception):
+    """Why a job ends before its block is done: an exit status, the node, and what it lacks there."""
+
+    def __init__(self, status: int, what: str = "", node: str = "") -> None:
+        super().__init__(what)
+        self.status, self.what, self.node = status, what, node
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """The folder of a block. What cannot be written is tried again for ``patience_s`` seconds, once a second."""
+
+    folder: Path
+    attempt: int
+    patience_s: float
+    say: Callable[[str], None]
+
+    def retry(self, what: str, action: Callable[[], T]) -> T:
+        """Return what ``act`` gives; a StopError where the folder cannot be written, or read, for too long."""
+        deadline = time.monotonic() + self.patience_s
+        reported = False
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                if not reported:
+                    self.say(f"{error}: this failed, and is tried again: {what}")
+                reported = True
+                if time.monotonic() > deadline:
+                    raise StopError(CANNOT_WRITE, str(error)) from error
+                time.sleep(1)
+
+    def write_whole(self, name: str, text: str) -> None:
+        """Write a file in one rename."""
+        file, draft = self.folder / name, self.folder / f".{name}.{self.attempt}"
+
+        def write() -> None:
+            draft.write_text(f"{text}\n", encoding="utf-8")
+            os.replace(draft, file)
+
+        self.retry(f"write {name}", write)
+
+    def append(self, name: str, text: str) -> None:
+        """Add lines to a file, in one write."""
+
+        def write() -> None:
+            with (self.folder / name).open("ab", buffering=0) as file:
+                file.write(f"{text}\n".encode())
+
+        self.retry(f"write {name}", write)
+
+    def read(self, name: str) -> str:
+        """Return what a file says, '' where there is none."""
+
+        def read() -> str:
+            try:
+                return (self.folder / name).read_text(encoding="utf-8").strip()
+            except FileNotFoundError:
+                return ""
+
+        return self.retry(f"read {name}", read)
+
+    def holds(self, name: str) -> bool:
+        """Whether there is such a file or folder."""
+
+        def stat() -> bool:
+            try:
+                (self.folder / name).stat()
+            except FileNotFoundError:
+                return False
+            return True
+
+        return self.retry(f"look at {name}", stat)
+
+
+def lock_host(say: Callable[[str], None]) -> None:
+    """Wait until no other job of this user runs on this machine, and keep others waiting until this process ends."""
+    handle = os.open(f"/dev/shm/envmatrix-{os.getuid()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # noqa: S108
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        say("another run measures on this machine: waiting until it has ended")
+        fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,0 +1,114 @@
+"""What earlier trials of a machine left running: it is found by its variables, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from envmatrix.block import supervisor
+from envmatrix.block.process import WATCHER
+
+#: The variable by which a trial's processes are found again, daemons too.
+TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
+#: How long (seconds) the system may take to end what was killed.
+_KILL_WAIT_S = 10.0
+#: How long (seconds) the supervisors of a killed owner may take to end what is below them.
+_SUPERVISOR_WAIT_S = 20.0
+#: Seconds that a program's start may take in the kernel, which reads its file meanwhile.
+_STARTED_S = 5.0
+_NAMES = (Path(supervisor.__file__).name, WATCHER.name)
+_PROC = Path("/proc")
+
+
+class CannotEndError(Exception):
+    """A process of an earlier trial that cannot be ended."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} of an earlier trial cannot be ended")
+        self.pid = pid
+
+
+def end_processes(beginning: str) -> int:
+    """End every process of an earlier trial whose mark begins so, and return how many there were."""
+    ended = set(_end_orphans())
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while remaining := processes_with_variable(TRIAL_VARIABLE, beginning):
+        if time.monotonic() > deadline:
+            raise CannotEndError(remaining[0])
+        _signal(remaining, signal.SIGKILL)
+        ended |= set(remaining)
+        time.sleep(0.01)
+    return len(ended)
+
+
+def _end_orphans() -> set[int]:
+    """Let the supervisors of a killed owner end what they started; return those that are stopped and cannot."""
+    deadline, orphan_ids = time.monotonic() + _SUPERVISOR_WAIT_S, set()
+    while (remaining := orphaned_supervisors()) and time.monotonic() < deadline + _KILL_WAIT_S:
+        orphan_ids |= set(remaining)
+        _signal(remaining, signal.SIGCONT if time.monotonic() < deadline else signal.SIGKILL)
+        time.sleep(0.01)
+    return orphan_ids
+
+
+def _signal(processes: Iterable[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def orphaned_supervisors() -> list[int]:
+    """Return this user's supervisors and cleanup watchers whose owner was killed.
+
+    They end what is left, unless they are stopped.
+
+    Processes of other PID namespaces are left alone: their numbers say nothing here.
+    """
+    own_namespace, pids = (_PROC / "self/ns/pid").readlink(), []
+    for folder in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if folder.stat().st_uid != os.getuid() or (folder / "ns/pid").readlink() != own_namespace:
+                continue
+            command_line = (folder / "cmdline").read_bytes().split(b"\0")
+            if command_line[1:3] != [b"-I", b"-S"] or Path(os.fsdecode(command_line[3])).name not in _NAMES:
+                continue
+            state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state != b"Z" and parent != command_line[5] and command_line[5].isdigit():
+                pids.append(int(folder.name))
+    return pids
+
+
+def processes_with_variable(variable: str, beginning: str) -> list[int]:
+    """Return this user's processes in whose environment ``variable`` has a value that begins so."""
+    entry = f"\0{variable}={beginning}".encode()
+    pids = []
+    for folder in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.getuid() and entry in b"\0" + _read_variables(folder):
+                pids.append(int(folder.name))
+    return [pid for pid in pids if pid != os.getpid()]
+
+
+def _read_variables(folder: Path) -> bytes:
+    """Return a process's variables. One whose program is just being started has none yet: that is waited for."""
+    deadline = time.monotonic() + _STARTED_S
+    while True:
+        if environ := (folder / "environ").read_bytes():
+            return environ
+        if not _is_starting(folder) or time.monotonic() > deadline:
+            return (folder / "environ").read_bytes()
+        time.sleep(0.001)
+
+
+def _is_starting(folder: Path) -> bool:
+    """Whether a process has a program (the kernel's own have none) whose variables have no end: proc_pid_stat(5)."""
+    try:
+        (folder / "exe").readlink()
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[48:49] == [b"0"]

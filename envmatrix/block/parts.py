@@ -1,0 +1,208 @@
+"""Runs one part of a block in its folder: a trial alone, one over several nodes, or trials that take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from envmatrix.block import interrupts, orphans
+from envmatrix.block.barrier import Gate, open_gate
+from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
+from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError
+from envmatrix.block.memory import free_memory, memory_kills, usable_memory
+from envmatrix.block.order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder
+from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, SupervisedProcess
+from envmatrix.block.program_folder import lay_out
+from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
+
+#: Seconds in which a node that failed ends its whole job.
+_NODE_FAILS_S = 5.0
+
+
+class _Program(SupervisedProcess):
+    """A trial's process and its log; one that could not be started says why there, as a shell would."""
+
+    def __init__(self, order: Order, log: IO[bytes]) -> None:
+        super().__init__(order, (subprocess.DEVNULL, log, log))
+        self._log = log
+        self._exit: Exit | None = None
+
+    def __enter__(self) -> _Program:
+        return self
+
+    def exit(self) -> Exit:
+        """Wait for its end and return how it ended."""
+        try:
+            self._exit = self._exit or self.answer()
+        except NotStartedError as error:
+            self._log.write(f"{error}\n".encode())
+            self._exit = Exit(127 if error.number == errno.ENOENT else 126, 0.0)
+        return self._exit
+
+
+@dataclass
+class Outcome:
+    """How a trial ended. ``epoch`` is when it began, ``up`` so too, in seconds since the node started."""
+
+    exit: Exit = field(default_factory=lambda: Exit(-signal.SIGTERM, 0.0))
+    epoch: float = field(default_factory=time.time)
+    up: float = field(default_factory=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+    memory_kills: int = 0
+    together: int | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status as a shell gives it."""
+        return 128 - self.exit.code if self.exit.code < 0 else self.exit.code
+
+
+@dataclass
+class PartRun:
+    """One run of a part; ``alarm`` can be read when the job was suspended, which breaks it off."""
+
+    order: BlockOrder
+    part: Part
+    files: JobFiles
+    job: str
+    mark: str
+    nodes: Nodes | None
+    alarm: socket.socket
+    say: Callable[[str], None]
+    ended: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> Path:
+        """The folder of the part while it runs."""
+        return self.files.folder / f"{self.part.name}.try{self.order.attempt}"
+
+    def prepare(self) -> None:
+        """Make its folder anew."""
+        self.files.retry(f"fresh folder of {self.part.name}", self._make_folders)
+
+    def run(self) -> dict[str, Outcome]:
+        """Run it; what is missing in the answer was broken off."""
+        if self.part.turns is None:
+            (trial,) = self.part.trials
+            self.ended[trial.name] = self._run_over_nodes(trial) if trial.nodes > 1 else self._run_single(trial)
+        else:
+            with contextlib.suppress(BrokenOffError):
+                self._run_interleaved()
+        return self.ended
+
+    def _make_folders(self) -> None:
+        if self.whole.exists():
+            shutil.rmtree(self.whole)
+        for trial in self.part.trials:
+            work = self._folder(trial) / "work"
+            work.mkdir(parents=True)
+            if trial.program:
+                folder, inside, metric = trial.program
+                lay_out(work, Path(folder), inside, metric)
+
+    def _run_single(self, trial: TrialOrder) -> Outcome:
+        outcome, kills_before = Outcome(), memory_kills()
+        with self._log(trial) as log, _Program(self._process(trial, trial.limit_s), log) as program:
+            outcome.exit = self._wait_for_exit(program)
+        outcome.memory_kills = memory_kills() - kills_before
+        return outcome
+
+    def _wait_for_exit(self, program: _Program) -> Exit:
+        """Wait for a program, which is ended where the job was suspended: it runs again."""
+        if self.alarm in interrupts.wait_readable([program, self.alarm], program.order.limit_s + ENDED_S):
+            program.end()
+        return program.exit()
+
+    def _run_over_nodes(self, trial: TrialOrder) -> Outcome:
+        """Run a trial's command once on each node; what srun itself says comes before what they say."""
+        assert self.nodes is not None
+        folder = self._folder(trial)
+        words = ("rank", trial.name, self.nodes.meeting_place(self.job))
+        argv = self.nodes.srun_argv(trial.nodes, *words, output=folder / "tasks")
+        own_variables = {**os.environ, orphans.TRIAL_VARIABLE: self.mark}
+        outcome, kills_before = Outcome(), memory_kills()
+        order = Order(argv, own_variables, folder / "work", trial.limit_s, grace_s=GRACE_S)
+        with (folder / "srun").open("wb") as log, _Program(order, log) as program:
+            outcome.exit = self._wait_for_exit(program)
+        outcome.memory_kills = memory_kills() - kills_before
+        with contextlib.suppress(OSError), (folder / "log").open("wb") as whole:
+            for name in ("srun", "tasks"):
+                with contextlib.suppress(FileNotFoundError):
+                    whole.write((folder / name).read_bytes())
+        if not outcome.exit.ok:  # a node that failed ends the whole job, and then this trial is not finished
+            interrupts.wait_readable([], _NODE_FAILS_S)
+        return outcome
+
+    def _run_interleaved(self) -> None:
+        """Run trials side by side, or one after the other where the memory does not hold them."""
+        assert self.part.turns is not None
+        needs, free_bytes = self.part.turns.needs, usable_memory(free_memory())
+        trials = list(self.part.trials)
+        groups = [trials]
+        if needs > free_bytes and len(trials) > 1:
+            need_text = f"{len(trials)} processes at once may need {needs} bytes"
+            self.say(f"{need_text}, and there is room for {free_bytes}: one after the other")
+            groups = [[trial] for trial in trials]
+        for group in groups:
+            self._take_turns(group)
+
+    def _take_turns(self, trials: list[TrialOrder]) -> None:
+        turns, seen = self.part.turns, memory_kills()
+        assert turns is not None
+        schedule = Schedule(
+            batches=(tuple(trial.name for trial in trials),),
+            seed=turns.seed,
+            block=turns.block,
+            steps=turns.steps,
+            limit_s=trials[0].limit_s,
+            at_once=turns.at_once or len(os.sched_getaffinity(0)),
+        )
+        outcomes: dict[str, Outcome] = {}
+
+        def start(name: str, stack: ExitStack) -> Member:
+            trial = next(trial for trial in trials if trial.name == name)
+            outcomes[name] = outcome = Outcome()
+            gate = stack.enter_context(self._gate(trial))
+            log = stack.enter_context(self._log(trial))
+            order = self._process(trial, (4 * len(trials) + 1) * trial.limit_s)
+            program = stack.enter_context(_Program(order, log))
+
+            def note_kills() -> None:
+                nonlocal seen
+                if not program.exit().ok:
+                    outcome.memory_kills, seen = memory_kills() - seen, memory_kills()
+
+            return Member(name, program, gate, trial.pauses_itself, trial.apart, note_kills)
+
+        for name, ended in Interleaving(schedule, start, stop=self.alarm).run().items():
+            outcomes[name].exit, outcomes[name].together = ended.exit, ended.together
+            self.ended[name] = outcomes[name]
+
+    @contextlib.contextmanager
+    def _gate(self, trial: TrialOrder) -> Iterator[Gate]:
+        with ExitStack() as stack:
+            try:
+                gate = stack.enter_context(open_gate(self._folder(trial) / "work"))
+            except OSError as error:
+                raise StopError(CANNOT_WRITE if error.errno in WRITE_ERRORS else NO_PIPES) from error
+            yield gate
+
+    def _folder(self, trial: TrialOrder) -> Path:
+        return self.order.folder_of(self.part, trial)
+
+    def _log(self, trial: TrialOrder) -> IO[bytes]:
+        file = self._folder(trial) / "log"
+        return self.files.retry(f"open the log of {trial.name}", lambda: file.open("wb", buffering=0))
+
+    def _process(self, trial: TrialOrder, limit_s: float) -> Order:
+        return Order(trial.argv, trial_variables(trial, self.mark), self._folder(trial) / "work", limit_s, trial.place)

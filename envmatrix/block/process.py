@@ -1,0 +1,219 @@
+"""A process under a supervisor: argument lists, never a shell; always a time limit; a kill that escalates."""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from envmatrix.block import interrupts, supervisor
+
+#: stdin, stdout and stderr as ``subprocess`` takes them.
+Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
+#: Seconds that the supervisor may take to end a program and what is left of it; then it is killed itself.
+ENDED_S = 20.0
+WATCHER = Path(__file__).with_name("cleanup_watcher.py")
+
+
+class NotStartedError(Exception):
+    """A program that could not be started; ``where`` are its CPUs if it could not be placed on them, else None."""
+
+    def __init__(self, program: str, number: int, where: str | None = None) -> None:
+        super().__init__(f"cannot start {program}: {os.strerror(number)}")
+        self.program, self.number, self.where = program, number, where
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended. ``code`` is negative for a signal, as in ``subprocess``; ``wall_s`` is in seconds.
+
+    ``stops`` is how often it was stopped meanwhile, as far as whoever ran it saw that.
+    """
+
+    code: int
+    wall_s: float
+    timed_out: bool = False
+    out_of_memory: bool = False
+    stops: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself with status 0."""
+        return self.code == 0 and not self.timed_out
+
+    def __str__(self) -> str:
+        if self.timed_out:
+            return f"ran past its limit and was ended after {self.wall_s:.0f} s"
+        if self.out_of_memory:
+            return "was killed because it ran out of memory"
+        if self.code < 0:
+            return f"was killed by {_signal_name(-self.code)}"
+        return f"ended with exit status {self.code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program runs, and its limits. ``groups`` are the cgroups it enters, ``data_bytes`` its RLIMIT_DATA."""
+
+    cpus: tuple[int, ...] = ()
+    memory_nodes: tuple[int, ...] = ()
+    groups: tuple[Path, ...] = ()
+    data_bytes: int | None = None
+
+    def plain(self) -> tuple[tuple[int, ...], int, tuple[str, ...], int]:
+        """Return what the supervisor takes."""
+        groups = tuple(str(group / "cgroup.procs") for group in self.groups)
+        return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), groups, self.data_bytes or 0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be started: ``argv`` with exactly ``env`` (None: this process's), for at most ``limit_s`` seconds.
+
+    ``grace_s``: so long it may take after a SIGTERM, before it is ended like any other (it ends what runs elsewhere).
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str] | None
+    cwd: Path | None
+    limit_s: float
+    place: Place = Place()
+    grace_s: float = 0.0
+
+    def encoded(self) -> bytes:
+        """Return what the supervisor reads."""
+        variables = os.environ if self.env is None else self.env
+        order = marshal.dumps(
+            (
+                [os.fsencode(word) for word in self.argv],
+                {os.fsencode(name): os.fsencode(value) for name, value in variables.items()},
+                self.place.plain(),
+                self.limit_s,
+                self.grace_s,
+            )
+        )
+        return len(order).to_bytes(8, "big") + order
+
+
+class SupervisedProcess:
+    """A program that a supervisor started, and with which it ends all that came of it (see ``supervisor.py``).
+
+    It can be read (``fileno``) when it has ended.
+    """
+
+    def __init__(self, order: Order, streams: Streams) -> None:
+        self.order = order
+        self._said = b""
+        self._line, its = socket.socketpair()
+        try:
+            with interrupts.held():
+                self.process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", supervisor.__file__, str(its.fileno()), str(os.getpid())],
+                    cwd=order.cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
+                    start_new_session=True, pass_fds=[its.fileno()],
+                )  # fmt: skip
+        except OSError as error:
+            self._line.close()
+            raise NotStartedError(order.argv[0], error.errno or 0) from error
+        finally:
+            its.close()
+        with contextlib.suppress(BrokenPipeError):  # the answer that is not there says it
+            self._line.sendall(order.encoded())
+
+    def __enter__(self) -> SupervisedProcess:
+        return self
+
+    def fileno(self) -> int:
+        """Return what can be read when it has ended."""
+        return self._line.fileno()
+
+    def hold(self) -> None:
+        """Stop every process that came of it; they are stopped when this returns, or have ended."""
+        self._send_command(supervisor.HOLD)
+
+    def release(self) -> None:
+        """Let every process that came of it go on."""
+        self._send_command(supervisor.RELEASE)
+
+    def _send_command(self, command: bytes) -> None:
+        """Let the supervisor do something; what it says instead when the program has ended is kept for ``answer``."""
+        if self._said:
+            return
+        self._line.settimeout(ENDED_S)
+        try:
+            self._line.sendall(command)
+            answer_byte = self._line.recv(1)
+            self._said = b"" if answer_byte == command else answer_byte
+        except TimeoutError:
+            self.process.kill()  # its program dies with it, and is known to have been killed
+        except OSError:  # it has ended: the answer says how
+            pass
+
+    def end(self) -> None:
+        """Begin to end what still runs; whoever ends several waits for none of them before it has told all."""
+        with contextlib.suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)
+
+    def __exit__(self, *_: object) -> None:
+        """End what still runs."""
+        with interrupts.held(), self._line:
+            self.end()
+            try:
+                self.process.wait(ENDED_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()  # its program dies with it
+                self.process.wait()
+
+    def answer(self) -> Exit:
+        """Wait until the program has ended and nothing of it is left; return how it ended."""
+        message = self._said
+        if not message:
+            interrupts.wait_readable([self._line], self.order.limit_s + ENDED_S)
+        self._line.settimeout(ENDED_S)
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            while chunk := self._line.recv(4096):
+                message += chunk
+        if not message:
+            return Exit(-signal.SIGKILL, 0.0)
+        ending, number, *details = marshal.loads(message)  # noqa: S302 - our own process's
+        if ending == "ended":
+            return Exit(number, *details)
+        program = self.order.argv[0]
+        cpus = ", ".join(map(str, self.order.place.cpus)) or "of this process"
+        raise NotStartedError(program, number, None if ending == "refused" else cpus)
+
+
+@contextlib.contextmanager
+def cleanup_watcher(argv: Sequence[str]) -> Iterator[None]:
+    """See to it that ``argv`` is run should this process be killed meanwhile (see ``cleanup_watcher.py``)."""
+    read_end, write_end = os.pipe()
+    with interrupts.held():
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(WATCHER), str(read_end), str(os.getpid()), *argv],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, pass_fds=[read_end],
+        )  # fmt: skip
+        os.close(read_end)
+    try:
+        yield
+    finally:
+        with interrupts.held():
+            with contextlib.suppress(BrokenPipeError):  # it was killed
+                os.write(write_end, b".")
+            os.close(write_end)
+            process.wait()

@@ -1,0 +1,137 @@
+"""From the slots of a block to the order that a node carries out, and from what it left there to trials."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from envmatrix.block.order import BlockOrder, Part, TrialOrder, Turns
+from envmatrix.engines.base import Job, RunsAsCommand
+from envmatrix.errors import EngineError, EnvmatrixError
+from envmatrix.launchers.block_files import BlockFolder, TrialEnd
+from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.plan import Slot
+from envmatrix.results import Trial, trial_of
+from envmatrix.system.atomic_files import store_error
+from envmatrix.system.bench_options import hides_value, node_count
+from envmatrix.system.shared_files import read_with_retry
+from envmatrix.system.write_retry import insisting
+from envmatrix.trials.batches import TrialGrouper
+from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.interleave import cpus_of
+from envmatrix.trials.trial import STOPPED_REASON, make_finished_trial, make_job, program_folder
+
+#: Seconds that a node waits for a results folder that cannot be written.
+PATIENCE_S = 60.0
+
+
+def block_folder(experiment: Experiment, block: int) -> BlockFolder:
+    """Return the folder of a block's jobs."""
+    return BlockFolder(experiment.folder.path.resolve() / experiment.run.launcher / f"b{block:04d}")
+
+
+def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int, group: str = "") -> TrialOrder:
+    """Make the order of one trial, of a ``group`` that lives together; EnvmatrixError says why it is no command."""
+    engine = experiment.engines[slot.arm.engine]
+    workload = experiment.run.workloads[slot.arm.workload]
+    secret = next((name for name in workload.pass_env if hides_value(name)), None)
+    if secret:
+        raise EngineError(f"pass_env: {secret} would be written into the order of a job, where others may read it")
+    job = make_job(experiment, slot, files.work(slot.trial, attempt, group), gate=bool(group))
+    if not isinstance(engine, RunsAsCommand):
+        raise EngineError(f"engine {engine.name} runs no job as a command", remedy="use another engine")
+    command = engine.command_line(job)
+    program = program_folder(experiment, slot, job)
+    return TrialOrder(
+        slot.trial,
+        slot.arm.name,
+        command.argv,
+        command.env,
+        job.limits.seconds,
+        command.keep,
+        command.place,
+        [str(path) for path in (*command.needs, *job.mounts.read.values(), *job.mounts.same)],
+        node_count(workload.options),
+        [str(words) for words in program] if program else None,
+        pauses_itself=bool(workload.command),
+        apart=experiment.run.design.turn_apart if workload.tells_steps else 0,
+    )
+
+
+def widest_workload(experiment: Experiment) -> int:
+    """Return how many nodes a block takes: as many as its widest workload is spread over."""
+    return max((node_count(workload.options) for workload in experiment.run.workloads.values()), default=1)
+
+
+def group_names(block: list[Slot], groups: TrialGrouper) -> dict[str, str]:
+    """Return, for the trials of a whole block that live together, the name of their group's folder."""
+    parts = [part for part in groups.of(block) if groups.runs_side_by_side(part[0])]
+    return {slot.trial: f"{part[0].trial}.turns" for part in parts for slot in part}
+
+
+def make_parts(
+    experiment: Experiment, pending: PendingBlock, groups: TrialGrouper, attempt: int
+) -> tuple[list[Part], list[Trial]]:
+    """Make what a block's job does, in this order; a slot that cannot be run at all becomes a failed trial."""
+    parts: list[Part] = []
+    failed: list[Trial] = []
+    for slots in groups.of(list(pending.slots.values())):
+        name = pending.groups.get(slots[0].trial, "")
+        trials = []
+        for slot in slots:
+            try:
+                trials.append(make_trial(experiment, slot, pending.files, attempt, name))
+            except EnvmatrixError as error:
+                failed.append(trial_of(slot, "failed", str(error)))
+        if name and trials:
+            made = [slot for slot in slots if slot.trial in {trial.name for trial in trials}]
+            parts.append(Part(name, trials, _turns(experiment, made, groups)))
+        else:
+            parts += [Part(trial.name, [trial]) for trial in trials]
+    return parts, failed
+
+
+def block_order(
+    experiment: Experiment, block: int, parts: Iterable[Part], attempt: int, busy: float | None = None
+) -> BlockOrder:
+    """Return what a node does of a block in an attempt."""
+    title = f"envmatrix run {experiment.run.name}, block {block}"
+    folder = str(block_folder(experiment, block).path)
+    return BlockOrder(title, folder, attempt, tuple(parts), 1.0 if busy is None else busy, PATIENCE_S)
+
+
+def _turns(experiment: Experiment, slots: list[Slot], groups: TrialGrouper) -> Turns:
+    """Return how trials take turns; those that only start and end side by side have one turn each."""
+    design = experiment.run.design
+    steps = design.turn if groups.in_turns(slots[0]) else 0
+    return Turns(design.seed, slots[0].block, steps, groups.needed_bytes(slots), cpus_of(design))
+
+
+def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial:
+    """Judge what a trial left on the shared file system, exactly as one that ran here."""
+    job: Job = make_job(experiment, slot, end.folder / "work")
+    log = end.folder / "log"
+    if job.log:
+        _copy(log, job.log)
+    trial = make_finished_trial(experiment, slot, end.exit, job, started=end.started, node=end.node)
+    trial = replace(trial, repeated=end.repeated, ended_before=end.before, node_checks=end.checks)
+    trial = replace(trial, together=end.together)
+    return replace(trial, outcome="invalid", reason=STOPPED_REASON) if end.stops else trial
+
+
+def _copy(log: Path, target: Path) -> None:
+    try:
+        with insisting(lambda: target.open("wb"), target) as file:
+            read_with_retry(lambda: _copy_into(log, file), log)
+    except OSError as error:
+        raise store_error(error, target) from error
+
+
+def _copy_into(log: Path, file: IO[bytes]) -> None:
+    file.seek(0)
+    with log.open("rb") as source:
+        shutil.copyfileobj(source, file)
+    file.truncate()

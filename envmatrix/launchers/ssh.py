@@ -1,0 +1,265 @@
+"""The launcher ``ssh``: each block runs on one of the hosts that are named, over a connection that stays open."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envmatrix.block import interrupts
+from envmatrix.block.order import NO_PYTHON, OTHER_NODE
+from envmatrix.errors import EngineError, InputError
+from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, check_commands
+from envmatrix.launchers.block_files import block_folders
+from envmatrix.launchers.block_orders import block_folder, block_order
+from envmatrix.launchers.elsewhere import BlockLauncher, Trials
+from envmatrix.launchers.node_start import STOPPED, copy_package, find_lines, start_lines
+from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.plan import Slot
+from envmatrix.results import Trial, trial_of, write_whole
+from envmatrix.system import host as host_facts
+from envmatrix.system.host import Host
+from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.experiment import Experiment
+
+if TYPE_CHECKING:
+    from envmatrix.engines.base import Engine
+    from envmatrix.matrix import Design
+    from envmatrix.results.run import LauncherOptions
+
+#: A connection that answers nothing for 15 s is dead; nobody is there to type a password.
+_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
+            "-o", "ServerAliveCountMax=3")  # fmt: skip
+_ANSWER_S, _FILES_S = 60.0, 0.5
+#: What ssh itself ends with if the connection could not be made, or broke.
+_NO_CONNECTION = 255
+#: Looks at the files after the end of a connection: they may appear late.
+_SETTLE = 3
+#: Blocks in a row that came back without one finished trial, from hosts that answer: something is wrong with all.
+_FRUITLESS = 3
+_WEEK_S = 7 * 86400.0
+
+
+class SshKind(LauncherKind):
+    """Machines that your own ssh reaches without a question, by its own names, keys and known hosts."""
+
+    name = "ssh"
+    takes_turns = True
+    options = (Option("hosts", "HOST", "hosts as your ssh knows them, each for a block at a time", takes="names"),)
+
+    def unavailable(self) -> str | None:
+        """Say that there is no ssh here, or None."""
+        return None if shutil.which("ssh") else "no `ssh` on PATH: install an OpenSSH client"
+
+    def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
+        """Return how many blocks run side by side: one a host."""
+        return len(requested_hosts(asked))
+
+    def look(
+        self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
+    ) -> Host:
+        """Look at every host: whether it answers, has a Python, and is of the same shape as the others."""
+        check_commands(self.name, engines)
+        return _common_host({name: _inspect_host(name) for name in requested_hosts(asked)})
+
+    def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
+        """Return the launcher that connects to the hosts of the run."""
+        return SshLauncher(experiment, progress)
+
+
+def requested_hosts(asked: LauncherOptions) -> list[str]:
+    """Return the hosts that were asked for; an InputError where there are none, or a word is no host's name."""
+    hosts_option = asked.get("hosts", ())
+    hosts = list(dict.fromkeys(hosts_option)) if isinstance(hosts_option, (tuple, list)) else [str(hosts_option)]
+    if not hosts:
+        raise InputError("--launcher ssh needs hosts", remedy="name them: `--hosts a,b`")
+    bad_name = next((name for name in hosts if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]*", name)), None)
+    if bad_name is not None:
+        raise InputError(f"--hosts: {bad_name!r} is no name of a host", remedy="such as node1, or me@node1")
+    return hosts
+
+
+def ssh_argv(host: str, script: str) -> list[str]:
+    """Return the command that runs lines of ``sh`` on a host."""
+    return ["ssh", *_OPTIONS, "--", host, f"exec sh -c {shlex.quote(script)}"]
+
+
+def _inspect_host(host: str) -> Host:
+    """Return what a host says of itself."""
+    script = "\n".join([*find_lines((), "", f"exit {NO_PYTHON}"), 'exec "$python" -I -S -'])
+    source = Path(host_facts.__file__).read_text(encoding="utf-8")
+    program = f"{source}\nimport json\nprint(json.dumps(this_host().to_json()))\n"
+    finished = run(ssh_argv(host, script), limit_s=_ANSWER_S, input_text=program)
+    if finished.exit.code == NO_PYTHON:
+        raise InputError(f"host {host}: {STOPPED[NO_PYTHON]}")
+    try:
+        facts = parse_last_json(finished.stdout)
+        return Host(**{**facts, "cpus": tuple(facts["cpus"]), "physical_cpus": tuple(facts["physical_cpus"])})
+    except (ValueError, TypeError, KeyError) as error:
+        message = finished.last_words(1) or str(finished.exit)
+        remedy = f"`ssh {host} true` must work in this shell without a question"
+        raise InputError(f"host {host} cannot be used: {message}", remedy=remedy) from error
+
+
+def _common_host(hosts: dict[str, Host]) -> Host:
+    """Describe hosts as one machine, for templates such as {physical_cores}; what else differs, their trials say."""
+    shapes = {(host.cpus, host.physical_cpus, host.numa_nodes): name for name, host in hosts.items()}
+    if len(shapes) > 1:
+        shape_text = ", ".join(f"{name} has {len(shape[0])} CPUs" for shape, name in shapes.items())
+        raise InputError(
+            f"the hosts are of different shapes ({shape_text}), so thread counts cannot be the same on all of them",
+            remedy="name hosts of one shape",
+        )
+    ((cpus, physical, numa_nodes),) = shapes
+    return Host(",".join(hosts), None, None, None, None, cpus, physical, numa_nodes, None, None)
+
+
+@dataclass
+class _Connection:
+    """A block that runs on a host. The host ends it when ``leash`` closes, also where this process is killed."""
+
+    host: str
+    program: SupervisedProcess
+    leash: int
+    log: Path
+    ended: int = 0
+
+
+class SshLauncher(BlockLauncher[PendingBlock]):
+    """Runs every block on one host; a host that does not answer is left out, and its block goes to another."""
+
+    name = "ssh"
+    kind = PendingBlock
+
+    def __init__(self, experiment: Experiment, progress: ProgressCallback) -> None:
+        super().__init__(experiment, progress)
+        self._hosts = requested_hosts(experiment.run.launcher_options)
+        self._left_out: dict[str, str] = {}
+        self._out: dict[int, _Connection] = {}
+        self._fruitless = 0
+
+    @property
+    def width(self) -> int:
+        """How many blocks run at once."""
+        return len(self._hosts)
+
+    def interrupted(self) -> None:
+        """Leave nothing to do: what runs on the hosts has ended with its connection."""
+
+    def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
+        """Collect what an earlier start left, then keep every host busy until there are no more blocks."""
+        yield from self._adopt(work)
+        source, more = iter(blocks), True
+        try:
+            while more or self._out or self._backlog:
+                while more and len(self._out) + len(self._backlog) < self.width:
+                    block = next(source, None)
+                    more = block is not None
+                    yield from self._take(block or [], work)
+                yield from self._give_blocks(work)
+                for number in list(self._out):
+                    yield from self._follow(number, work)
+                interrupts.wait_readable([], _FILES_S)
+        finally:
+            for number in list(self._out):
+                self._close_connection(number)
+
+    def _adopt(self, work: Work) -> Trials:
+        """Collect the trials that ended while nobody watched; what then ran has ended with its connection."""
+        for known in block_folders(block_folder(self._experiment, 0).path.parent):
+            block = int(known.path.name[1:])
+            flight = self._flight(block, self._experiment.plan.block(block), work)
+            if flight.attempt and not flight.files.has_ended(flight.attempt):
+                flight.files.note_end(flight.attempt, "UNWATCHED", excused=True)
+            yield from self._collect(flight, work)
+
+    def _give_blocks(self, work: Work) -> Trials:
+        """Give blocks that wait to hosts that are free, each to the one that began it."""
+        for flight in list(self._backlog):
+            home, busy = flight.files.node, {connection.host for connection in self._out.values()}
+            if home in self._left_out:
+                self._backlog.remove(flight)
+                self._say(f"block {flight.block} was begun on host {home}, which is left out; `resume` goes on later")
+                continue
+            free = [host for host in self._hosts if host not in busy and host not in self._left_out]
+            if len(self._left_out) == len(self._hosts):
+                raise self._no_host()
+            host = next((host for host in free if host == home or not home), None)
+            if host:
+                self._backlog.remove(flight)
+                yield from self._connect(flight, host, work)
+
+    def _no_host(self) -> EngineError:
+        said = "; ".join(f"{host}: {why}" for host, why in self._left_out.items())
+        return EngineError(
+            f"no host is left to run on ({said})", remedy="repair them, then `envmatrix resume`: nothing is lost"
+        )
+
+    def _connect(self, flight: PendingBlock, host: str, work: Work) -> Trials:
+        parts = yield from self._begin(flight, work)
+        if not parts:
+            return
+        order = block_order(self._experiment, flight.block, parts, flight.attempt)
+        write_whole(flight.files.order(flight.attempt), order.text())
+        folder, package = flight.files.path, copy_package(flight.files.path.parent)
+        lines = start_lines(folder, flight.attempt, package, (), '"$node" ssh 0 leash')
+        argv = ssh_argv(host, "\n".join([f"node={shlex.quote(host)}", *lines]))
+        log = folder / f"ssh-{flight.attempt}.log"
+        theirs, leash = os.pipe()
+        with log.open("wb") as file, os.fdopen(theirs, "rb") as stdin:
+            program = SupervisedProcess(Order(argv, None, None, _WEEK_S), (stdin, file, file))
+        flight.finished = 0
+        self._flights[flight.block], self._out[flight.block] = flight, _Connection(host, program, leash, log)
+        self._say(f"block {flight.block} runs on host {host}")
+
+    def _close_connection(self, block: int) -> Exit:
+        """End a connection, which ends what runs on its host, and return how it ended."""
+        connection = self._out.pop(block)
+        os.close(connection.leash)
+        with connection.program as program:
+            return program.answer()
+
+    def _follow(self, block: int, work: Work) -> Trials:
+        """Collect what has ended; deal with a connection that has ended too early."""
+        flight, connection = self._flights[block], self._out[block]
+        yield from self._collect(flight, work)
+        if not flight.slots or interrupts.wait_readable([connection.program], 0):
+            connection.ended += 1
+        if connection.ended and (not flight.slots or connection.ended >= _SETTLE):
+            if self._flights.pop(block, None):
+                self._set_block_aside(flight, connection, self._close_connection(block))
+            else:
+                self._close_connection(block)
+
+    def _set_block_aside(self, flight: PendingBlock, connection: _Connection, ended: Exit) -> None:
+        """Set a block aside whose connection ended before its trials did; it is given elsewhere, or left to resume."""
+        stopped = flight.files.stopped(flight.attempt)
+        status, node, path = stopped or (ended.code, connection.host, "")
+        reason = STOPPED.get(status, f"its block runner ended with status {status}")
+        if status == _NO_CONNECTION:
+            log_lines = connection.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            reason = f"the connection ended: {log_lines[-1] if log_lines else 'nothing was said'}"
+        reason += f": {path}" if path else ""
+        excused = status in STOPPED or status == _NO_CONNECTION
+        flight.files.note_end(flight.attempt, f"exit {status}", excused=excused)
+        self._say(f"block {flight.block}: {len(flight.slots)} trial(s) not done on host {node}: {reason}")
+        if excused and status != OTHER_NODE:
+            self._left_out[connection.host] = reason
+            self._say(f"host {connection.host} is left out: {reason}")
+        self._fruitless = 0 if flight.finished or excused else self._fruitless + 1
+        if self._fruitless >= _FRUITLESS:
+            raise EngineError(
+                f"{_FRUITLESS} blocks in a row came back without one finished trial; the last one: {reason}",
+                remedy=f"see {flight.files.path} for their logs",
+            )
+        self._backlog.append(flight)
+
+    def _lost_trial(self, slot: Slot, flight: PendingBlock) -> Trial:
+        reason = f"its block runner ended twice while it ran ({flight.files.last_cause()})"
+        return trial_of(slot, "failed", reason, node=flight.files.node)
