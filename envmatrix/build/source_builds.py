@@ -78,7 +78,7 @@ def check_python(image: Image, python: Python) -> None:
     """Skip an image that builds from source for a Python which is not on this machine."""
     if image.builds and python.target:
         raise SkipEnvironmentError(
-            f"image {image.name} builds {', '.join((build.name for build in image.builds))} from source; this "
+            f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source; this "
             f"needs Python {python.target} on this machine",
             remedy=f"install it: `uv python install {python.target}`",
         )
@@ -89,7 +89,7 @@ def check_glibc(image: Image, suite: str) -> None:
     have, suites = tuple(map(int, re.findall(r"\d+", platform.libc_ver()[1])[:2])), GLIBC.get(suite)
     if image.builds and suites and have > suites:
         raise SkipEnvironmentError(
-            f"image {image.name} builds {', '.join((build.name for build in image.builds))} from source: a "
+            f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source: a "
             f"build on this machine needs glibc {'.'.join(map(str, have))}, and Debian {suite} has "
             f"{'.'.join(map(str, suites))}",
             remedy=f"use the local engine for it, or build it on a machine with the glibc of Debian {suite} "
