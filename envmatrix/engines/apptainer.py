@@ -157,7 +157,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         sif = self._sif_path(prepared.facts["image_id"])
 
         def build(place: Path) -> None:
-            progress(f"making a SIF of {prepared.reference}")
+            progress(f"building a SIF from {prepared.reference}")
             room = _COPIES_OF_IMAGE * docker.image_bytes(prepared)
             with self.places.cache.quick_scratch("sif", room) as scratch:
                 docker.save(prepared, scratch / ARCHIVE)

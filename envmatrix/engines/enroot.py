@@ -122,7 +122,7 @@ class EnrootEngine(CgroupConfined, Engine):
         file = self.places.cache.root / "enroot" / json_digest(prepared.reference)[:24] / "image.sqsh"
 
         def take_out(place: Path) -> None:
-            progress(f"taking the squashfs out of {prepared.reference}")
+            progress(f"extracting the squashfs from {prepared.reference}")
             _extract_squashfs(Path(prepared.reference), place / "image.sqsh")
 
         self.places.cache.folder(file.parent, take_out)
