@@ -29,7 +29,7 @@ does about each. `python docs/covered.py` in a checkout makes it from the levels
 
 | state | meaning |
 |---|---|
-| verified | a level or a recipe is included, and the process itself proves that the setting was active ([tested on what](status.md)) |
+| verified | a level or recipe is included, and the process proves that it was active ([tested on what](status.md)) |
 | not verified | a level is included, but nothing in the process shows that it was active. Reports say so |
 | ships | an engine, a launcher or a workload does it |
 | yours | you set it in a few lines, with this key of [matrix.yaml](matrix.md). The answer names the evidence |

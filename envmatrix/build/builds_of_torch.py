@@ -72,11 +72,13 @@ def mismatch_message(packages: Iterable[PinnedPackage], torch: str) -> str:
     """Say what will not work, and how it would."""
     package_names, build = ", ".join(map(str, packages)), local_version(torch)
     where = (
-        f"from {PYTORCH_INDEX}{build}, or wheels of it in a folder that PIP_FIND_LINKS names" if build else "from PyPI"
+        f"from {PYTORCH_INDEX}{build}, or put their wheels in a folder and set PIP_FIND_LINKS to it"
+        if build
+        else "from PyPI"
     )
     return (
-        f"{package_names} is compiled against another build of torch than torch {torch}, and no other can be "
-        "had here: a "
-        "program that imports it ends with an error such as 'operator torchvision::nms does not exist' (the built-in "
-        f"workloads do without its operators)\n  -> install both of one build: {where}"
+        f"{package_names} is compiled for another build of torch than torch {torch}, and no matching build "
+        "was found; a program that imports it fails with an error such as 'operator torchvision::nms does "
+        "not exist' (the built-in workloads do not use its operators)\n  -> install both from the same "
+        f"build: {where}"
     )

@@ -21,13 +21,13 @@ from envmatrix.system.regular_files import open_regular
 #: A file system in memory that every Linux has; a container or a job may have it smaller.
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
 _DISK_FULL = re.compile(r"no space left|enough free space|disk quota exceeded|wrote only \d+ of", re.IGNORECASE)
-_FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; nothing half-built was left"
+_FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; no half-built files are left"
 _REMEDIES = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
-    errno.EACCES: "set ENVMATRIX_CACHE to a folder that you may write to",
-    errno.EPERM: "set ENVMATRIX_CACHE to a folder that you may write to",
-    errno.EROFS: "set ENVMATRIX_CACHE to a folder that you may write to",
+    errno.EACCES: "set ENVMATRIX_CACHE to a folder that you can write to",
+    errno.EPERM: "set ENVMATRIX_CACHE to a folder that you can write to",
+    errno.EROFS: "set ENVMATRIX_CACHE to a folder that you can write to",
     errno.EEXIST: "set ENVMATRIX_CACHE to a folder, not to a file",
     errno.ENOTDIR: "set ENVMATRIX_CACHE to a folder, not to a file",
 }

@@ -49,7 +49,8 @@ def ensure_conda_environment(cache: Cache, image: Image, progress: ProgressCallb
     python = solved.folder / "bin" / "python"
     if not python.exists():
         raise EngineError(
-            f"conda: {_package_list(image)} bring no Python", remedy="write python=3.11, or another, among them"
+            f"conda: {_package_list(image)} do not include Python",
+            remedy="add python=3.11, or another version, to them",
         )
     return replace(image, interpreter=str(python), conda=(), channels=()), solved
 
@@ -59,7 +60,7 @@ def _ensure_environment(cache: Cache, image: Image, progress: ProgressCallback) 
         import rattler
     except ImportError as error:
         raise SkipEnvironmentError(
-            f"conda: py-rattler, which solves {_package_list(image)}, cannot be used here ({error})",
+            f"conda: cannot solve {_package_list(image)}: py-rattler is not usable ({error})",
             remedy=f"{sys.executable} -m pip install py-rattler",
         ) from error
     platform = str(rattler.Subdir.current())
@@ -91,8 +92,8 @@ def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
     platforms: list[Any] = [platform, "noarch"]
     gateway = Gateway(cache_dir=cache.root / "conda" / "channels")
     return _run_rattler(
-        f"{_package_list(image)} cannot be had from {', '.join(_channels(image))}",
-        "is the channel written as it is, and reached from here? (`channels:` takes names, URLs and folders)",
+        f"cannot get {_package_list(image)} from {', '.join(_channels(image))}",
+        "check the spelling of the channels (`channels:` takes names, URLs and folders) and the network",
         lambda: solve(
             list(_channels(image)), list(image.conda), gateway=gateway, platforms=platforms,
             virtual_packages=VirtualPackage.detect(),
@@ -130,7 +131,7 @@ def _install(
     _check_files(records)
     _run_rattler(
         "conda packages cannot be installed",
-        f"if a cached file is damaged, remove {cache.root / 'conda'} and try again",
+        f"if a cached file may be damaged, remove {cache.root / 'conda'} and try again",
         lambda: install(
             records, place, cache_dir=cache.root / "conda" / "packages", show_progress=False,
             execute_link_scripts=False, alternative_target_prefix=folder,
@@ -149,8 +150,8 @@ def _check_files(records: Sequence[RepoDataRecord]) -> None:
         file = Path(record.url.removeprefix("file://"))
         if file.exists() and file_digest(file) != record.sha256.hex():
             raise EngineError(
-                f"{file} is not the package that was locked (sha256:{record.sha256.hex()})",
-                remedy="put the one back that was there, or remove the lock from the cache to solve anew",
+                f"{file} differs from the locked package (sha256:{record.sha256.hex()})",
+                remedy="restore the original file, or remove the lock from the cache to solve again",
             )
 
 

@@ -83,11 +83,11 @@ def container_suite(image: Image) -> str:
     """Return the suite of an image in a container; a Python that no suite has skips the environment."""
     if image.ready:
         raise SkipEnvironmentError(
-            f"image {image.name} is {image.ready} as it is, so there is nothing to build", remedy="run it as it is"
+            f"nothing to build: image {image.name} uses {image.ready} as it is", remedy="run it as it is"
         )
     if image.on_host:
         raise SkipEnvironmentError(
-            f"image {image.name} is a Python of this machine, which a container does not have",
+            f"image {image.name} is a Python of this machine, which containers cannot use",
             remedy="use `--engine local` for it",
         )
     return suite_for_python(image.suite, image.python)

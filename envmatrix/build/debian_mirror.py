@@ -38,7 +38,7 @@ def debian_mirror() -> str:
     mirrors = mirrors_in(texts)
     if not mirrors:
         raise EngineError(
-            "no mirror of Debian is known here, and containers need its packages",
-            remedy=f"set {VARIABLE} to a Debian archive (the URI that stands in a Debian machine's apt sources)",
+            "no Debian mirror was found on this machine, and containers need Debian packages",
+            remedy=f"set {VARIABLE} to a Debian archive (the URI in the apt sources of a Debian machine)",
         )
     return mirrors[0]

@@ -105,7 +105,7 @@ class Apt:
                     self.update()
         raise EngineError(
             f"no package {alternatives} in "
-            f"{self.lists or distribution_name() or 'any distribution (there is no apt here)'}"
+            f"{self.lists or distribution_name() or 'any distribution (apt is not installed)'}"
         )
 
     def _candidate(self, package: str) -> PinnedPackage | None:
@@ -147,7 +147,7 @@ def _download_error(package_versions: Sequence[str], result: Finished, folder: P
         return disk_full_error(folder)
     return EngineError(
         f"apt could not download {', '.join(package_versions[:4])}: {result.last_words(1)}",
-        remedy="check the network and /etc/apt/sources.list; a version that is gone: `envmatrix lock`",
+        remedy="check the network and /etc/apt/sources.list; if a version no longer exists, run `envmatrix lock`",
     )
 
 

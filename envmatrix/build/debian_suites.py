@@ -45,7 +45,7 @@ def suite_for_python(suite: str | None, python: str | None) -> str:
     """Return the suite of an image: the one it names, else the one that has its Python."""
     if suite:
         if not _SUITE.match(suite):
-            raise InputError(f"suite: {suite!r} is no Debian suite", remedy="write bookworm, trixie or sid")
+            raise InputError(f"suite: {suite!r} is not a Debian suite", remedy="write bookworm, trixie or sid")
         return suite
     if python is None:
         return DEFAULT_SUITE
@@ -54,8 +54,8 @@ def suite_for_python(suite: str | None, python: str | None) -> str:
     if suite_name is None:
         suites = ", ".join(f"{name} ({has})" for name, has in PYTHONS.items())
         raise EngineError(
-            f"no Debian suite has Python {python}; containers take the Python of their suite: {suites}",
-            remedy="use one of these versions, or the local engine",
+            f"no Debian suite has Python {python}; containers use the Python of their suite: {suites}",
+            remedy="use one of these versions, or `--engine local`",
         )
     return suite_name
 
@@ -96,16 +96,16 @@ class Suite:
         def build(place: Path) -> None:
             if shutil.which("mmdebstrap") is None:
                 raise EngineError(
-                    "no registry can be reached, and there is no mmdebstrap to make a base with",
+                    "cannot get a base image: no registry is reachable, and mmdebstrap is not installed",
                     remedy="apt-get install mmdebstrap, or give the engine access to a registry",
                 )
-            progress(f"making a {self.name} base with mmdebstrap")
+            progress(f"building a {self.name} base image with mmdebstrap")
             program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
             done = run(
                 [program, *host_apt_options(), *arguments], limit_s=_BOOTSTRAP_S,
                 env={**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "LC_ALL": "C.UTF-8"},
             )  # fmt: skip
-            _check_finished(done, f"mmdebstrap could not make a {self.name} base", place)
+            _check_finished(done, f"mmdebstrap could not build a {self.name} base image", place)
 
         self.cache.folder(folder, build)
         return folder / "base.tar"
@@ -174,7 +174,8 @@ def _check_finished(result: Finished, task: str, place: Path) -> None:
     error_lines = [line for line in result.stderr.splitlines() if line.startswith("E:")]
     raise EngineError(
         f"{task}: {'; '.join(error_lines[:3]) or result.last_words(2)}",
-        remedy="check the names in matrix.yaml, the suite, and that Debian's mirror can be reached and is up to date",
+        remedy="check the package names in matrix.yaml, the suite, and that Debian's mirror is reachable and "
+        "up to date",
     )
 
 
@@ -188,7 +189,9 @@ def dpkg_status(tar: Path) -> str:
                 continue
             if file:
                 return file.read().decode()
-    raise EngineError("this base has no dpkg status file", where=Where(tar), remedy="use a Debian image as `base:`")
+    raise EngineError(
+        "this base image has no dpkg status file", where=Where(tar), remedy="use a Debian image as `base:`"
+    )
 
 
 def base_digest(tar: Path) -> str:

@@ -97,8 +97,8 @@ def shell_quote(value: str) -> str:
     refuse_control(value)
     if "'" in value:
         raise InputError(
-            f"{value!r} holds a single quote, which Apptainer changes in an image's variables",
-            remedy="leave it out, or use the docker or local engine (trials under Apptainer take it as it is)",
+            f"{value!r} contains a single quote, which Apptainer would change in an image's variables",
+            remedy="remove it, or use the docker or local engine (trials under Apptainer get it unchanged)",
         )
     quoted = f"'{value}'"
     while "{{" in quoted:
@@ -110,8 +110,8 @@ def refuse_control(value: str) -> None:
     """Raise InputError for characters that no definition can hold on one line."""
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise InputError(
-            f"{value!r} holds a newline or another control character, which an image's variables cannot",
-            remedy="take it out of matrix.yaml",
+            f"{value!r} contains a newline or another control character, which is not allowed in an image's variables",
+            remedy="remove it from matrix.yaml",
         )
 
 

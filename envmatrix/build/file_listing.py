@@ -86,4 +86,4 @@ def _describe_change(old_entry: list[str] | None, new_entry: list[str] | None) -
         return "is new"
     if new_entry is None:
         return "is gone"
-    return "has another mode" if (old_entry[0], old_entry[2]) == (new_entry[0], new_entry[2]) else "is another"
+    return "has different permissions" if (old_entry[0], old_entry[2]) == (new_entry[0], new_entry[2]) else "is another"

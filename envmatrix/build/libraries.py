@@ -96,7 +96,7 @@ class LibraryBuilder:
         if missing:
             packages = " ".join((*library.requirements, *library.apt))
             raise InputError(
-                f"{library.key}: {packages} has no {', '.join(missing)}",
+                f"{library.key}: {packages} does not contain {', '.join(missing)}",
                 remedy=f"`preload:` one of {', '.join(sorted(set(unpacked))[:12]) or '(it has no shared library)'}",
             )
 

@@ -15,7 +15,7 @@ from envmatrix.errors import InputError, Where
 from envmatrix.system.regular_files import MAX_TEXT_BYTES, decode_error_position, read_bytes
 
 _HEADER = "# envmatrix lock 1: made by `envmatrix lock` from matrix.yaml; edit matrix.yaml and make it again\n"
-_RELOCK_REMEDY = "make the lock again: `envmatrix lock`"
+_RELOCK_REMEDY = "run `envmatrix lock` to lock again"
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)(?P<sep>==?)(?P<version>[A-Za-z0-9][A-Za-z0-9.!+~:_-]*)"
     r"(?: (?P<file>[A-Za-z0-9][A-Za-z0-9.+~%_-]*))? --hash=sha256:(?P<sha256>[0-9a-f]{64})\Z"
@@ -106,7 +106,7 @@ def _parse_pin(line: str, number: int, path: Path) -> PinnedPackage:
     match = _ENTRY.match(line)
     if not match or (match["sep"] == "=") != bool(match["file"]):
         raise InputError(
-            f"not a line of a lock: {line[:80]!r} (name==version --hash=sha256:<64 hexadecimal digits>)",
+            f"not a valid lock line: {line[:80]!r} (name==version --hash=sha256:<64 hexadecimal digits>)",
             where=Where(path, number), remedy=_RELOCK_REMEDY,
         )  # fmt: skip
     return PinnedPackage(match["name"], match["version"], match["sha256"], match["file"] or "", number)
@@ -143,7 +143,7 @@ def read_lock(path: Path) -> Lock | None:
         return None
     except UnicodeDecodeError as error:
         raise InputError(
-            "the lock is not UTF-8 text", where=decode_error_position(error, path), remedy=_RELOCK_REMEDY
+            "the lock file is not UTF-8 text", where=decode_error_position(error, path), remedy=_RELOCK_REMEDY
         ) from error
     except OSError as error:
-        raise InputError(f"cannot read the lock ({error})", where=Where(path)) from error
+        raise InputError(f"cannot read the lock file ({error})", where=Where(path)) from error

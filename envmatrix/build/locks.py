@@ -83,9 +83,9 @@ class Locks:
         image_without_index = replace(image, index=())
         image_request = image_request_text(image_without_index)
         message = (
-            f"image {image.name}: {', '.join(unreachable)} of {path.name} cannot be had, as "
-            f"{', '.join(image.index)} cannot "
-            "be reached; locking, in the cache, what can be had without it: other packages than the lock names"
+            f"image {image.name}: cannot get {', '.join(unreachable)} of {path.name}, because "
+            f"{', '.join(image.index)} is unreachable; locking other packages without it, in the cache: "
+            "results may differ from those of the lock"
         )
         lock_file = self._cached_lock_file(self.image_file(image, python), "image", image.name, image_request)
         empty_section = Section("image", image.name, image_request)
@@ -112,7 +112,7 @@ class Locks:
         lock_file = self._cached_lock_file(
             self.folder / f"overlay.{python.tag}.txt", "image", "overlay", overlay_request
         )
-        message = f"locking, in the cache, what {python.path} lacks of the requirements"
+        message = f"locking, in the cache, the requirements that {python.path} lacks"
         return self._ensure_lock(
             lock_file, Section("image", "overlay", overlay_request), make, lambda: progress(message)
         )
@@ -192,7 +192,7 @@ class Locks:
         """Lock of the libraries that come in packages of this machine's distribution, or of ``apt``'s suite."""
         name = apt.lists if apt else distribution_name()
         if name is None:
-            raise EngineError("there is no apt on this machine")
+            raise EngineError("apt is not installed on this machine")
         return self.folder / f"{LIBRARIES}.{name}.txt"
 
     def _find(
@@ -208,8 +208,10 @@ class Locks:
         section = lock.find(kind, name, asked) if lock else None
         if section:
             return committed, section
-        why = "was made for something else than matrix.yaml asks now" if lock else "does not exist"
-        message = f"{kind} {name}: {committed.name} {why}; locking it now, in the cache (`envmatrix lock` writes it)"
+        why = "does not match matrix.yaml" if lock else "does not exist"
+        message = (
+            f"{kind} {name}: {committed.name} {why}; locking it now, in the cache (write it with `envmatrix lock`)"
+        )
         lock_file = self._cached_lock_file(committed, kind, name, asked)
         return self._ensure_lock(lock_file, Section(kind, name, asked), make, lambda: progress(message))
 
@@ -236,7 +238,7 @@ class Locks:
         lock = read_lock(path)
         section = lock.find(kind, name, asked) if lock else None
         if section is None:
-            raise InputError(f"{kind} {name} cannot be locked as it is written: {asked!r}", where=Where(path))
+            raise InputError(f"cannot lock {kind} {name} as written: {asked!r}", where=Where(path))
         return section
 
     def _pip(self, image: Image, python: Python, progress: ProgressCallback) -> tuple[PinnedPackage, ...]:
@@ -299,7 +301,7 @@ class Locks:
             progress(f"not locked: {image.name}: {error.message}")
             return None
         if strangers(section.packages):  # a lock is for every machine; it was said
-            progress(f"not locked: {image.name}: its packages are of more than one build of torch")
+            progress(f"not locked: {image.name}: its packages are from different builds of torch")
             return None
         written_files = self._write(self.image_file(image, python), [section], progress)
         return written_files[0] if written_files else None

@@ -61,8 +61,8 @@ def load_modules(names: Sequence[str]) -> LoadedModules:
     result = run(argv, limit_s=_LOAD_S, env=_passed_variables())
     if result.exit.code == _NO_MODULE_COMMAND:
         raise SkipEnvironmentError(
-            f"{subject}: neither Lmod nor Environment Modules is here: a login shell has no command `module`",
-            remedy="run it where they are, or set MODULESHOME to the folder that holds init/bash",
+            f"{subject}: neither Lmod nor Environment Modules was found: a login shell has no command `module`",
+            remedy="run it on a machine that has them, or set MODULESHOME to the folder that contains init/bash",
         )
     output_before, _, output_after = result.stdout.partition("\1\0")
     old_variables, new_variables = _parse_variables(output_before), _parse_variables(output_after)
@@ -73,7 +73,7 @@ def load_modules(names: Sequence[str]) -> LoadedModules:
         ]  # what follows is advice
         raise SkipEnvironmentError(
             f"{subject} cannot be loaded: {' '.join(error_lines) or result.exit}",
-            remedy="`module avail` lists what there is; MODULEPATH names the folders that are searched",
+            remedy="check the name with `module avail`; MODULEPATH lists the folders that are searched",
         )
     return LoadedModules(_changed_variables(old_variables, new_variables), loaded, _digest(new_variables))
 

@@ -72,8 +72,8 @@ def inspect_base_python(python: Python) -> BasePython:
         folders, packages, programs, records = parse_last_json(result.stdout)
     except ValueError:
         raise SkipEnvironmentError(
-            f"interpreter: {python.path} does not say what is installed there: {result.last_words(1)}",
-            remedy="requirements on top of it need Python 3.8 or newer",
+            f"interpreter: cannot list the packages of {python.path}: {result.last_words(1)}",
+            remedy="use Python 3.8 or newer: additional requirements need it",
         ) from None
     conda = tuple(
         (name, f"{version} {build}") for name, version, build in (record.rsplit("-", 2) for record in records)
@@ -132,7 +132,7 @@ def _make_venv(python: Python, place: Path) -> None:
     result = run([python.path, "-I", "-m", "venv", "--without-pip", str(place)], limit_s=_ASK_S)
     if not result.exit.ok:
         raise EngineError(
-            f"cannot make a venv over {python.path}: {result.last_words(2)}",
+            f"cannot create a venv over {python.path}: {result.last_words(2)}",
             remedy="install its venv module (`apt-get install python3-venv`)",
         )
     with (place / "pyvenv.cfg").open("a", encoding="utf-8") as settings:

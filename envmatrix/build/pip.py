@@ -37,7 +37,7 @@ _DROPPED_VARIABLES = (
 _REMEDIES = (
     (
         r"ResolutionImpossible|conflicting dependencies",
-        "these requirements contradict one another (or what one of them needs): loosen or drop one of the versions",
+        "relax or remove one of the versions: these requirements, or what they need, contradict one another",
     ),
     (
         r"Connection|connection|name resolution|ProxyError|SSLError|timed out|HTTP error|Retrying",
@@ -46,17 +46,15 @@ _REMEDIES = (
     (r"Invalid requirement|InvalidRequirement", "write it as pip does, such as `numpy==2.1`"),
     (
         r"require a different python version|Requires-Python|not in '",
-        "take a version that supports this Python, or another Python for the image (`python:`)",
+        "choose a version that supports this Python, or another Python for the image (`python:`)",
     ),
     (
         r"No matching distribution found|Could not find a version",
-        "check the name and the version: `pip index versions NAME`. It needs a wheel for this Python and machine; "
-        "one that another index has needs `index:`",
+        "check the name and the version: `pip index versions NAME`. It needs a wheel for this Python and "
+        "machine; if another index has it, set `index:`",
     ),
 )
-_DEFAULT_REMEDY = (
-    "check the network, the proxy and `pip config list` (index-url, find-links), and the versions asked for"
-)
+_DEFAULT_REMEDY = "check the network, the proxy, `pip config list` (index-url, find-links) and the requested versions"
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def make_pip(python: Python, place: Path) -> None:
     if not result.exit.ok:
         minor = ".".join(python.version.split(".")[:2])
         raise EngineError(
-            f"cannot make a venv with {python.path}: {result.last_words(2)}",
+            f"cannot create a venv with {python.path}: {result.last_words(2)}",
             remedy=f"install its venv module: `apt-get install python{minor}-venv`",
         )
 
@@ -170,7 +168,7 @@ def is_reachable(url: str, seconds: float = 8.0) -> bool:
 def _failure(task: str, result: Finished, request: ResolveRequest, unreachable: Sequence[str]) -> EnvmatrixError:
     if is_disk_full(result.stderr + result.stdout):
         return disk_full_error(Path(os.environ.get("TMPDIR", "/tmp")))  # noqa: S108 - where pip itself unpacks
-    unreachable_note = f" (these indexes could not be reached: {', '.join(unreachable)})" if unreachable else ""
+    unreachable_note = f" (unreachable indexes: {', '.join(unreachable)})" if unreachable else ""
     return EngineError(
         f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{_error_lines(result)}",
         remedy=_remedy(result.stderr, unreachable),
@@ -235,8 +233,8 @@ def _pin(item: _Installed) -> PinnedPackage:
     sha256 = archive.hashes.get("sha256") or archive.hash.removeprefix("sha256=")
     if not sha256:
         raise InputError(
-            f"{name} {version} comes from {item.download_info.url}, which has no sha256",
-            remedy="use an index that gives hashes (PEP 503), or a folder of wheels (find-links)",
+            f"{name} {version} comes from {item.download_info.url}, which gives no sha256",
+            remedy="use an index with hashes (PEP 503), or a folder of wheels (find-links)",
         )
     return PinnedPackage(name, version, sha256)
 
@@ -282,9 +280,9 @@ def _mismatch(result: Finished, pins: Sequence[PinnedPackage], lock: Path) -> En
 def wrong_hash_error(pin: PinnedPackage, lock: Path, actual: str) -> EnvmatrixError:
     """Return the error for a package that is not the one the lock names."""
     return InputError(
-        f"{pin} does not have the sha256 that the lock gives it\n  lock: {pin.sha256}\n  file: {actual}",
+        f"the sha256 of {pin} does not match the lock\n  lock: {pin.sha256}\n  file: {actual}",
         where=Where(lock, pin.line or None),
-        remedy="if the package was replaced on purpose, make the lock again: `envmatrix lock`; if not, do not use it",
+        remedy="if the package was replaced on purpose, run `envmatrix lock`; otherwise do not use it",
     )
 
 

@@ -95,7 +95,7 @@ def find_python(version: str | None) -> Python:
         version = _own_version()
     if not _VERSION.match(version):
         raise SkipEnvironmentError(
-            f"python: {version!r} is no version", remedy="write it as '3.11' (with quotes), '3.11.7' or '3.13t'"
+            f"python: {version!r} is not a version", remedy="write it as '3.11' (with quotes), '3.11.7' or '3.13t'"
         )
     for path in _candidates(version):
         python = inspect_interpreter(path)
@@ -103,7 +103,7 @@ def find_python(version: str | None) -> Python:
             return python
     or_apt = "" if version.endswith("t") else f" or `apt-get install python{version} python{version}-venv`"
     raise SkipEnvironmentError(
-        f"there is no Python {version} on this machine (looked on PATH, in pyenv and in uv)",
+        f"Python {version} was not found on this machine (searched PATH, pyenv and uv)",
         remedy=f"install it: `uv python install {version}`, `pyenv install {version}`{or_apt}",
     )
 

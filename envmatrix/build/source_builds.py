@@ -78,8 +78,8 @@ def check_python(image: Image, python: Python) -> None:
     """Skip an image that builds from source for a Python which is not on this machine."""
     if image.builds and python.target:
         raise SkipEnvironmentError(
-            f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source, for which this "
-            f"machine needs Python {python.target}",
+            f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source; this "
+            f"needs Python {python.target} on this machine",
             remedy=f"install it: `uv python install {python.target}`",
         )
 
@@ -89,9 +89,11 @@ def check_glibc(image: Image, suite: str) -> None:
     have, suites = tuple(map(int, re.findall(r"\d+", platform.libc_ver()[1])[:2])), GLIBC.get(suite)
     if image.builds and suites and have > suites:
         raise SkipEnvironmentError(
-            f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source: built here it "
-            f"needs glibc {'.'.join(map(str, have))}, and Debian {suite} has {'.'.join(map(str, suites))}",
-            remedy=f"use the local engine for it, or build it on a machine as old as Debian {suite}",
+            f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source: a "
+            f"build on this machine needs glibc {'.'.join(map(str, have))}, and Debian {suite} has "
+            f"{'.'.join(map(str, suites))}",
+            remedy=f"use the local engine for it, or build it on a machine with the glibc of Debian {suite} "
+            "or an older one",
         )
 
 
@@ -133,7 +135,7 @@ class _Build:
     def _build_wheel(self, key: str, progress: ProgressCallback) -> Path:
         """Build the wheel and return it in the folder that is called by its digest."""
         venv = build_venv(self.cache, self.python, *self.against, progress)
-        progress(f"building {self.source} from its source; it is kept for the next time")
+        progress(f"building {self.source} from source; the result is cached")
         with self.cache.scratch("build") as scratch, disk_errors(scratch):
             folder = unpack_source(self.file, scratch / "source", self.source)
             for file, old_text, new_text in self.settings.edit:
@@ -164,9 +166,9 @@ class _Build:
         lines = (result.stdout + "\n" + result.stderr).splitlines()
         error_lines = [line for line in lines if _ERROR_LINE.search(line)][:4] or result.last_words(4).splitlines()
         return EngineError(
-            f"{self.source} could not be built from source ({result.exit}):\n"
+            f"could not build {self.source} from source ({result.exit}):\n"
             + "\n".join(line[:300] for line in error_lines),
-            remedy=f"see {log}; what it needs stands under `build:` of its level in matrix.yaml (docs/matrix.md)",
+            remedy=f"read {log}, and list what it needs under `build:` of its level in matrix.yaml (docs/matrix.md)",
         )
 
 
@@ -175,7 +177,7 @@ def _program_version(program: str, source: PinnedPackage) -> str:
     path = shutil.which(program)
     if path is None:
         raise SkipEnvironmentError(
-            f"{source} is built from source, which needs {program}, and there is none on this machine",
+            f"building {source} from source needs {program}, which is not installed on this machine",
             remedy=f"install it: `apt-get install {_DEBIAN_PACKAGES.get(program, program)}`",
         )
     result = run([path, "--version"], limit_s=60.0, env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8"})
@@ -218,17 +220,21 @@ def unpack_source(archive: Path, folder: Path, source: PinnedPackage) -> Path:
             else:
                 tar.extractall(folder)  # noqa: S202 - every member was looked at above
     except (tarfile.TarError, EOFError) as error:
-        raise EngineError(f"{source}: {archive.name} is no source distribution: {error}") from error
+        raise EngineError(f"{source}: {archive.name} is not a valid source distribution: {error}") from error
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     if len(inside) != 1 or not inside[0].is_dir():
-        raise EngineError(f"{source}: {archive.name} is no source distribution: it must hold one folder")
+        raise EngineError(
+            f"{source}: {archive.name} is not a valid source distribution: it must contain exactly one folder"
+        )
     return inside[0]
 
 
 def _refuse_path_escape(member: tarfile.TarInfo, source: PinnedPackage) -> None:
     path_parts = Path(member.name).parts
     if member.name.startswith("/") or ".." in path_parts or not (member.isreg() or member.isdir()):
-        raise EngineError(f"{source}: its source distribution holds {member.name!r}, which is no plain file inside it")
+        raise EngineError(
+            f"{source}: its source distribution contains {member.name!r}, which is not a plain file inside it"
+        )
 
 
 def edit_source(folder: Path, file: str, old_text: str, new_text: str, source: PinnedPackage) -> None:
@@ -239,11 +245,11 @@ def edit_source(folder: Path, file: str, old_text: str, new_text: str, source: P
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"build: edit: {source} has no text file {file}",
-            remedy="name a file of its source distribution, from its top folder",
+            remedy="name a file of its source distribution, relative to its top folder",
         ) from error
     if old_text not in content:
         raise InputError(
-            f"build: edit: {file} of {source} does not hold {old_text!r}",
-            remedy="write the text exactly as it stands there",
+            f"build: edit: {file} of {source} does not contain {old_text!r}",
+            remedy="copy the text exactly from that file",
         )
     target.write_bytes(content.replace(old_text, new_text).encode())

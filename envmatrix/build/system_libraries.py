@@ -76,4 +76,4 @@ def install_hints(library: Library) -> str:
         f"dnf install {' '.join(dict.fromkeys(dnf))}" if dnf else "",
         f"conda install -c conda-forge {' '.join(dict.fromkeys(conda))}" if conda else "",
     ]
-    return "install it: " + " | ".join(line for line in lines if line) if any(lines) else "install it by hand"
+    return "install it: " + " | ".join(line for line in lines if line) if any(lines) else "install it manually"

@@ -45,7 +45,9 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
                     with archive.open(member) as source:
                         _write_member(source, folder / name)
     except (zipfile.BadZipFile, EOFError) as error:
-        raise EngineError(f"{wheel.name} is no wheel ({error})", remedy=f"remove {wheel} and try again") from error
+        raise EngineError(
+            f"{wheel.name} is not a valid wheel ({error})", remedy=f"remove {wheel} and try again"
+        ) from error
     return sorted(set(names))
 
 
@@ -68,7 +70,7 @@ def unpack_tar(tar: Path, folder: Path) -> list[str]:
                 elif name and (member.issym() or member.islnk()):
                     links[name] = PurePosixPath(member.linkname).name
     except tarfile.TarError as error:
-        raise EngineError(f"{tar.name} is no tar archive ({error})") from error
+        raise EngineError(f"{tar.name} is not a valid tar archive ({error})") from error
     return sorted({*names, *_make_links(links, folder)})
 
 

@@ -137,5 +137,5 @@ def _check_finished(cache: Cache, result: Finished) -> None:
         raise disk_full_error(cache.root)
     raise EngineError(
         f"uv could not build a venv: {result.last_words(6)}",
-        remedy=f"if a cached file is damaged, remove {cache.root} and try again",
+        remedy=f"if a cached file may be damaged, remove {cache.root} and try again",
     )

@@ -76,7 +76,7 @@ def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content
         raise StoreError(
             f"cannot write the archive: {error.strerror or error}",
             where=Where(path),
-            remedy="name a file, where there is room and you may write: --output FILE",
+            remedy="name a file in a folder that has free space and that you can write to: --output FILE",
         ) from error
     return hashing_writer.entry
 
@@ -100,7 +100,9 @@ def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
             yield tar
     except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile) as error:
         raise StoreError(
-            f"this is no whole archive of envmatrix ({error})", where=Where(archive), remedy="get it again"
+            f"the archive is incomplete or not from envmatrix ({error})",
+            where=Where(archive),
+            remedy="copy or download it again",
         ) from error
     except OSError as error:
         raise StoreError(f"{error.strerror or error}", where=Where(archive)) from error
@@ -108,14 +110,14 @@ def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
 
 def _tampered_error(archive: Path, message: str) -> StoreError:
     return StoreError(
-        f"the archive was changed: {message}", where=Where(archive), remedy="get it again; nothing of it was used"
+        f"the archive was changed: {message}", where=Where(archive), remedy="get it again; nothing was extracted"
     )
 
 
 def _open_member(tar: tarfile.TarFile, information: tarfile.TarInfo, archive: Path) -> IO[bytes]:
     stream = tar.extractfile(information) if information.isfile() else None
     if stream is None or not is_safe(information.name):
-        raise _tampered_error(archive, f"{information.name!r} is not a plain file inside of it")
+        raise _tampered_error(archive, f"{information.name!r} is not a plain file inside the archive")
     return stream
 
 
@@ -139,7 +141,7 @@ def unpack(archive: Path, into: Path) -> tuple[Manifest, str, bytes | None]:
             elif information.name in expected:
                 _copy(stream, into / information.name, expected.pop(information.name), archive, information.name)
             else:
-                raise _tampered_error(archive, f"{information.name} is not in its manifest, or is in it twice")
+                raise _tampered_error(archive, f"{information.name} is not in its manifest, or occurs twice")
     if expected:
         raise _tampered_error(archive, f"{next(iter(expected))} is missing")
     return manifest, text, signature
@@ -148,7 +150,7 @@ def unpack(archive: Path, into: Path) -> tuple[Manifest, str, bytes | None]:
 def _read_manifest_text(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo], archive: Path) -> str:
     first_member = next(members, None)
     if first_member is None or first_member.name != MANIFEST_FILE or first_member.size > _MAX_MANIFEST_BYTES:
-        raise StoreError(f"no {MANIFEST_FILE} at its beginning: not a pack of envmatrix", where=Where(archive))
+        raise StoreError(f"not a pack of envmatrix: it does not begin with {MANIFEST_FILE}", where=Where(archive))
     return _open_member(tar, first_member, archive).read().decode(errors="replace")
 
 
@@ -164,7 +166,7 @@ def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: st
             total.update(piece)
             file.write(piece)
     if size != entry.size or total.hexdigest() != entry.sha256:
-        raise _tampered_error(archive, f"{name} is not what its manifest says")
+        raise _tampered_error(archive, f"{name} does not match its manifest")
     if entry.executable:
         target.chmod(target.stat().st_mode | 0o100)
     os.utime(
@@ -177,6 +179,7 @@ def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:
     needed_bytes, free_bytes = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
     if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed_bytes > free_bytes:
         raise StoreError(
-            f"what is in it takes {needed_bytes / 2**20:.0f} MiB, and there are {free_bytes / 2**20:.0f} MiB free",
-            where=Where(archive), remedy=f"free some space where {into.parent} is; nothing of it was used",
+            f"not enough space: its contents need {needed_bytes / 2 ** 20:.0f} MiB, and "
+            f"{free_bytes / 2 ** 20:.0f} MiB are free",
+            where=Where(archive), remedy=f"free some space in {into.parent}; nothing was extracted",
         )  # fmt: skip

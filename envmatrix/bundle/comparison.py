@@ -159,7 +159,7 @@ def evidence_differences(first: Measurements, second: Measurements) -> list[Diff
 
 
 def _arms_text(arms: Sequence[str]) -> str:
-    return arms[0] if len(arms) == 1 else f"{len(arms)} arms"
+    return arms[0] if len(arms) == 1 else f"{len(arms)} environments"
 
 
 def compare_reproduction(
@@ -203,6 +203,6 @@ def _effect_cautions(run: Run, measurements: Measurements, analysis: Analysis) -
     """Yield what a run's own tables say against its effects."""
     for effect in analysis.primary_effects():
         if Flag.UNEQUAL_WORK in effect.flags:
-            yield f"{effect.arm} did not do the work of its reference: {'; '.join(effect.notes)}"
+            yield f"{effect.arm} did not do the same work as its reference: {'; '.join(effect.notes)}"
     yield from flag_cautions(analysis, (effect.arm for effect in analysis.primary_effects()))
     yield from unchecked_work_cautions(run, measurements, (effect.workload for effect in analysis.primary_effects()))

@@ -35,8 +35,8 @@ def collect_files(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dic
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
     if run.sides:
         raise InputError(
-            f"run {run.name} compares two matrices, and a pack holds one",
-            remedy="pack a run of one of them; its folder, copied as it is, holds both",
+            f"run {run.name} compares two matrices, and a pack can contain only one",
+            remedy="pack a run of one of them, or copy the run's folder, which contains both",
         )
     contents: dict[str, Content] = {"matrix.yaml": folder.names.matrix(folder.matrix()).encode()}
     for name in ("run.json", "history.jsonl", "trials.jsonl", "looks.jsonl", *report_files(silent)):

@@ -19,13 +19,13 @@ _FORMATS = {
     ".html": "text/html", ".py": "text/x-python", ".svg": "image/svg+xml",
 }  # fmt: skip
 _LICENSE = (
-    "Whoever publishes this archive states the licence of the measurements and of the program in it. bench/ and "
-    "containers/ are envmatrix's, Apache-2.0."
+    "The publisher of this archive states the licence of its measurements and its program. bench/ and "
+    "containers/ are part of envmatrix (Apache-2.0)."
 )
 _DESCRIPTIONS = {
     "matrix.yaml": "Environments, workloads and design", "run/run.json": "The plan, with its seed and environments",
-    "run/trials.jsonl": "Every trial: outcome, raw step times, evidence", "run/report.md": "What the run says",
-    "run/summary.json": "Every effect with its interval, for programs",
+    "run/trials.jsonl": "Every trial: outcome, raw step times, evidence", "run/report.md": "Report of the run",
+    "run/summary.json": "Every effect with its interval, machine-readable",
 }  # fmt: skip
 
 
@@ -47,8 +47,9 @@ def _entities(run: Run, contents: Mapping[str, Content]) -> Iterator[dict[str, o
     environments = dict.fromkeys(arm.environment for arm in run.plan.arms if not arm.is_control)
     yield {
         "@id": "./", "@type": "Dataset", "name": f"envmatrix run {run.name}", "datePublished": run.created[:10],
-        "description": f"A benchmark of the environments {', '.join(environments)} (design {run.plan.design}, seed "
-        f"{run.plan.seed}), with all that is needed to repeat it: envmatrix reproduce ARCHIVE",
+        "description": f"A benchmark of the environments {', '.join(environments)} (design {run.plan.design}, "
+                       f"seed {run.plan.seed}), with everything needed to repeat it: envmatrix reproduce "
+                       "ARCHIVE",
         "license": _LICENSE, "hasPart": [_reference(name) for name in names], "mentions": {"@id": "#run"},
     }  # fmt: skip
     yield {

@@ -61,12 +61,12 @@ def read_manifest(text: str, archive: Path) -> Manifest:
     except (ValueError, RecursionError) as error:
         message, position = json_error(text, error)
         location = where_in(Path(MANIFEST_FILE), text, position)
-        raise _manifest_error(archive, f"{location}: not readable as JSON: {message}") from error
+        raise _manifest_error(archive, f"{location}: not valid JSON: {message}") from error
     schema = body.get("schema") if isinstance(body, dict) else None
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         raise StoreError(
-            f"this pack has schema {schema}, newer than this envmatrix knows ({SCHEMA})",
-            where=Where(archive), remedy="upgrade envmatrix; the archive was left as it is",
+            f"this pack has schema {schema}, newer than this envmatrix supports ({SCHEMA})",
+            where=Where(archive), remedy="upgrade envmatrix; the archive was not changed",
         )  # fmt: skip
     if not isinstance(schema, int) or schema < 1:
         raise _manifest_error(archive, f"{MANIFEST_FILE} has no schema number")
@@ -76,10 +76,10 @@ def read_manifest(text: str, archive: Path) -> Manifest:
         manifest = Manifest(str(body["run"]), str(body["created"]), str(body.get("envmatrix", "")), files, images,
                             tuple(map(str, body.get("left_out", ()))))  # fmt: skip
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _manifest_error(archive, f"{MANIFEST_FILE} is no manifest that envmatrix wrote ({error})") from error
+        raise _manifest_error(archive, f"{MANIFEST_FILE} is not a manifest written by envmatrix ({error})") from error
     unsafe_name = next((name for name in files if not is_safe(name)), None)
     if unsafe_name is not None:
-        raise _manifest_error(archive, f"{unsafe_name!r} would be written outside of the folder")
+        raise _manifest_error(archive, f"{unsafe_name!r} would be written outside the folder")
     packed = [bits["file"] for bits in images.values() if "file" in bits]
     missing_name = next((name for name in packed if name not in files), None)
     if missing_name is not None:
@@ -99,7 +99,7 @@ def is_safe(name: str) -> bool:
 
 
 def _manifest_error(archive: Path, message: str) -> StoreError:
-    return StoreError(message, where=Where(archive), remedy="get the archive again; nothing of it was used")
+    return StoreError(message, where=Where(archive), remedy="get the archive again; nothing was extracted")
 
 
 def sha256_of(data: bytes) -> str:

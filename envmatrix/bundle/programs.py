@@ -35,13 +35,14 @@ def collect_programs(run: Run, most: int = DEFAULT_MAX_BYTES) -> dict[str, Conte
             _check_unchanged(name, root / file, digest)
             key = f"{PROGRAM_FOLDER}/{name}/{file}"
             if not is_safe(key):
-                raise InputError(f"workload {name!r}: a pack can hold no file called {file!r}", remedy="rename it")
+                raise InputError(f"workload {name!r}: a pack cannot contain a file named {file!r}", remedy="rename it")
             contents[key] = root / file
     size = sum(path.stat().st_size for path in contents.values() if isinstance(path, Path))
     if size > most:
         raise InputError(
-            f"the run's own programs have {size / 2**20:.1f} MiB, more than {most / 2**20:.1f} MiB",
-            remedy=f"`envmatrix pack {run.name} --programs SIZE` with a larger SIZE, or `--programs none` without them",
+            f"the run's own programs have {size / 2**20:.1f} MiB, more than the limit of {most / 2**20:.1f} MiB",
+            remedy=f"raise the limit: `envmatrix pack {run.name} --programs SIZE`, or leave them out: "
+            "`--programs none`",
         )
     return contents
 
@@ -49,8 +50,8 @@ def collect_programs(run: Run, most: int = DEFAULT_MAX_BYTES) -> dict[str, Conte
 def _check_unchanged(name: str, file: Path, digest: str) -> None:
     if not _has_digest(file, digest):
         raise InputError(
-            f"workload {name!r}: {file} is no longer what the run began with",
-            remedy="put it back, or pack without programs: `--programs none`",
+            f"workload {name!r}: {file} has changed since the run began",
+            remedy="restore it, or pack without programs: `--programs none`",
         )
 
 
@@ -68,13 +69,15 @@ def not_packed_texts(run: Run, packed: Mapping[str, Content]) -> list[str]:
 
 def _requirement_texts(run: Run) -> Iterator[str]:
     for python in sorted(_required_interpreters(run)):
-        yield f"interpreter {python} is not packed: it must be there where the run is reproduced, with what it imports"
+        yield (
+            f"interpreter {python} is not packed: install it, with its packages, on the machine that reproduces the run"
+        )
 
     for name in sorted({name for entry in run.environments.values() for name in entry.image.modules}):
-        yield f"module {name} is not packed: it must be there where the run is reproduced"
+        yield f"module {name} is not packed: the machine that reproduces the run must provide it"
 
     for names in sorted({entry.image.conda for entry in run.environments.values()} - {()}):
-        yield f"the conda packages {', '.join(names)} are not packed: they are solved where the run is reproduced"
+        yield f"the conda packages {', '.join(names)} are not packed: `envmatrix reproduce` solves them again"
 
 
 def _required_interpreters(run: Run) -> set[str]:
@@ -97,7 +100,9 @@ def _unpacked_program_texts(run: Run, name: str, packed: Mapping[str, Content]) 
         listed = ", ".join(other_entries[:4]) + (
             f" and {len(other_entries) - 4} more" if len(other_entries) > 4 else ""
         )
-        yield f"workload {name!r}: of its folder {listed} are not packed: neither Python files nor named by its command"
+        yield (
+            f"workload {name!r}: not packed from its folder: {listed} (neither Python files nor named by its command)"
+        )
 
 
 def _entries(folder: Path) -> list[str]:
@@ -127,7 +132,7 @@ def use_local_programs(matrix: Matrix, run: Run, folders: Mapping[str, Path]) ->
                 f"the packed run has no program {name!r}", remedy=f"it has: {', '.join(_program_names(run))}"
             )
         if not folder.is_dir():
-            raise InputError(f"there is no folder {folder} for the program of workload {name!r}")
+            raise InputError(f"folder {folder} for the program of workload {name!r} does not exist")
     workloads = {
         name: matrix.workloads[name].model_copy(update={"files": str(folder.resolve())})
         for name, folder in folders.items()
@@ -148,8 +153,8 @@ def check_requirements_present(matrix: Matrix, run: Run, home: Path) -> None:
     for python in sorted(_required_interpreters(run)):
         if shutil.which(Path(python).expanduser()) is None:
             raise InputError(
-                f"the packed run uses the interpreter {python}, which was not packed and is not here",
-                remedy="install it there, with what it imports",
+                f"the packed run uses the interpreter {python}, which is not in the pack and not on this machine",
+                remedy="install it at that path, with the packages that the program imports",
             )
     for names in {entry.image.modules for entry in run.environments.values()} - {()}:
         load_modules(names)
@@ -160,19 +165,23 @@ def check_requirements_present(matrix: Matrix, run: Run, home: Path) -> None:
 
 def _check_program_files(workload: Workload, run: Run, home: Path) -> None:
     root = (home / (workload.files or ".")).resolve()
-    remedy = f"say where this machine has it: `--program {workload.name}=FOLDER`"
+    remedy = f"name its folder on this machine: `--program {workload.name}=FOLDER`"
     for file, digest in run.programs.get(workload.name, {}).items():
         if not exists(root / file):
             raise InputError(
-                f"workload {workload.name!r}: {root / file} was not packed and is not there", remedy=remedy
+                f"workload {workload.name!r}: {root / file} is not in the pack and does not exist on this machine",
+                remedy=remedy,
             )
         if not _has_digest(root / file, digest):
-            raise InputError(f"workload {workload.name!r}: {root / file} is not what the run ran", remedy=remedy)
+            raise InputError(
+                f"workload {workload.name!r}: {root / file} differs from the file that the run used", remedy=remedy
+            )
     engines = {arm.engine for arm in run.arms if arm.workload == workload.name}
     uses_host_files = any(find_engine(engine).shares_files for engine in engines)
     for word in outside_words(workload) if uses_host_files else ():
         if not exists(root / word):
             raise StoreError(
-                f"workload {workload.name!r}: its command names {word}, which was not packed and is not here",
-                where=Where(root), remedy="put it there",
+                f"workload {workload.name!r}: its command names {word}, which is not in the pack and not on "
+                "this machine",
+                where=Where(root), remedy="copy it to that path",
             )  # fmt: skip

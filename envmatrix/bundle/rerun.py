@@ -58,7 +58,7 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> OpenedPack:
         signed = verify_signature(text, signature, signers, archive)
         run = RunFolder(temporary / "run").load()
         if folder_digest(temporary / "bench") != run.bench_digest:
-            raise StoreError("the benchmark in it is not the one its run used", where=Where(archive))
+            raise StoreError("its benchmark (bench/) is not the one that its run used", where=Where(archive))
         remove_tree(into)
         temporary.rename(into)
     finally:
@@ -92,7 +92,7 @@ def begin_packed_run(
     for file in sorted((pack.folder / "listings").glob("*.txt")):
         store_listing(Cache(project.cache_folder()), read_bytes(file).decode(errors="replace"))
     for (image, engine), prepared in supplied_images.items():
-        progress(f"image {image} on {engine}: {prepared.reference}, as it was packed")
+        progress(f"image {image} on {engine}: using {prepared.reference} from the pack")
     return create_experiment(
         matrix, design, engines, results, progress, tuple(sys.argv[1:]), launcher, host, launcher_options=asked,
         bench=pack.folder / "bench", given=supplied_images, sides=(Side(None, matrix, run=None if rebuild else run),),
@@ -102,7 +102,7 @@ def begin_packed_run(
 def packed_design(run: Run, file: Path) -> Design:
     """Return the design of a packed run, as it stood in the end; a StoreError for a name that is no folder's."""
     if not NAME.match(run.design.name):
-        raise StoreError(f"{run.design.name!r} is no usable name of a design", where=Where(file))
+        raise StoreError(f"{run.design.name!r} is not a valid name of a design", where=Where(file))
     return run.design
 
 

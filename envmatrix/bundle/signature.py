@@ -40,7 +40,7 @@ def verify_signature(text: str, signature: bytes | None, signers: Path | None, a
     """
     if signature is None:
         if signers:
-            raise StoreError("the archive is not signed", where=Where(archive), remedy="ask for a signed one")
+            raise StoreError("the archive is not signed", where=Where(archive), remedy="ask for a signed archive")
         return "not signed: its checksums show damage, but not who made it"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "signature"
@@ -49,11 +49,13 @@ def verify_signature(text: str, signature: bytes | None, signers: Path | None, a
             finished = _run_keygen("check-novalidate", "-n", _NAMESPACE, "-s", str(file), text=text)
             _check_verified(finished, archive)
             key = re.search(r"key (SHA256:\S+)", finished.stdout)
-            return f"signed by key {key[1] if key else 'unknown'}, which --signers does not name"
+            return f"signed by key {(key[1] if key else 'unknown')}, which is not verified: pass --signers FILE"
         principals = _run_keygen("find-principals", "-s", str(file), "-f", str(signers))
         names = principals.stdout.split()
         if not principals.exit.ok or not names:
-            raise StoreError(f"nobody of {signers} signed the archive", where=Where(archive), remedy="do not use it")
+            raise StoreError(
+                f"the archive is not signed by anyone listed in {signers}", where=Where(archive), remedy="do not use it"
+            )
         finished = _run_keygen(
             "verify", "-f", str(signers), "-I", names[0], "-n", _NAMESPACE, "-s", str(file), text=text
         )
@@ -63,4 +65,4 @@ def verify_signature(text: str, signature: bytes | None, signers: Path | None, a
 
 def _check_verified(finished: Finished, archive: Path) -> None:
     if not finished.exit.ok:
-        raise StoreError("its signature does not fit its manifest", where=Where(archive), remedy="do not use it")
+        raise StoreError("the signature does not match the manifest", where=Where(archive), remedy="do not use it")

@@ -155,7 +155,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         sif = self._sif_path(prepared.facts["image_id"])
 
         def build(place: Path) -> None:
-            progress(f"making a SIF of {prepared.reference}")
+            progress(f"building a SIF from {prepared.reference}")
             room = _COPIES_OF_IMAGE * docker.image_bytes(prepared)
             with self.places.cache.quick_scratch("sif", room) as scratch:
                 docker.save(prepared, scratch / ARCHIVE)
@@ -255,7 +255,7 @@ class ApptainerEngine(CgroupConfined, Engine):
             prepared = self.prepare(environment.image, libraries, progress)
         bench_inside = self._run_python(Path(prepared.reference), prepared.python, _BENCH_DIGEST_CODE).strip()
         if bench_inside and bench_inside != bench_digest(self.places):
-            progress(f"{target.name} holds an older bench/ than this checkout; its record says which")
+            progress(f"{target.name} contains an older bench/ than this checkout; its record has the versions")
         progress(f"building {target} on the SIF of {prepared.image}")
         room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
         with self.places.cache.quick_scratch("named", room) as scratch:
@@ -290,7 +290,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         result = run(argv, limit_s=600.0)
         if not result.exit.ok:
             raise EngineError(
-                f"the SIF does not start: {result.last_words(3)}", remedy="`apptainer --debug exec` says more"
+                f"the SIF does not start: {result.last_words(3)}", remedy="run `apptainer --debug exec` for details"
             )
         return result.stdout
 
@@ -369,8 +369,8 @@ def _build_error(result: Finished, sif: Path) -> EnvmatrixError:
     output = result.stderr + result.stdout
     if _NO_NAMESPACE.search(output):  # first: what is beyond the limit of namespaces is "no space left" too
         return EngineError(
-            f"apptainer could not build {sif.name}: this root lacks CAP_SYS_RESOURCE and may make no user namespace",
-            remedy="start the container with --cap-add SYS_RESOURCE, or allow namespaces on its host: "
+            f"apptainer could not build {sif.name}: root here lacks CAP_SYS_RESOURCE and cannot create user namespaces",
+            remedy="start the container with --cap-add SYS_RESOURCE, or allow user namespaces on its host: "
             "sysctl user.max_user_namespaces=15000",
         )
     if is_disk_full(output):
@@ -378,5 +378,6 @@ def _build_error(result: Finished, sif: Path) -> EnvmatrixError:
     error_lines = [line for line in output.splitlines() if line.startswith(("FATAL", "E:", "ERROR"))]
     return EngineError(
         f"apptainer could not build {sif.name}: {'; '.join(error_lines[-3:]) or result.last_words(3)}",
-        remedy="`envmatrix doctor` says what this machine lacks; a base that lacks a package: `envmatrix lock`",
+        remedy="run `envmatrix doctor` to see what this machine lacks; if the base lacks a package, run "
+        "`envmatrix lock`",
     )

@@ -71,9 +71,9 @@ def _read_only_binds(paths: Iterable[str]) -> Iterator[str]:
 def user_description() -> str:
     """Say in words as whom containers run."""
     if container_user():
-        return f"no root (uid {USER})"
+        return f"no root rights (uid {USER})"
     if os.geteuid() == 0:
-        return "the kernel's settings read-only, but root's uid: this root has no loop device or may not mount"
+        return "root's uid, with the kernel's settings read-only: root here has no loop device or cannot mount"
     return "your own uid"
 
 

@@ -62,11 +62,11 @@ def library_path(prepared: Prepared, key: str, file: str) -> str:
         return f"{prepared.libraries[key]}/{file}"
     if key:
         reason, _, remedy = prepared.missing.get(key, "it was not built").partition("\n  -> ")
-        raise SkipEnvironmentError(f"library {key} cannot be had here: {reason}", remedy=remedy)
+        raise SkipEnvironmentError(f"library {key} is not available: {reason}", remedy=remedy)
     if prepared.loader is not None and "/" not in file and file not in prepared.loader:
         raise SkipEnvironmentError(
             f"{file} is not installed in {prepared.engine} image {prepared.image}",
-            remedy="install it there, or name its package with `apt:` or `requirements:` in matrix.yaml",
+            remedy="install it there, or add its package with `apt:` or `requirements:` in matrix.yaml",
         )
     return file
 
@@ -239,11 +239,11 @@ def check_quota(engine: Engine, environment: Environment) -> None:
     """Raise SkipEnvironmentError where an engine cannot limit CPU time as ``environment`` wants it."""
     if environment.cpu_quota is None:
         return
-    reason = "it limits no CPU time" if not isinstance(engine, LimitsCpuTime) else engine.why_no_quota()
+    reason = "this engine cannot limit CPU time" if not isinstance(engine, LimitsCpuTime) else engine.why_no_quota()
     if reason:
         why, _, remedy = reason.partition("\n  -> ")
         raise SkipEnvironmentError(
-            f"`cpu_quota` cannot be had with engine {engine.name}: {why}",
+            f"`cpu_quota` is not available with engine {engine.name}: {why}",
             remedy=remedy or "use `--engine docker`",
         )
 

@@ -19,8 +19,8 @@ _VERSION_1 = {
     "memory": (("memory",), "memory.limit_in_bytes"),
     "cpu": (("cpu", "cpu,cpuacct"), "cpu.cfs_quota_us"),
 }
-_NO_QUOTA = "no control group with a CPU quota may be made here"
-_DOCKER_REMEDY = "use `--engine docker`, or start envmatrix as root, or where systemd delegates `cpu` to you"
+_NO_QUOTA = "envmatrix cannot create a control group with a CPU quota here"
+_DOCKER_REMEDY = "use `--engine docker`, or start envmatrix as root, or under a systemd that delegates `cpu` to you"
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _limit_cpu_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
             for file, text in files.items():
                 (group / file).write_text(text, encoding="ascii")
         except OSError as error:
-            message = f"the CPU time of a process cannot be limited here: {error.strerror} ({error.filename})"
+            message = f"cannot limit the CPU time of a process: {error.strerror} ({error.filename})"
             raise SkipEnvironmentError(message, remedy=_DOCKER_REMEDY) from error
         yield _enter_cgroup(place, group)
     finally:

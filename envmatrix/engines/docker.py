@@ -62,7 +62,7 @@ class DockerEngine(Engine):
     @property
     def isolation(self) -> str:
         """A trial is kept from the machine."""
-        return "trials have no network, no capabilities and no root (rootless: yours); seccomp is off"
+        return "trials have no network, no capabilities and no root rights (rootless: yours); seccomp is off"
 
     def unavailable(self) -> str | None:
         """Say why no Docker-API engine can be used here, or None when one answers."""
@@ -70,8 +70,8 @@ class DockerEngine(Engine):
 
     def why_no_quota(self) -> str | None:
         """Say why the engine sets no CPU quota, None when it does."""
-        with _docker_client("asking for CPU quotas") as client:
-            return None if client.info().get("CpuCfsQuota") else "`docker info` says that this kernel has no CPU quotas"
+        with _docker_client("checking for CPU quotas") as client:
+            return None if client.info().get("CpuCfsQuota") else "this kernel has no CPU quotas (see `docker info`)"
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Build the image, or find it built."""
@@ -128,12 +128,12 @@ class DockerEngine(Engine):
             prepared = self._prepare(client, image, libraries, progress, fresh=False)
             if DockerImages(client, self.places).bench_digest_inside(prepared.reference) == bench_digest(self.places):
                 return prepared
-            progress(f"{prepared.reference} holds an older bench/: building it anew")
+            progress(f"{prepared.reference} contains an older bench/: rebuilding it")
             return self._prepare(client, image, libraries, progress, fresh=True)
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return what an image starts from with this engine."""
-        with _docker_client("looking for a base") as client:
+        with _docker_client("looking for a base image") as client:
             return DockerImages(client, self.places).base(image, progress)
 
     def build_named(
@@ -156,7 +156,7 @@ class DockerEngine(Engine):
 
     def image_bytes(self, prepared: Prepared) -> int:
         """Return the bytes of an image's files."""
-        with _docker_client("looking at an image") as client:
+        with _docker_client("inspecting an image") as client:
             return int(client.images.get(prepared.reference).attrs["Size"])
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:

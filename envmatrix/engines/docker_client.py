@@ -78,17 +78,17 @@ def _engine_error(doing: str, text: str) -> EngineError:
         return disk_full_error(Path(os.environ.get("DOCKER_HOST", "/var/lib/docker").removeprefix("unix://")))
     if "unmet dep" in text or "Unable to correct" in text or "unable to fetch" in text.lower():
         return EngineError(
-            f"{doing}: the base lacks a package that the lock takes for granted: {text[:400]}",
-            remedy="make the lock again for this base: `envmatrix lock`",
+            f"{doing}: the base image lacks a package that the lock requires: {text[:400]}",
+            remedy="lock again for this base image: `envmatrix lock`",
         )
     if "requested cpus are not available" in text.lower():
         return EngineError(
-            f"{doing}: the engine's machine lacks a CPU that is asked for: {text[-120:]}",
+            f"{doing}: the engine's machine lacks a requested CPU: {text[-120:]}",
             remedy="change `cpus` of the level or the design, or --cpus",
         )
     reason = _reason(text, os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
     cause = reason if "does not answer" not in reason else text[:600]
-    return EngineError(f"{doing}: {cause}", remedy="`envmatrix doctor` says which engines answer")
+    return EngineError(f"{doing}: {cause}", remedy="run `envmatrix doctor` to see which engines work")
 
 
 __all__ = ["APIError", "DockerClient", "ImageNotFound", "NotFound", "connect", "docker_errors", "why_not"]

@@ -79,12 +79,13 @@ class DockerImages:
                 if image.base:
                     raise
                 progress(
-                    f"base: no registry here has {reference.split('@')[0]} ({_first_line(error)}); making one instead"
+                    f"base: no reachable registry has {reference.split('@')[0]} ({_first_line(error)}); "
+                    "building one instead"
                 )
         return self._bootstrap_base(image, progress)
 
     def _from_registry(self, suite: str, reference: str) -> BaseImage:
-        with docker_errors(f"pulling the base {reference}"):
+        with docker_errors(f"pulling the base image {reference}"):
             reference = pull_reference(reference)
             try:
                 image = self.client.images.get(reference)
@@ -101,14 +102,14 @@ class DockerImages:
                 file = archive.extractfile("status")
                 return file.read().decode() if file else ""
         except NotFound as error:
-            raise EngineError(f"{reference} is no Debian image (it has no dpkg status)") from error
+            raise EngineError(f"{reference} is not a Debian image (it has no dpkg status)") from error
         finally:
             container.remove(force=True)
 
     def _bootstrap_base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         base, tar = bootstrapped_base(image, self.places, progress)
         repository, tag = base.reference.split(":")
-        with docker_errors(f"importing the base {base.reference}"):
+        with docker_errors(f"importing the base image {base.reference}"):
             if not _has_image(self.client, base.reference):
                 import_response = self.client.api.import_image(src=str(tar), repository=repository, tag=tag)
                 image_id = json.loads(str(import_response).strip().splitlines()[-1])["status"]
@@ -126,7 +127,10 @@ class DockerImages:
             is_outdated = self.bench_digest_inside(tag) != bench
             if _has_image(self.client, tag) and not (is_outdated and fresh):
                 if is_outdated:
-                    progress(f"{tag} holds an older bench/: trials get today's, mounted; `envmatrix build` bakes it in")
+                    progress(
+                        f"{tag} contains an older bench/: trials mount the current one; `envmatrix "
+                        "build` rebuilds the image with it"
+                    )
                 return tag, inputs
         progress(f"building {tag} on {inputs.base.reference} ({inputs.base.choice})")
         with self.places.cache.exclusive_lock(tag), self.places.cache.scratch("context") as scratch:
@@ -171,7 +175,7 @@ class DockerImages:
         tag = f"envmatrix/{repository_name(environment.name)}:latest"
         with docker_errors(f"looking for {parent}"):
             dockerfile_text = named_dockerfile(environment, self._image_id(parent), publisher)
-        progress(f"building {tag} on {parent}: metadata only")
+        progress(f"building {tag} on {parent}: only metadata changes")
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             member = tarfile.TarInfo("Dockerfile")

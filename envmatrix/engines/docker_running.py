@@ -74,7 +74,7 @@ class RunningContainer:
                 raise NoTrialError(error.message, remedy=error.remedy) from error
 
     def _is_running(self) -> bool:
-        with docker_errors(f"looking at {self.job.label}"):
+        with docker_errors(f"inspecting {self.job.label}"):
             return bool(self.client.api.inspect_container(self.container)["State"]["Running"])
 
     def end(self) -> None:
@@ -89,7 +89,7 @@ class RunningContainer:
         if not self._codes:
             raise NoTrialError(f"{self.job.label}: the engine went away while it ran")
         wall = time.monotonic() - self._started
-        with docker_errors(f"looking at {self.job.label}"):
+        with docker_errors(f"inspecting {self.job.label}"):
             state = self.client.api.inspect_container(self.container)["State"]
         return container_exit(self._codes[0], wall, state, self.job, timed_out=False)
 

@@ -63,9 +63,8 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
     bad_source = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
     if bad_source:
         raise EngineError(
-            f"Enroot cannot mount {bad_source!r}: blanks, colons, commas, dollars and backslashes mean "
-            "something in its fstab",
-            remedy="use another folder for results, or ENVMATRIX_CACHE",
+            f"Enroot cannot mount {bad_source!r}: its path contains a blank, colon, comma, dollar or backslash",
+            remedy="use another folder for results, or set ENVMATRIX_CACHE to one",
         )
     variables = {**job.env, **preload_variable(job.preload)}
     return [
@@ -98,7 +97,11 @@ class EnrootEngine(CgroupConfined, Engine):
     @property
     def isolation(self) -> str:
         """A trial is kept from other files, and from little else."""
-        root = "root is root inside: start it as another user" if os.geteuid() == 0 else "your own uid"
+        root = (
+            "root rights inside (start envmatrix as another user to avoid that)"
+            if os.geteuid() == 0
+            else "your own uid"
+        )
         return f"trials have the machine's network and processes and {root}"
 
     def unavailable(self) -> str | None:
@@ -111,14 +114,14 @@ class EnrootEngine(CgroupConfined, Engine):
         """Take the squashfs out of the image's SIF and unpack it as a container, or find it unpacked."""
         if image.ready:
             raise SkipEnvironmentError(
-                f"image {image.name} is {image.ready}, which engine enroot does not take",
+                f"image {image.name} is {image.ready}, which `--engine enroot` cannot use",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         prepared = ApptainerEngine(self.places).prepare(image, libraries, progress)
         file = self.places.cache.root / "enroot" / json_digest(prepared.reference)[:24] / "image.sqsh"
 
         def take_out(place: Path) -> None:
-            progress(f"taking the squashfs out of {prepared.reference}")
+            progress(f"extracting the squashfs from {prepared.reference}")
             _extract_squashfs(Path(prepared.reference), place / "image.sqsh")
 
         self.places.cache.folder(file.parent, take_out)
@@ -179,11 +182,11 @@ def _extract_squashfs(sif: Path, target: Path) -> None:
     listing = run([program, "sif", "list", str(sif)], limit_s=_LIMIT_S)
     number = squashfs_partition(listing.stdout)
     if number is None:
-        raise EngineError(f"{sif} holds no squashfs: {listing.last_words(2)}")
+        raise EngineError(f"{sif} contains no squashfs: {listing.last_words(2)}")
     with target.open("wb") as file:
         exit_status = run_logged(Order([program, "sif", "dump", number, str(sif)], None, target.parent, _LIMIT_S), file)
     if not exit_status.ok:
-        raise EngineError(f"the squashfs could not be taken out of {sif}: the process {exit_status}")
+        raise EngineError(f"cannot extract the squashfs from {sif}: the process {exit_status}")
 
 
 def _run_checked(argv: list[str]) -> None:

@@ -61,7 +61,9 @@ class LocalEngine(CgroupConfined, Engine):
     @property
     def isolation(self) -> str:
         """A trial is kept from nothing."""
-        return f"trials are processes of {'root' if os.geteuid() == 0 else 'yours'} and can do all that you can"
+        return (
+            f"trials are processes of {('root' if os.geteuid() == 0 else 'yours')} and can do everything that you can"
+        )
 
     def unavailable(self) -> str | None:
         """Say why this engine cannot be used here, or None when it can."""
@@ -71,12 +73,12 @@ class LocalEngine(CgroupConfined, Engine):
         """Build what is missing of ``image`` and its libraries, or find it built (at once, by its build record)."""
         if image.ready:
             raise SkipEnvironmentError(
-                f"image {image.name} is {image.ready}, which only a container can be",
+                f"image {image.name} is {image.ready}, which only a container can use",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         if image.suite and not image.requirements and not image.on_host:
             raise SkipEnvironmentError(
-                f"image {image.name} is made of Debian {image.suite}'s own packages, which only a container can hold",
+                f"image {image.name} consists of Debian {image.suite}'s packages, which only a container can use",
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         if image.conda:
@@ -218,7 +220,7 @@ class LocalEngine(CgroupConfined, Engine):
         brought = prepared.facts.get("modules", "").split()
         origin = "comes with modules, which" if brought else "is a venv; it"
         return [
-            f"# The environment {origin} must lie on a file system that the node sees.",
+            f"# The environment {origin} must be on a file system that the node sees.",
             *(f"module load {posix_quote(name)}" for name in brought),
             *(f"unset {name}" for name, value in variables.items() if value is None),
             *(f"export {n}={posix_quote(v)}" for n, v in variables.items() if v is not None and n != "LD_PRELOAD"),
@@ -313,8 +315,8 @@ def _find_interpreter(interpreter: str, variables: Mapping[str, str] | None = No
     python = inspect_interpreter(path, variables) if path else None
     if python is None:
         raise SkipEnvironmentError(
-            f"interpreter: {interpreter} is no Python that starts on this machine",
-            remedy="name the module that has it (`modules:`), or write its full path in matrix.yaml",
+            f"interpreter: {interpreter} is not a Python that starts on this machine",
+            remedy="name the module that provides it (`modules:`), or write its full path in matrix.yaml",
         )
     return python
 
@@ -327,8 +329,8 @@ def _import_torch(python: str, image: Image, variables: Mapping[str, str]) -> tu
         version, file = parse_last_json(result.stdout)
     except ValueError:
         if "libcuda" in result.stderr and not has_gpu():
-            reason = f"{subject} ({python}) has a PyTorch for CUDA, and there is no GPU here"
-            remedy = "run it where there is a GPU (/dev/nvidia0), or name an interpreter with a PyTorch for the CPU"
+            reason = f"{subject} ({python}) has a PyTorch for CUDA, and this machine has no GPU"
+            remedy = "use a machine with a GPU (/dev/nvidia0), or an interpreter with a PyTorch for the CPU"
             return {}, f"{reason}\n  -> {remedy}"
         reason = f"{subject} ({python}) cannot import torch: {result.last_words(1)}"
         remedy = f"install PyTorch for it (`{python} -m pip install torch`), or name another interpreter"

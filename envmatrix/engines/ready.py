@@ -81,8 +81,8 @@ def prepare_ready_image(
         probe = parse_last_json(inside(["/bin/sh", "-c", _SHELL, "sh", "-I", "-c", _PROBE, library_files], mounted))
     except (ValueError, EngineError) as error:
         raise SkipEnvironmentError(
-            f"image {image.ready} runs no Python, which a trial needs: {str(error)[-300:]}",
-            remedy="take an image in which python3 starts",
+            f"image {image.ready} does not start Python, which a trial needs: {str(error)[-300:]}",
+            remedy="use an image in which python3 starts",
         ) from error
     load_errors = {key: str(why) for key, why in probe["wrong"].items() if why}
     inside_folders = {key: f"{LIBRARIES}/{key}" for key in folders.folders if key not in load_errors}
@@ -116,7 +116,7 @@ def _missing_libraries(load_errors: Mapping[str, str], libc: str) -> dict[str, s
 def _no_torch_reason(image: Image, probe: Mapping[str, object]) -> str:
     if probe["torch"]:
         return ""
-    return f"image {image.ready} cannot import torch: {probe['torch_error']}\n  -> take an image that has PyTorch"
+    return f"image {image.ready} cannot import torch: {probe['torch_error']}\n  -> use an image with PyTorch"
 
 
 def _image_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -137,6 +137,7 @@ def image_file(image: Image) -> Path:
     file = Path(str(image.ready)).expanduser().resolve()
     if not file.is_file():
         raise SkipEnvironmentError(
-            f"image: there is no file {file}", remedy="name one that is there, from the folder that you start in"
+            f"image: file {file} does not exist",
+            remedy="name an existing file, relative to the folder that you start in",
         )
     return file

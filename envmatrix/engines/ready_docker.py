@@ -25,7 +25,7 @@ def prepare_ready_docker_image(
     """Find a ready image, and return it by its id."""
 
     def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
-        with docker_errors(f"looking into {image.ready}"):
+        with docker_errors(f"inspecting {image.ready}"):
             return output_inside(client, image_id, argv, mounted, tmpfs=["/tmp"])  # noqa: S108
 
     image_id = find_image_id(client, image, progress)
@@ -58,7 +58,7 @@ def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback
     if file.suffix == ".sif":
         raise SkipEnvironmentError(
             f"image {image.name} is a SIF file, which Docker and Podman cannot start",
-            remedy="use `--engine apptainer` for it, or name the image that it was made of",
+            remedy="use `--engine apptainer` for it, or name the Docker image that it was built from",
         )
     tag = file_digest(file)[:24]
     for candidate in (f"{_LOADED_REPOSITORY}:{tag}", f"localhost/{_LOADED_REPOSITORY}:{tag}"):
@@ -68,6 +68,6 @@ def _load_archive(client: DockerClient, image: Image, progress: ProgressCallback
     with disk_errors(file), file.open("rb") as archive:
         images = client.images.load(archive)
     if not images:
-        raise SkipEnvironmentError(f"image: {file} is no Docker archive", remedy="make it with `docker save`")
+        raise SkipEnvironmentError(f"image: {file} is not a Docker archive", remedy="create it with `docker save`")
     images[0].tag(_LOADED_REPOSITORY, tag)
     return str(images[0].id)

@@ -41,7 +41,7 @@ def _ensure_sif(cache: Cache, sif: Path, source: str | Path, build: Build, progr
     """Make a SIF of an archive, or of a source as Apptainer names it."""
 
     def fill(folder: Path) -> None:
-        progress(f"making a SIF of {source}")
+        progress(f"building a SIF from {source}")
         with cache.scratch("sif") as scratch:
             if isinstance(source, Path):
                 (scratch / ARCHIVE).symlink_to(source)

@@ -73,7 +73,7 @@ class Claim:
         """Return one sentence on how the evidence does not bear the claim out, '' when it does."""
         value = lookup(evidence, self.path)
         if value is None:
-            return f"claims {self}, but it could not be read back"
+            return f"claims {self}, but its value could not be read at run time"
         return "" if self.fits(value) else f"claims {self}, but it was {_as_text(value)}"
 
     def fits(self, value: object) -> bool:
@@ -118,7 +118,7 @@ def check(claim: Claim) -> None:
     except PathError as error:
         raise ClaimError(str(error), error.remedy) from error
     if not claim.allowed:
-        raise ClaimError(f"{claim.path}: no value is allowed", "write the value that it must show, or '*' for any")
+        raise ClaimError(f"{claim.path}: the list of values is empty", "write the expected value, or '*' for any")
     for index, allowed in enumerate(claim.allowed):
         problem = _value_problem(allowed, claim.path, kind)
         if problem:
@@ -127,15 +127,15 @@ def check(claim: Claim) -> None:
 
 def _value_problem(allowed: AllowedValue, path: str, kind: Kind) -> tuple[str, str] | None:
     if allowed.operator and allowed.operator not in _OPERATORS:
-        remedy = f"use one of {'  '.join(_OPERATORS)} ('= {allowed}' is that very text)"
-        return f"{path}: no operator {allowed.operator!r}", remedy
+        remedy = f"use one of {'  '.join(_OPERATORS)} ('= {allowed}' compares with that exact text)"
+        return f"{path}: unknown operator {allowed.operator!r}", remedy
     if allowed.operator not in _COMPARE:
         return None
     if _number(allowed.text) is None:
-        return f"{path}: {allowed.text!r} is no number to compare with", f"write a number, as in '{allowed.operator} 2'"
+        return f"{path}: {allowed.text!r} is not a number", f"write a number, as in '{allowed.operator} 2'"
     if kind is not Kind.NUMBER:
-        message = f"{path}: {str(allowed)!r} compares numbers, and {path} is {_ARTICLE[kind]}"
-        return message, "write the text that it must show, '*' standing for any part of it"
+        message = f"{path}: {str(allowed)!r} compares numbers, but {path} is {_ARTICLE[kind]}"
+        return message, "write the expected text; '*' matches any part of it"
     return None
 
 

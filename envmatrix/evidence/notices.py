@@ -16,11 +16,13 @@ _BIND = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def work_elsewhere(evidence: Evidence) -> Iterator[str]:
     """Say that work may have been done where neither the clock nor the environment of a trial reaches."""
     for name in evidence.left_running or ():
-        yield f"it ended, but {name}, which it had started, ran on and was ended: what that does later is not timed"
+        yield (
+            f"it ended, but {name}, which it had started, kept running and was stopped: later work of that is not timed"
+        )
     if evidence.served_by and not any(process.cuda and process.cuda.used for process in _all_processes(evidence)):
         yield (
-            f"it used a CPU for less than half of its time and was connected to {', '.join(evidence.served_by)}: "
-            "no setting reaches what a server does there"
+            "it used a CPU for less than half of its time and was connected to "
+            f"{', '.join(evidence.served_by)}: no setting reaches a server's own work"
         )
 
 
@@ -37,8 +39,8 @@ def unverifiable_programs(evidence: Evidence) -> Iterator[str]:
     """Say of which programs nothing will be verified, whatever an environment sets."""
     if (evidence.unseen_share or 0.0) > UNSEEN_SHARE:
         yield (
-            f"{evidence.unseen_share:.0%} of its CPU time was used by programs too short to be looked at: environments "
-            "will be unproven (docs/workloads.md)"
+            f"{evidence.unseen_share:.0%} of its CPU time was used by programs too short-lived to inspect: "
+            "environments will count as not verified (docs/workloads.md)"
         )
     names = sorted({
         str(program.name) for program in evidence.programs or ()
@@ -46,8 +48,8 @@ def unverifiable_programs(evidence: Evidence) -> Iterator[str]:
     })  # fmt: skip
     if names:
         yield (
-            f"{', '.join(names)} could not be asked what is in effect (it ended by os._exit or a signal, or runs with "
-            "python -I or -S): OpenMP settings will be unproven"
+            f"could not read the settings inside {', '.join(names)} (it ended by os._exit or a signal, or "
+            "runs with python -I or -S): OpenMP settings will count as not verified"
         )
 
 
@@ -62,23 +64,22 @@ def _all_processes(evidence: Evidence) -> list[Evidence]:
 def process_oddities(evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each thing about a process that makes its speed another than its settings say."""
     for name in evidence.lost_preloads or ():
-        yield f"LD_PRELOAD names {name} in it, which the loader could not load"
+        yield f"LD_PRELOAD in it names {name}, which the loader could not load"
     copies = _runtime_copies(evidence.libraries)
     if copies:
         copies_text = " and ".join(copies)
-        yield f"{len(copies)} copies of an OpenMP runtime are loaded, each with a team of its own: {copies_text}"
+        yield f"{len(copies)} copies of an OpenMP runtime are loaded, each with its own threads: {copies_text}"
     cpu = evidence.cpu or Cpu()
     cpus_before, cpus_at_end, crowd = cpu.affinity_before or (), cpu.affinity_end or (), crowded_cpu(evidence)
     if crowd:
         yield (
-            f"all of its {crowd[1]} threads may run on CPU {crowd[0]} alone, of the {len(cpus_before)} that "
-            "it was given"
+            f"all of its {crowd[1]} threads are bound to CPU {crowd[0]}, one of the {len(cpus_before)} CPUs "
+            "that it was given"
         )
     elif 0 < len(cpus_at_end) < len(cpus_before):
         yield (
-            f"its first thread may run on {len(cpus_at_end)} of {len(cpus_before)} CPUs in the end, and so may "
-            "what it forks, such "
-            f"as workers that load data: {_binding_cause(evidence)}"
+            f"its first thread is bound to {len(cpus_at_end)} of {len(cpus_before)} CPUs at the end, and so "
+            f"are processes that it forks, such as workers that load data: {_binding_cause(evidence)}"
         )
 
 
@@ -108,4 +109,4 @@ def _binding_cause(evidence: Evidence) -> str:
     runtime = evidence.openmp.library if evidence.openmp and evidence.openmp.library else "the OpenMP runtime"
     if settings:
         return f"{runtime} binds it ({', '.join(settings)})"
-    return "no variable binds it, so the program or a library that it loads did"
+    return "no variable binds it, so the program or one of its libraries did"

@@ -48,7 +48,7 @@ def kind_of(path: str) -> Kind:
     for index, part in enumerate(parts):
         entered = _part_type(node, part)
         if entered is None:
-            raise PathError(f"evidence has no {path!r}", _nearest_path(path))
+            raise PathError(f"{path!r} is not a path of the evidence", _nearest_path(path))
         node = entered
         if get_origin(node) is dict and index + 1 < len(parts):
             return Kind.NUMBER  # any key may follow, and any value
@@ -56,7 +56,8 @@ def kind_of(path: str) -> Kind:
     if kind is Kind.PART:
         longer_paths = [name for name in known_paths() if name.startswith(f"{path}.")]
         raise PathError(
-            f"{path!r} is a part of the evidence, not one value", f"name one in it: {', '.join(longer_paths)}"
+            f"{path!r} is a part of the evidence, not a single value",
+            f"name one value in it: {', '.join(longer_paths)}",
         )
     return kind
 
@@ -118,7 +119,7 @@ def _nearest_path(path: str) -> str:
     matches = get_close_matches(path, known_paths(), n=1, cutoff=0.6)
     last_part = path.rpartition(".")[2]
     matches = matches or [known_path for known_path in known_paths() if known_path.rpartition(".")[2] == last_part]
-    return f"did you mean {matches[0]!r}?" if matches else "`envmatrix evidence ENV` shows every path"
+    return f"did you mean {matches[0]!r}?" if matches else "list all paths: `envmatrix evidence ENV`"
 
 
 def lookup(evidence: BaseModel | None, path: str) -> object:

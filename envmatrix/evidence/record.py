@@ -239,7 +239,7 @@ def read_record(document: object) -> Record:
     """
     record = _read_part(Record, document, _NEEDED_FOR_VERDICT)
     if record.version is None:
-        raise RecordError("schema: there is no schema number")
+        raise RecordError("schema: the schema number is missing")
     return record
 
 

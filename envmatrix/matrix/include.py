@@ -120,13 +120,14 @@ def _collect_includes(
         real_path = _real_path(file)
         if real_path in chain:
             names = " -> ".join(path.name for path in (*chain[chain.index(real_path) :], real_path))
-            raise InputError(f"this includes itself: {names}", where=where, remedy="take one of these includes out")
+            raise InputError(f"circular include: {names}", where=where, remedy="remove one of these includes")
         if real_path in files:
             continue
         if len(chain) > _MAX_DEPTH or len(files) >= _MAX_FILES:
             raise InputError(
-                f"more than {_MAX_DEPTH} files include one another in a row, or {_MAX_FILES} in all", where=where,
-                remedy="put some of them together",
+                f"too many includes: more than {_MAX_DEPTH} levels deep, or more than {_MAX_FILES} files in "
+                "all", where=where,
+                remedy="merge some of these files",
             )  # fmt: skip
         if include.startswith(PACKAGED_PREFIX):
             requested_by[file] = requested_by.get(source.file, (include, where))
@@ -175,7 +176,7 @@ def _included_file(include: str, source: Source, index: int) -> Path:
     if name not in packaged_names():
         packaged = [PACKAGED_PREFIX + name for name in packaged_names()]
         raise InputError(
-            f"nothing called {include!r} comes with envmatrix",
+            f"envmatrix has no packaged file {include!r}",
             where=source.where(("include", index)),
             remedy=suggestion(include, packaged),
         )
@@ -190,10 +191,10 @@ def _read_included_file(file: Path, source: Source, index: int) -> str:
         message = f"cannot include {str(file)!r}: {error.strerror}"
         raise InputError(message, where=where, remedy=_missing_file_remedy(file)) from error
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"cannot include {str(file)!r}: it is no file", where=where, remedy="name a YAML file")
+        raise InputError(f"cannot include {str(file)!r}: it is not a file", where=where, remedy="name a YAML file")
     if status.st_size > MAX_TEXT_BYTES:
         raise InputError(
-            f"cannot include {str(file)!r}: it has {status.st_size} bytes, more than the {MAX_TEXT_BYTES} of a matrix",
+            f"cannot include {str(file)!r}: it has {status.st_size} bytes; the limit is {MAX_TEXT_BYTES} bytes",
             where=where, remedy="name a YAML file",
         )  # fmt: skip
     return read_text(file)
@@ -203,7 +204,7 @@ def _missing_file_remedy(file: Path) -> str:
     siblings = [path.name for path in file.parent.glob("*.yaml")] if file.parent.is_dir() else []
     matches = get_close_matches(file.name, [*siblings, *packaged_names()], n=1)
     if not matches:
-        return "a name is relative to the file that includes it"
+        return "the path is relative to the file that includes it"
     return f"did you mean {matches[0] if matches[0] in siblings else PACKAGED_PREFIX + matches[0]!r}?"
 
 
@@ -219,15 +220,19 @@ def _top_level_mistakes(source: Source) -> Iterator[InputError]:
     version = top.get("version")
     if version not in VERSIONS:
         message = (
-            "there is no version" if version is None else f"version must be {' or '.join(VERSIONS)}, not {version}"
+            "`version` is missing" if version is None else f"version must be {' or '.join(VERSIONS)}, not {version}"
         )
         newer = isinstance(version, str) and version.isdecimal() and int(version) > int(VERSIONS[-1])
-        remedy = "it is for a newer envmatrix: upgrade this one" if newer else "write `version: 2` at the top"
+        remedy = (
+            "the file was written for a newer envmatrix: upgrade envmatrix"
+            if newer
+            else "write `version: 2` at the top"
+        )
         yield InputError(message, where=source.where(("version",)), remedy=remedy)
     if version == "1":
         for key in _VERSION_2_KEYS:
             if key in top:
-                message, remedy = f"{key!r} came with version 2", "write `version: 2` at the top"
+                message, remedy = f"{key!r} needs version 2", "write `version: 2` at the top"
                 yield InputError(message, where=source.where((key,), key=True), remedy=remedy)
         _rename_old_keys(source)
 
@@ -235,8 +240,10 @@ def _top_level_mistakes(source: Source) -> Iterator[InputError]:
 def _url_passwords(data: Data, path: Key, source: Source) -> Iterator[InputError]:
     """Yield every text with a password in a URL: a run keeps its matrix, and is shown to others."""
     if isinstance(data, str) and without_userinfo(data) != data:
-        message = "a URL with a user's name or password: a run keeps its matrix, and is shown to others"
-        remedy = "leave it out here; pip finds it in ~/.netrc or its own configuration, a program in a file of yours"
+        message = "this URL contains a user name or password, and a run stores its matrix, which you may share"
+        remedy = (
+            "remove them here, and put them in ~/.netrc or pip's configuration, or in a file that your program reads"
+        )
         yield InputError(message, where=source.where(path), remedy=remedy)
     for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
         yield from _url_passwords(value, (*path, key), source)
@@ -286,9 +293,9 @@ def _add_entry(
             _add_entry(matrix_files, source, existing, (*path, level), level_data)
     else:
         noun = SECTIONS[path[0]] if len(path) == 2 else f"level of {path[1]}"
-        message = f"{noun} {name!r} is already in {matrix_files.source.where(path, key=True)}"
+        message = f"{noun} {name!r} is already defined in {matrix_files.source.where(path, key=True)}"
         where = source.where(path, key=True)
-        matrix_files.mistakes.append(InputError(message, where=where, remedy="give one of them another name"))
+        matrix_files.mistakes.append(InputError(message, where=where, remedy="rename one of them"))
 
 
 def _add_positions(combined: Source, source: Source) -> None:

@@ -15,7 +15,7 @@ def _check_pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        msg = f"{pattern!r} is no regular expression: {error}"
+        msg = f"{pattern!r} is not a valid regular expression: {error}"
         raise ValueError(msg) from None
     return pattern
 
@@ -49,8 +49,10 @@ def _require_one_key(*names: str) -> ConfigDict:
 class ReportedNumber(Frozen):
     """A number in a program's output, or in a JSON file that it writes."""
 
-    regex: Pattern | None = Field(None, description="the first group of its last match is the number")
-    json_file: FileAndKey | None = Field(None, description="a JSON file the program writes, as FILE:dotted.path")
+    regex: Pattern | None = Field(
+        None, description="regular expression; the first group of the last match is the number"
+    )
+    json_file: FileAndKey | None = Field(None, description="a JSON file that the program writes, as FILE:dotted.path")
 
     @property
     def own_label(self) -> str:
@@ -65,25 +67,25 @@ class MetricSource(ReportedNumber):
     model_config = _require_one_key("regex", "json_file", "wall", "steps")
 
     wall: bool = Field(False, description="the program's wall time in seconds")
-    steps: AnyPattern | None = Field(None, description="steps a second: each line of output that matches ends a step")
-    warmup: int = Field(1, ge=1, description="with steps: how many come before the first that counts")
+    steps: AnyPattern | None = Field(None, description="steps per second: each matching output line ends one step")
+    warmup: int = Field(1, ge=1, description="with steps: number of steps to skip before timing")
     better: Literal["higher", "lower"] = "higher"
-    unit: Text = Field("", description="what the number is counted in; s and B are shown as times and sizes")
+    unit: Text = Field("", description="unit of the number; s and B are shown as times and sizes")
 
     @model_validator(mode="after")
     def _check_one_source(self) -> MetricSource:
         if sum((self.regex is not None, self.json_file is not None, self.wall, self.steps is not None)) != 1:
-            msg = "write one of regex, json_file, wall and steps"
+            msg = "write exactly one of regex, json_file, wall and steps"
             raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _check_steps(self) -> MetricSource:
         if self.steps is None and "warmup" in self.model_fields_set:
-            msg = "warmup belongs to steps: nothing else is timed step by step"
+            msg = "`warmup` needs `steps`: no other metric is timed step by step"
             raise ValueError(msg)
         if self.steps is not None and (self.better != "higher" or self.unit):
-            msg = "steps are counted a second, and more of them are better: leave out better and unit"
+            msg = "`steps` is always steps per second, higher is better: remove `better` and `unit`"
             raise ValueError(msg)
         return self
 
@@ -96,13 +98,13 @@ class Check(ReportedNumber):
 
     model_config = _require_one_key("regex", "json_file")
 
-    tolerance: Tolerance = Field(description="by how much of the reference's number it may differ, such as 5%; 0: not")
-    name: Text = Field("", description="what reports call it; none: its regex or key")
+    tolerance: Tolerance = Field(description="allowed difference from the reference's number, such as 5%; default: 0")
+    name: Text = Field("", description="name in reports; default: its regex or key")
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Check:
         if (self.regex is None) == (self.json_file is None):
-            msg = "write one of regex and json_file"
+            msg = "write exactly one of regex and json_file"
             raise ValueError(msg)
         return self
 

@@ -37,10 +37,10 @@ MAX_NAME_LENGTH = 80
 
 def _check_variable_name(value: str) -> str:
     if not VARIABLE.match(value):
-        msg = f"{value!r} is no variable name (letters, digits, underscore)"
+        msg = f"{value!r} is not a valid variable name (letters, digits, underscore)"
         raise ValueError(msg)
     if value in {"LD_PRELOAD", "PYTHONPATH", "PATH", "HOME"}:
-        msg = f"{value} is set by envmatrix itself" + ("; use `preload:`" if value == "LD_PRELOAD" else "")
+        msg = f"{value} is set by envmatrix" + ("; use `preload:`" if value == "LD_PRELOAD" else "")
         raise ValueError(msg)
     return value
 
@@ -54,7 +54,7 @@ def _check_library_file(value: str) -> str:
     is_path = value.startswith("/") or FOLDER_PLACEHOLDER.match(value)
     # The loader splits LD_PRELOAD at blanks and colons.
     if re.search(r"[:\s\x00-\x1f\x7f]", value) or value[-1:] in ("", "/") or ("/" in value and not is_path):
-        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2, or its absolute path, without blanks"
+        msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2, or its absolute path, without spaces"
         raise ValueError(msg)
     return value
 
@@ -63,7 +63,7 @@ def _check_unique(words: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse a word that stands twice: two arms of one name could not be told apart."""
     duplicate = next((word for word in words if words.count(word) > 1), None)
     if duplicate is not None:
-        msg = f"{duplicate!r} is here twice"
+        msg = f"{duplicate!r} is listed twice"
         raise ValueError(msg)
     return words
 
@@ -78,7 +78,7 @@ def _check_source_file(value: str) -> str:
 
 def _check_program(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", value):
-        msg = f"{value!r} must be a program's name, such as cmake"
+        msg = f"{value!r} must be the name of a program, such as cmake"
         raise ValueError(msg)
     return value
 
@@ -111,62 +111,70 @@ LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(word_as_list),
 class SourceBuild(Frozen):
     """How a package that has no wheel is built from its source distribution."""
 
-    env: Mapping[VariableName, Text] = Field(default_factory=dict, description="variables of the build")
+    env: Mapping[VariableName, Text] = Field(default_factory=dict, description="environment variables for the build")
     edit: Mapping[SourceFile, Mapping[str, Annotated[str, AS_SCALAR]]] = Field(
-        default_factory=dict, description="file of the source -> text in it -> what takes its place"
+        default_factory=dict, description="source file -> text in it -> replacement"
     )
-    programs: Programs = Field((), description="programs of this machine that the build needs, such as cmake")
+    programs: Programs = Field((), description="programs that the build needs on this machine, such as cmake")
 
 
 class Level(Frozen):
     """One level of a factor: what it puts into the image, and what it sets when a process starts."""
 
     description: Text = Field("", description="one line, shown in lists and reports")
-    python: PythonVersion | None = Field(None, description="Python of the image, such as '3.11'; none: the host's")
+    python: PythonVersion | None = Field(
+        None, description="Python version of the image, such as '3.11'; default: the host's"
+    )
     requirements: Requirements = Field((), description="pip requirements, or files of them (`-r FILE`)")
     build: Mapping[Text, SourceBuild] = Field(
-        default_factory=dict, description="requirement -> how it is built from source, where it has no wheel"
+        default_factory=dict, description="requirement -> how to build it from source if it has no wheel"
     )
-    index: Argument | None = Field(None, description="a further package index, passed over when unreachable")
-    apt: Packages = Field((), description="Debian packages; 'a | b' takes the first that the suite has")
+    index: Argument | None = Field(None, description="additional package index, skipped when unreachable")
+    apt: Packages = Field((), description="Debian packages; 'a | b' uses the first one that the suite has")
     suite: Suite | None = Field(None, description="Debian suite of the image")
     base: Base | None = Field(None, description="base image, name@sha256:digest")
     image: ReadyImage | None = Field(
-        None, description="an image that is already made: a reference, a local tag, a Docker archive or a SIF file"
+        None, description="a ready-made image: a reference, a local tag, a Docker archive or a SIF file"
     )
-    interpreter: Argument | None = Field(None, description="a Python with torch that is already on the machine")
-    conda: Specs = Field((), description="conda packages, a Python among them, such as python=3.11 and pytorch")
-    channels: Specs = Field((), description="where conda packages come from: names, URLs, folders; none: conda-forge")
-    modules: Modules = Field((), description="environment modules that bring a Python with torch, such as PyTorch/2.9")
+    interpreter: Argument | None = Field(
+        None, description="a Python with torch that is already installed on this machine"
+    )
+    conda: Specs = Field((), description="conda packages, including Python, such as python=3.11 and pytorch")
+    channels: Specs = Field((), description="conda channels: names, URLs or folders; default: conda-forge")
+    modules: Modules = Field(
+        (), description="environment modules that provide a Python with torch, such as PyTorch/2.9"
+    )
     env: Mapping[VariableName, Text | None] = Field(
-        default_factory=dict, description="variables; null: explicitly absent"
+        default_factory=dict, description="environment variables; null: unset"
     )
     preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD: file names, or absolute paths")
-    cpus: CpuList | None = Field(None, description="CPU list the process starts on, such as 0-3")
-    memory_nodes: CpuList | None = Field(None, description="NUMA nodes its memory comes from, such as 0")
+    cpus: CpuList | None = Field(None, description="CPUs that the process starts on, such as 0-3")
+    memory_nodes: CpuList | None = Field(None, description="NUMA nodes to allocate its memory on, such as 0")
     cpu_quota: CpuQuota | None = Field(
-        None, description="CPU time it may have, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
+        None, description="CPU limit, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
     )
     claims: Mapping[str, Annotated[Words, SOME_WORDS]] = Field(
-        default_factory=dict, description="evidence path -> the value, or values, it must show"
+        default_factory=dict, description="evidence path -> the expected value, or a list of allowed values"
     )
     requires: Mapping[str, Words] = Field(
-        default_factory=dict, description="factor -> the levels of it that this level works with"
+        default_factory=dict, description="factor -> levels of it that this level works with"
     )
     changes_numerics: bool = Field(False, description="results may differ; flagged in every table")
-    turns: bool = Field(True, description="false: a pause would change what it does, so it takes no turns")
+    turns: bool = Field(True, description="false: do not interleave; a pause would change how it behaves")
 
     @model_validator(mode="after")
     def _check_builds(self) -> Level:
         pinned = {normalize_package_name(item.partition("==")[0]) for item in self.requirements if "==" in item}
         missing = next((name for name in self.build if normalize_package_name(name) not in pinned), None)
         if missing is not None:
-            raise about("build", f"{missing} is not among the requirements as {missing}==VERSION")
+            raise about("build", f"{missing} needs an exact version in the requirements: {missing}==VERSION")
         if self.build and self.preload:
-            raise about("build", "it belongs to a level that installs its requirements, not to one with preload")
+            raise about("build", "move it to a level that installs its requirements: it has no effect with preload")
         path = next((file for file in self.preload if "/" in file), None)
         if path and (self.requirements or self.apt):
-            raise about("preload", f"{path} is there already; a package beside it brings a library by its file name")
+            raise about(
+                "preload", f"{path} is already an absolute path; with a package, name the library by its file name"
+            )
         return self
 
     @model_validator(mode="after")
@@ -180,12 +188,12 @@ class Level(Frozen):
         if existing in ("image", "conda"):
             conflict = conflict or next(iter(wholes[1:]), None)
         if self.channels and not self.conda:
-            raise about("channels", "they are where `conda:` packages come from, and there are none")
+            raise about(
+                "channels", "`channels` needs `conda`, which is missing: channels are where conda packages come from"
+            )
         if existing and conflict:
             instead = "build an image" if self.image else "name the Python of a venv"
-            raise about(
-                existing, f"it is used as it is, so {conflict} beside it has no effect; {instead} that has both"
-            )
+            raise about(existing, f"it cannot be combined with {conflict}; {instead} that has both")
         return self
 
     @property
@@ -242,24 +250,25 @@ class Workload(Frozen):
     name: str
     description: Text = Field("", description="one line, shown in lists and reports")
     options: Mapping[str, OptionValue] = Field(default_factory=dict)
-    command: Annotated[Command, SOME_WORDS] = Field(
-        (), min_length=1, description="the user's own program and its arguments"
-    )
-    metric: MetricSource | None = Field(None, description="how fast the program was")
+    command: Annotated[Command, SOME_WORDS] = Field((), min_length=1, description="your own program and its arguments")
+    metric: MetricSource | None = Field(None, description="the program's performance")
     metrics: Mapping[str, MetricSource] = Field(
-        default_factory=dict, description="name -> a number of the program; verdicts rest on the first one"
+        default_factory=dict, description="name -> a number of the program; verdicts use the first one"
     )
     check: tuple[Check, ...] = Field((), description="numbers that show equal work, compared between environments")
-    files: Text | None = Field(None, description="folder of the program; none: the one of this file")
+    files: Text | None = Field(None, description="folder of the program; default: the folder of this file")
     env: Mapping[WrittenVariable, Text] = Field(
-        default_factory=dict, description="variables of the program; what an environment sets counts more"
+        default_factory=dict,
+        description="environment variables of the program; an environment's own settings override them",
     )
-    pass_env: PassedVariables = Field((), description="variables it has as this shell has them; no value is kept")
+    pass_env: PassedVariables = Field((), description="variables to pass from your shell; their values are not stored")
     home: Literal["trial", "real"] = Field("trial", description="HOME: the trial's own folder, or yours (engine local)")
-    setup: Command = Field((), description="command, run here in the program's folder before the first block")
-    prepare: Command = Field((), description="command, run before the program in every trial, and not timed")
-    cleanup: Command = Field((), description="command, run here in the program's folder at the end")
-    mounts: Folders = Field((), description="folders it sees, at their own paths and read-only, in containers too")
+    setup: Command = Field(
+        (), description="command to run once on this machine, in the program's folder, before the first block"
+    )
+    prepare: Command = Field((), description="command to run before the program in every trial, not timed")
+    cleanup: Command = Field((), description="command to run on this machine, in the program's folder, at the end")
+    mounts: Folders = Field((), description="folders to mount read-only, at their own paths, in containers too")
 
     @property
     def sources(self) -> Mapping[str, MetricSource]:
@@ -274,13 +283,13 @@ class Workload(Frozen):
     @model_validator(mode="after")
     def _check_one_json_file(self) -> Workload:
         if self.metric and self.metrics:
-            raise about("metrics", "write either `metric` or `metrics`")
+            raise about("metrics", "write either `metric` or `metrics`, not both")
         if any(one.steps for one in list(self.sources.values())[1:]):
-            raise about("metrics", "`steps` can only be the first one, which verdicts rest on")
+            raise about("metrics", "`steps` must be the first metric, the one that verdicts use")
         files = dict.fromkeys(self._json_files((*self.sources.values(), *self.check)))
         if len(files) > 1:
             key = "check" if len(set(self._json_files(self.sources.values()))) < 2 else "metrics"
-            raise about(key, f"all numbers of a program are read from one file, not from {' and '.join(files)}")
+            raise about(key, f"all numbers of a program must come from one file, not from {' and '.join(files)}")
         return self
 
     @staticmethod
@@ -298,47 +307,49 @@ class Design(Frozen):
 
     name: str
     description: Text = ""
-    environments: Names = Field((), description="named environments; the baseline is always among them")
+    environments: Names = Field((), description="environments to compare; the baseline is always included")
     factors: Mapping[str, Names] = Field(
-        default_factory=dict, description="full factorial over these levels of these factors"
+        default_factory=dict, description="full factorial design over these levels of these factors"
     )
-    cumulative: Names = Field((), description="environments added one after the other; each is compared as a step")
+    cumulative: Names = Field(
+        (), description="environments added one after another; each is compared with the one before"
+    )
     workloads: Annotated[Names, SOME_WORDS] = Field(min_length=1, description="named workloads")
     application: Names = Field((), description="workloads that change the program; compared with the first workload")
     reference_values: Mapping[str, Text] = Field(
-        default_factory=dict, description="environment or workload -> figures of a source, shown beside ours"
+        default_factory=dict, description="environment or workload -> published numbers, shown next to yours"
     )
-    engines: Names = Field(("local",), description="engines; more than one compares them")
-    baseline: Text = Field("baseline", description="the environment all others are compared with")
-    target: Percent = Field(0.03, description="stop when every interval's half-width is at most this")
-    margin: Percent = Field(0.03, description="a whole interval inside +-margin is called the same")
+    engines: Names = Field(("local",), description="engines; if several, they are compared")
+    baseline: Text = Field("baseline", description="the environment that all others are compared with")
+    target: Percent = Field(0.03, description="stop when the half-width of every interval is at most this")
+    margin: Percent = Field(0.03, description="call two environments the same if the whole interval is within +-margin")
     budget: Seconds = Field(300.0, description="stop after this time")
     claims_first: bool = Field(
-        False, description="the blocks that a claim needs (min_blocks) are run even where the budget ends before"
+        False, description="run the blocks that a verdict needs (min_blocks) even if they exceed the budget"
     )
-    trial_limit: Seconds = Field(300.0, description="a trial that runs longer is ended")
-    min_blocks: int = Field(6, ge=2, description="no claim below this many complete blocks")
+    trial_limit: Seconds = Field(300.0, description="stop a trial that runs longer")
+    min_blocks: int = Field(6, ge=2, description="no verdict with fewer complete blocks")
     max_blocks: int = Field(40, ge=1, le=100_000)
     seed: int = Field(1, ge=0)
     schedule: Literal["auto", "sequential", "turns"] = Field(
-        "auto", description="one trial after the other, or those of a block in turns; auto: turns where they are valid"
+        "auto", description="run trials one after another (sequential) or interleaved (turns); auto: turns if valid"
     )
     turn: int = Field(
-        3, ge=1, le=100_000, description="timed steps of a turn; of a program that tells of none, tenths of a second"
+        3, ge=1, le=100_000, description="timed steps per turn; for a program that prints no steps, tenths of a second"
     )
     turn_apart: int = Field(
-        2, ge=0, le=1000, description="steps before those of a turn that find another process's data in the caches"
+        2, ge=0, le=1000, description="steps per turn that run first and do not count, while the caches are cold"
     )
     steady: bool = Field(
         False,
-        description="a long look at each environment, in a fifth of the budget: is it steady, from when on",
+        description="one steady-state run per environment, in a fifth of the budget: when does it become steady",
     )
-    race: bool = Field(False, description="arms that are surely not the best stop early (docs/choosing.md)")
-    cpus: Cpus | None = Field(None, description="CPU list every trial is confined to; none: all")
+    race: bool = Field(False, description="stop environments early that are surely not the best (docs/choosing.md)")
+    cpus: Cpus | None = Field(None, description="CPU list that every trial is confined to; default: all")
     memory: Bytes | None = Field(None, description="memory limit of a trial, such as 8GiB")
     shm: Bytes | None = Field(None, description="size of /dev/shm in Docker (default: half the memory)")
-    gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; none: none in containers")
-    slurm: Slurm = Field(default_factory=lambda: Slurm.model_validate({}), description="what launcher slurm asks for")
+    gpus: Words = Field((), description="GPUs of a trial: all, or numbers or UUIDs; default: no GPU in containers")
+    slurm: Slurm = Field(default_factory=lambda: Slurm.model_validate({}), description="options for launcher slurm")
 
 
 def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
@@ -365,7 +376,10 @@ def unreachable_verdict_reason(design: Design) -> str:
     """Say why a run of this design could never make a claim, '' when it could."""
     if design.min_blocks <= design.max_blocks:
         return ""
-    return f"no claim is made below {design.min_blocks} blocks, but only {design.max_blocks} are run (max_blocks)"
+    return (
+        f"no verdict is possible: it needs {design.min_blocks} blocks (min_blocks), but at most "
+        f"{design.max_blocks} are run (max_blocks)"
+    )
 
 
 class Matrix(Frozen):

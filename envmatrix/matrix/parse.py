@@ -157,7 +157,7 @@ class _Parser:
             self.wrong(path, f"{name!r} is a reserved name", RESERVED[name], key=True)
             return False
         if not NAME.match(name) or len(name) > MAX_NAME_LENGTH:
-            self.wrong(path, f"{name!r} is no usable name", "use letters, digits, '.', '_', '+' and '-'", key=True)
+            self.wrong(path, f"{name!r} is not a valid name", "use letters, digits, '.', '_', '+' and '-'", key=True)
             return False
         return True
 
@@ -198,7 +198,7 @@ class _Parser:
             if self.is_valid_name(key, level_path):
                 levels[key] = self._level(self.mapping(level_data, level_path), level_path)
         if not data:
-            self.wrong(path, f"factor {name!r} has no levels", "write at least its reference level", key=True)
+            self.wrong(path, f"factor {name!r} has no levels", "add at least its reference level", key=True)
             return None
         complete_levels = {key: level for key, level in levels.items() if level}
         return Factor(name=name, levels=complete_levels) if len(complete_levels) == len(data) else None
@@ -210,7 +210,7 @@ class _Parser:
                     unknown = templates.unknown_template(text) if isinstance(text, str) else None
                     if unknown:
                         remedy = suggestion(unknown, templates.TEMPLATE_NAMES)
-                        self.wrong((*path, section, variable), f"no template {{{unknown}}}", remedy)
+                        self.wrong((*path, section, variable), f"unknown template {{{unknown}}}", remedy)
         builds = self.mapping(data.get("build"), (*path, "build")).items()
         source_builds = {name: self._source_build(build_data, (*path, "build", name)) for name, build_data in builds}
         if None in source_builds.values():
@@ -243,8 +243,8 @@ class _Parser:
         if len(index) > 1:
             self.wrong(
                 requirements_path,
-                "requirements: more than one further index",
-                "keep one, the other in pip's configuration",
+                "requirements: more than one additional index",
+                "keep one, and put the other in pip's configuration",
             )
         data.update({"index": expanded.index[0]} if expanded.index else {})
 
@@ -271,7 +271,7 @@ class _Parser:
 
     def _default(self, _name: str, data: dict[str, Data], path: Key) -> dict[str, Data]:
         if "defaults" in data:
-            self.wrong((*path, "defaults"), "a default takes nothing from another one", "write its keys here", key=True)
+            self.wrong((*path, "defaults"), "a default cannot use another default", "write its keys here", key=True)
         options = {key: value for key, value in data.items() if key not in _WORKLOAD_KEYS}
         for key, value in options.items():
             self._option(key, value, path)
@@ -287,7 +287,7 @@ class _Parser:
         if not isinstance(name, str) or name not in defaults:
             known_defaults = self.source.mapping(("defaults",))
             if not isinstance(name, str) or name not in known_defaults:
-                self.wrong((*path, "defaults"), f"no default {name!r}", suggestion(str(name), known_defaults))
+                self.wrong((*path, "defaults"), f"no default is named {name!r}", suggestion(str(name), known_defaults))
             return {key: value for key, value in data.items() if key != "defaults"}
         for positions in (self.source.keys, self.source.values):
             for key in [key for key in positions if key[:2] == ("defaults", name) and len(key) > 2]:
@@ -301,7 +301,7 @@ class _Parser:
             unknown_key = next(iter(option_keys))
             self.wrong(
                 (*path, unknown_key),
-                f"{unknown_key!r} is an option of the built-in benchmark, not of a command",
+                f"{unknown_key!r} is an option of the built-in benchmark; a workload with `command` has no such option",
                 key=True,
             )
             return None
@@ -364,8 +364,8 @@ class _Parser:
         if len(choices) > 1:
             self.wrong(
                 (*path, choices[1]),
-                f"a design has either `{choices[0]}` or `{choices[1]}`",
-                "make two designs",
+                f"a design takes either `{choices[0]}` or `{choices[1]}`, not both",
+                "write two designs",
                 key=True,
             )
             return None

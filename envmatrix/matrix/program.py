@@ -18,11 +18,11 @@ FOLDER_PLACEHOLDER = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
 
 def _check_program_variable(value: str) -> str:
     if not VARIABLE.match(value):
-        msg = f"{value!r} is no variable name (letters, digits, underscore)"
+        msg = f"{value!r} is not a valid variable name (letters, digits, underscore)"
         raise ValueError(msg)
     instead = {"LD_PRELOAD": "write `preload:` in a level", "HOME": "write `home: real`"}.get(value)
     if instead or value.startswith(("ENVMATRIX_", "BENCH_")):
-        msg = f"{value} is set by envmatrix itself" + (f"; {instead}" if instead else "")
+        msg = f"{value} is set by envmatrix" + (f"; {instead}" if instead else "")
         raise ValueError(msg)
     return value
 
@@ -30,7 +30,7 @@ def _check_program_variable(value: str) -> str:
 def _check_not_secret(name: str) -> str:
     """Refuse a variable whose value records would hide: matrix.yaml is kept with the run, and shown to others."""
     if bench_options.hides_value(name):
-        msg = f"{name} looks like a secret, and a run keeps its matrix; export it, and write `pass_env: {name}`"
+        msg = f"{name} looks like a secret, and a run stores its matrix; export it, and write `pass_env: {name}`"
         raise ValueError(msg)
     return name
 
@@ -44,7 +44,7 @@ def _split_command(value: object) -> object:
     words = list(lexer)
     operator = next((word for word in words if word and set(word) <= set("();<>|&")), None)
     if operator is not None:
-        msg = f"no shell reads this, so {operator!r} would be an argument; write [bash, -c, {value!r}]"
+        msg = f"commands do not run in a shell, so {operator!r} would be an argument; write [bash, -c, {value!r}]"
         raise ValueError(msg)
     return tuple(words)
 
@@ -73,7 +73,7 @@ def _check_mount_folder(value: str) -> str:
         or re.search(r"[:,\\\s]", value)
         or not value.strip("/")
     ):
-        msg = f"{value!r} must be an absolute path of a folder, without blanks, colons and commas, and not / itself"
+        msg = f"{value!r} must be the absolute path of a folder other than /, without spaces, colons and commas"
         raise ValueError(msg)
     return value
 

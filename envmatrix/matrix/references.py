@@ -15,7 +15,7 @@ _REFERENCE_KINDS = {
     "workloads": "workload",
     "application": "workload",
 }
-RESERVED = {"control": "the second copy of the baseline has this name"}
+RESERVED = {"control": "this name is reserved for the second copy of the baseline"}
 
 
 class MistakeReporter(Protocol):
@@ -52,9 +52,9 @@ def _check_baselines(add_mistake: MistakeReporter, matrix: Matrix) -> None:
             levels_text = ", ".join(f"{factor}={level}" for factor, level in baseline_levels.items())
             add_mistake(
                 ("designs", design.name, "baseline"),
-                f"the first cell of this design ({levels_text}) would be called {design.baseline!r}, which is another "
-                "environment",
-                "give it a name of its own with `baseline: NAME`, or begin each factor with that environment's level",
+                f"the first combination of this design ({levels_text}) would be named {design.baseline!r}, "
+                "but that is another environment",
+                "name it with `baseline: NAME`, or put that environment's level first in each factor",
             )
 
 
@@ -68,15 +68,15 @@ def _check_design(add_mistake: MistakeReporter, matrix: Matrix, design: Design) 
         known_names = matrix.environments if kind == "environment" else matrix.workloads
         for index, word in enumerate(getattr(design, key)):
             if word not in known_names:
-                add_mistake((*path, key, index), f"no {kind} {word!r}", suggestion(word, known_names))
+                add_mistake((*path, key, index), f"no {kind} is named {word!r}", suggestion(word, known_names))
     for index, word in enumerate(design.application):
         if word in design.workloads or word in matrix.environments:
-            remedy = "give the workload another name"
-            add_mistake((*path, "application", index), f"{word!r} already names a row of the table", remedy)
+            remedy = "rename the workload"
+            add_mistake((*path, "application", index), f"{word!r} is already the name of a row of the table", remedy)
     _check_reference_values(add_mistake, matrix, design)
     if not design.factors and design.baseline not in matrix.environments:
         remedy = "add `baseline: {}` under environments"
-        add_mistake((*path, "baseline"), f"no environment {design.baseline!r} to compare with", remedy)
+        add_mistake((*path, "baseline"), f"the baseline {design.baseline!r} is not an environment", remedy)
     for factor, levels in design.factors.items():
         for index, level in enumerate(levels):
             _check_level_word(add_mistake, matrix, (*path, "factors"), factor, level, index)
@@ -90,7 +90,10 @@ def _check_reference_values(add_mistake: MistakeReporter, matrix: Matrix, design
         if name not in of_cells:
             path = ("designs", design.name, "reference_values", name)
             add_mistake(
-                path, f"no environment or workload {name!r}", suggestion(name, {*known_names, *of_cells}), key=True
+                path,
+                f"no environment or workload is named {name!r}",
+                suggestion(name, {*known_names, *of_cells}),
+                key=True,
             )
 
 
@@ -108,7 +111,7 @@ def _check_level_word(
 ) -> None:
     factor_path = (*path, factor)
     if factor not in matrix.factors:
-        add_mistake(factor_path, f"no factor {factor!r}", suggestion(factor, matrix.factors), key=True)
+        add_mistake(factor_path, f"no factor is named {factor!r}", suggestion(factor, matrix.factors), key=True)
     elif level not in matrix.factors[factor].levels:
         word_path = factor_path if index is None else (*factor_path, index)
         add_mistake(

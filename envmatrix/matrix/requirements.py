@@ -19,10 +19,10 @@ _HASHES = re.compile(r"\s+--hash[\s=]\S+")
 _IGNORED_OPTIONS = re.compile(r"--(require-hashes|prefer-binary|only-binary([\s=].*)?)\Z")
 _COMMENT = re.compile(r"(^|\s+)#.*")
 _REMEDIES = {
-    "-e": "what is installed in place cannot be locked: install it into the interpreter",
-    "-c": "write the versions that it holds into the requirements",
-    "-i": "name a further index with `index:`; pip's own configuration (`pip config list`) says which is the first",
-    "-f": "pip's own configuration (`pip config set global.find-links FOLDER`) says where wheels lie",
+    "-e": "an editable install cannot be locked: install the package into the interpreter",
+    "-c": "write the versions that this file pins into the requirements",
+    "-i": "name an additional index with `index:`; set the first one in pip's configuration (`pip config list`)",
+    "-f": "set the folder of wheels in pip's configuration (`pip config set global.find-links FOLDER`)",
 }
 _LONG_OPTIONS = {"--editable": "-e", "--constraint": "-c", "--index-url": "-i", "--find-links": "-f"}
 _MAX_DEPTH = 10
@@ -63,7 +63,11 @@ def expand_requirements(words: Sequence[str], folder: Path, where: Where) -> Exp
 def _file_entries(file: Path, named_at: Where, chain: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
     """Yield (kind, text) of all that a file asks for: ('', a requirement) or ('index', its address)."""
     if file in chain or len(chain) > _MAX_DEPTH:
-        raise InputError(f"{file.name} names itself, or is too deep in others", where=named_at, remedy="take one out")
+        raise InputError(
+            f"{file.name} includes itself, or its includes are nested too deeply",
+            where=named_at,
+            remedy="remove one of them",
+        )
     text = _read_file(file, named_at)
     if file.name == "pyproject.toml":
         yield from (("", word) for word in _pyproject_dependencies(text, file))
@@ -84,7 +88,7 @@ def _read_file(file: Path, named_at: Where) -> str:
         return read_bytes(file, MAX_TEXT_BYTES).decode()
     except OSError as error:
         message = f"requirements: {str(file)!r} cannot be read: {error.strerror}"
-        raise InputError(message, where=named_at, remedy="a file is looked for beside the one that names it") from error
+        raise InputError(message, where=named_at, remedy="the path is relative to the file that names it") from error
     except UnicodeDecodeError as error:
         raise InputError("not UTF-8 text", where=Where(file), remedy="save it as UTF-8") from error
 
@@ -107,8 +111,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 def _check_requirement(line: str, where: Where) -> str:
     if line.startswith("-"):
         option = re.split(r"[\s=]", line)[0]
-        remedy = _REMEDIES.get(_LONG_OPTIONS.get(option, option[:2]), "take it out")
-        raise InputError(f"{option} is an option of pip, and no requirement", where=where, remedy=remedy)
+        remedy = _REMEDIES.get(_LONG_OPTIONS.get(option, option[:2]), "remove it")
+        raise InputError(f"{option} is a pip option, not a requirement", where=where, remedy=remedy)
     try:
         return values.check_requirement(line)
     except ValueError as error:
@@ -121,17 +125,17 @@ def _pyproject_dependencies(text: str, file: Path) -> list[str]:
         tomllib = import_module("tomllib")
     except ModuleNotFoundError as error:
         raise InputError(
-            "it can be read from Python 3.11 on, which envmatrix does not run on here", where=Where(file),
+            "reading it needs Python 3.11 or newer, and envmatrix runs on an older one here", where=Where(file),
             remedy="write the requirements into a requirements.txt",
         ) from error  # fmt: skip
     try:
         project = tomllib.loads(text).get("project", {})
     except ValueError as error:
-        raise InputError(f"not TOML: {error}", where=Where(file)) from error
+        raise InputError(f"not valid TOML: {error}", where=Where(file)) from error
     dependencies = project.get("dependencies") if isinstance(project, dict) else None
     if not isinstance(dependencies, list):
         raise InputError(
-            "it has no `dependencies` in `[project]`", where=Where(file),
-            remedy="what Poetry or others keep elsewhere can be exported into a requirements.txt",
+            "`[project]` has no `dependencies`", where=Where(file),
+            remedy="export the dependencies (from Poetry, for example) into a requirements.txt",
         )  # fmt: skip
     return [_check_requirement(str(word), Where(file)) for word in dependencies]

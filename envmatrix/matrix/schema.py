@@ -100,7 +100,7 @@ def _workload_schema(parts: dict[str, JsonValue]) -> Schema:
     return {**entry, "properties": {**properties, **command_schema, **options}}
 
 
-_DEFAULTS = "name of an entry of `defaults`, whose keys count where the workload does not write them"
+_DEFAULTS = "name of an entry of `defaults`, which gives the keys that the workload does not set"
 
 
 def _allow_empty(schema: JsonValue) -> Schema:
@@ -132,7 +132,10 @@ def json_schema() -> Schema:
     parts["Workload"] = _workload_schema(parts)
     workload: Schema = {"$ref": "#/$defs/Workload"}
     sections: dict[str, Schema] = {
-        "include": {**WORDS, "description": "envmatrix:NAME comes with envmatrix, others lie beside this file"},
+        "include": {
+            **WORDS,
+            "description": "envmatrix:NAME is packaged with envmatrix; other paths are relative to this file",
+        },
         "factors": _mapping_schema(_mapping_schema(level)),
         "environments": _mapping_schema(_allow_empty(_mapping_schema({"type": SCALAR}))),
         "defaults": _mapping_schema(_allow_empty({**workload, "not": {"required": ["defaults"]}})),

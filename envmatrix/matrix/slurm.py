@@ -20,17 +20,17 @@ _RESERVED_OPTIONS = {
 
 def _check_slurm_word(value: str) -> str:
     if not _WORD.match(value) or value.startswith("-"):
-        msg = f"{value!r} holds a character that cannot stand in an #SBATCH line"
+        msg = f"{value!r} contains a character that an #SBATCH line cannot contain"
         raise ValueError(msg)
     return value
 
 
 def _check_slurm_option(value: str) -> str:
     if not value.startswith("--") or not _WORD.match(value):
-        msg = f"{value!r} is no sbatch option of the form --name=value"
+        msg = f"{value!r} is not an sbatch option of the form --name=value"
         raise ValueError(msg)
     if value.partition("=")[0] in _RESERVED_OPTIONS:
-        msg = f"{value.partition('=')[0]} is set by envmatrix itself"
+        msg = f"{value.partition('=')[0]} is set by envmatrix"
         raise ValueError(msg)
     return value
 
@@ -45,16 +45,18 @@ SlurmOptions = Annotated[
 class Slurm(Frozen):
     """What a design asks of Slurm (launcher ``slurm``); the command line lays over it."""
 
-    nodes: int = Field(1, ge=1, le=1000, description="how many nodes work at once, each on a block of its own")
-    partition: SlurmWord | None = Field(None, description="partition; none: the cluster's default")
+    nodes: int = Field(1, ge=1, le=1000, description="number of nodes that work in parallel, each on its own block")
+    partition: SlurmWord | None = Field(None, description="partition; default: the cluster's default")
     account: SlurmWord | None = Field(None, description="account to charge")
-    constraint: SlurmWord | None = Field(None, description="node features, so that all nodes are of one kind")
-    nodelist: SlurmWords = Field((), description="nodes by name; blocks go round them")
-    time: Seconds | None = Field(None, description="time limit of one block; none: what its trials may take")
-    memory: Bytes | None = Field(None, description="memory of one block's job; none: all of the node")
-    gpus: SlurmWord | None = Field(None, description="GPUs of a node, such as 2 or a100:2")
+    constraint: SlurmWord | None = Field(None, description="node features, so that all nodes have the same hardware")
+    nodelist: SlurmWords = Field((), description="nodes by name; blocks are distributed over them in turn")
+    time: Seconds | None = Field(None, description="time limit of one block; default: the total limit of its trials")
+    memory: Bytes | None = Field(None, description="memory of one block's job; default: the whole node")
+    gpus: SlurmWord | None = Field(None, description="GPUs per node, such as 2 or a100:2")
     modules: SlurmWords = Field((), description="modules to load first, so that apptainer is found")
     busy: Percent | None = Field(
-        None, description="hand a block back when others use more than this of the node's CPUs; none: tell it"
+        None,
+        description="repeat a block when other programs use more than this share of the node's CPUs; "
+        "default: report it",
     )
-    options: SlurmOptions = Field((), description="further sbatch options, such as --qos=high")
+    options: SlurmOptions = Field((), description="additional sbatch options, such as --qos=high")

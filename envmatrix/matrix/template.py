@@ -15,23 +15,23 @@ from envmatrix.units import as_budget, as_duration
 FOR_TORCH = {
     "pytorch-ci": "what PyTorch's own CPU dashboard sets",
     "tcmalloc": "Google's allocator",
-    "glibc-tuned": "big tensors stay in the heap",
+    "glibc-tuned": "keep big tensors in the heap",
     "mimalloc": "Microsoft's allocator",
     "intel-omp": "Intel's OpenMP runtime",
-    "jemalloc": "the BSDs' allocator",
+    "jemalloc": "the allocator of the BSDs",
     "run-cpu": "what torch.backends.xeon.run_cpu sets",
-    "book": "the recipe of a book on training on CPUs",
-    "bind-close": "threads bound to neighbouring cores",
+    "book": "from a book on training on CPUs",
+    "bind-close": "bind threads to neighbouring cores",
     "one-thread": "one thread",
 }
 #: Environments for any other program, an allocator and threads first.
 FOR_ANY = {
     "tcmalloc": "Google's allocator",
     "one-thread": "one thread for OpenMP and the BLAS libraries",
-    "glibc-tuned": "big blocks stay in the heap",
+    "glibc-tuned": "keep big blocks in the heap",
     "mimalloc": "Microsoft's allocator",
-    "jemalloc": "the BSDs' allocator",
-    "pinned": "on the first CPU of each core, and nowhere else",
+    "jemalloc": "the allocator of the BSDs",
+    "pinned": "only on the first CPU of each core",
 }
 _OWN_THREADS = """
   threads:                                    # the first level of a factor is its reference
@@ -61,7 +61,7 @@ class MatrixTemplate:
     torch: bool
     environments: Sequence[str]
     metric: MetricSource = WALL_TIME
-    why: str = "how fast it was"
+    why: str = "its performance"
     budget_s: float = 1800.0
     claims_first: bool = False
     trial_limit_s: float = 300.0
@@ -73,15 +73,15 @@ class MatrixTemplate:
         """Return the text of the matrix, with comments for whoever edits it."""
         descriptions = FOR_TORCH if self.torch else FOR_ANY
         include = "recipes" if self.torch else "malloc"
-        holds = "allocators, OpenMP runtimes, threads, and what others recommend" if self.torch else "allocators"
+        holds = "allocators, OpenMP runtimes, threads, recommended settings" if self.torch else "allocators"
         chosen_lines = [f"      - {name:30}# {descriptions[name]}" for name in self.environments]
         other_lines = [
             f"      # - {name:28}# {descriptions[name]}" for name in descriptions if name not in self.environments
         ]
         names = [workload.name for workload in self.workloads]
         return "\n".join([
-            "# What does each environment gain for your program? `envmatrix check` tells what is wrong with this file,",
-            "# `envmatrix bench` runs it. Every key is explained in docs/matrix.md of envmatrix.",
+            "# How much faster is your program in each environment? `envmatrix check` finds mistakes in this file,",
+            "# `envmatrix bench` runs it. docs/matrix.md of envmatrix explains every key.",
             *(f"# {note}" for note in self.notes),
             "version: 2",
             f"include: envmatrix:{include:27}# {holds}: `envmatrix list environments`",
@@ -92,7 +92,7 @@ class MatrixTemplate:
             *("" if self.torch else _OWN_THREADS).strip("\n").splitlines(),
             "",
             "environments:",
-            "  baseline: {}                              # every factor at its reference; the rest is compared with it",
+            "  baseline: {}                              # every factor at its reference; compared with all others",
             *("" if self.torch else _OWN_ENVIRONMENTS).strip("\n").splitlines(),
             "  # both: {malloc: tcmalloc, threads: one}    # an environment of your own",
             "",
@@ -107,23 +107,23 @@ class MatrixTemplate:
             f"    workloads: {_json_quoted(names)}",
             "    target: 3%                                # stop when every interval is this narrow,",
             f"    budget: {as_budget(self.budget_s):34}# or after this time",
-            *(["    claims_first: true                        # but not before a claim can be made"]
+            *(["    claims_first: true                        # but not before a verdict is possible"]
               if self.claims_first else []),
-            *(["    schedule: sequential                      # no turns: all would hold memory of the GPU at once"]
+            *(["    schedule: sequential                      # not interleaved: all would use GPU memory at once"]
               if self.on_gpu else []),
-            f"    trial_limit: {as_duration(self.trial_limit_s):29}# a trial that runs longer is ended",
+            f"    trial_limit: {as_duration(self.trial_limit_s):29}# stop a trial that runs longer",
             "",
         ])  # fmt: skip
 
     def _python(self) -> list[str]:
         interpreter = _json_quoted(self.interpreter)
         if not self.requirements:
-            return [f"    mine: {{interpreter: {interpreter}}}  # the Python that it runs with, as it is"]
+            return [f"    mine: {{interpreter: {interpreter}}}  # the Python that runs it, unchanged"]
         requirement_options = [f"-r {file}" for file in self.requirements]
         return [
             "    mine:",
-            f"      interpreter: {interpreter}  # the Python that it runs with",
-            f"      requirements: {_json_quoted(requirement_options)}  # what it lacks, in a venv on top of it",
+            f"      interpreter: {interpreter}  # the Python that runs it",
+            f"      requirements: {_json_quoted(requirement_options)}  # packages it lacks, in a venv on top of it",
         ]
 
     def _workload(self, workload: Workload) -> list[str]:
@@ -136,8 +136,9 @@ class MatrixTemplate:
             *([f"    files: {_json_quoted(workload.files)}"] if workload.files else []),
             f"    metric: {_json_quoted(metric)}  # {self.why}",
             "    # metric: {regex: 'throughput: ([0-9.]+)', better: higher}   # the last match in its output, or",
-            "    # metric: {json_file: \"out.json:speed\", better: higher}      # a number in a JSON file of its own",
-            "    # What shows that it did the same work everywhere? Without it: \"equal work not checked\"",
+            "    # metric: {json_file: \"out.json:speed\", better: higher}      # a number in a JSON file that "
+            "it writes",
+            "    # Which number shows that it did the same work everywhere? Without one: \"equal work not checked\"",
             "    # check: {regex: 'final loss: ([0-9.]+)', tolerance: 5%}",
             *(f"    {key}: {_json_quoted(value)}" for key, value in document.items()),
         ]  # fmt: skip

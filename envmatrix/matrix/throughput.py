@@ -245,7 +245,7 @@ def _throughputs(text: OutputText, group: Sequence[Reading]) -> Iterator[Through
     values = [rank_readings[-1].field.value for rank_readings in ranks.values()]
     is_same_on_ranks = max(values) <= (1 + _SAME_TOLERANCE) * min(values)
     if len(ranks) == 1 or is_same_on_ranks:
-        note = f"the same of {len(ranks)} processes" if len(ranks) > 1 else ""
+        note = f"the same line from {len(ranks)} processes" if len(ranks) > 1 else ""
         yield from _verified_throughput(text, group, "", note)
         return
     for rank, rank_readings in ranks.items():

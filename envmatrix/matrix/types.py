@@ -23,7 +23,7 @@ def word_as_list(value: object) -> object:
 def check_printable(value: str) -> str:
     """Refuse what would end a line, or steer a terminal."""
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
-        msg = "newlines and other control characters cannot be passed alike by every engine"
+        msg = "newlines and other control characters are not allowed: engines pass them differently"
         raise ValueError(msg)
     return value
 

@@ -21,7 +21,7 @@ def check_cpu_list(value: str) -> str:
     """Check a list of CPUs or NUMA nodes; a template stands for any list."""
     unknown = templates.unknown_template(value)
     if unknown:
-        msg = f"there is no template {{{unknown}}}; known: {', '.join(templates.TEMPLATE_NAMES)}"
+        msg = f"unknown template {{{unknown}}}; known: {', '.join(templates.TEMPLATE_NAMES)}"
         raise ValueError(msg)
     parse_cpus(templates.fill_templates(value, templates.SAMPLE_VALUES))
     return value
@@ -40,7 +40,7 @@ def read_cpu_quota(value: object) -> float:
     except ValueError:
         cpus = math.nan
     if not 0.01 <= cpus <= 10_000:
-        msg = f"{value!r} is no number of CPUs from 0.01 on, such as 1 or 1.5"
+        msg = f"{value!r} is not a number of CPUs of at least 0.01, such as 1 or 1.5"
         raise ValueError(msg)
     return cpus
 
@@ -71,7 +71,7 @@ def is_image_file(value: str) -> bool:
 
 def check_python_version(value: str) -> str:
     """Check a version of Python."""
-    return _check_match(_PYTHON, value, "a version of Python, such as 3.11 or 3.13t")
+    return _check_match(_PYTHON, value, "a Python version, such as 3.11 or 3.13t")
 
 
 def check_requirement(value: str) -> str:
@@ -81,10 +81,10 @@ def check_requirement(value: str) -> str:
     try:
         address = Requirement(value).url
     except InvalidRequirement as error:
-        msg = f"{value!r} is no requirement, such as numpy==2.3.5: {str(error).splitlines()[0]}"
+        msg = f"{value!r} is not a valid requirement, such as numpy==2.3.5: {str(error).splitlines()[0]}"
         raise ValueError(msg) from None
     if address and not re.match(r"[a-z][a-z+]*:", address):
-        msg = f"{value!r} is no requirement, such as numpy==2.3.5: {address!r} is no URL"
+        msg = f"{value!r} is not a valid requirement, such as numpy==2.3.5: {address!r} is not a URL"
         raise ValueError(msg)
     return value
 
@@ -104,7 +104,7 @@ def check_module(value: str) -> str:
 def check_argument(value: str) -> str:
     """Check what becomes an argument of a program: not empty, and no option of it."""
     if not value.strip() or value.startswith("-"):
-        msg = f"{value!r} is none: it must not be empty, nor begin with '-'"
+        msg = f"{value!r} is not valid: it must not be empty, nor begin with '-'"
         raise ValueError(msg)
     return value
 

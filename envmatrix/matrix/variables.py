@@ -38,9 +38,9 @@ class UnreadVariable:
     @property
     def as_mistake(self) -> InputError:
         """It as a mistake is told, with its place and remedy."""
-        remedy = f"write {self.near}" if self.near else "add a claim that shows what it does"
+        remedy = f"write {self.near}" if self.near else "add a check (`claims:`) that shows what it does"
         message = f"{self.factor}={self.level}: {unread_message(self.name, self.near)}"
-        return InputError(message, where=self.where, remedy=f"{remedy}; otherwise its trials are unproven")
+        return InputError(message, where=self.where, remedy=f"{remedy}; otherwise its trials count as not verified")
 
     def __str__(self) -> str:
         return str(self.as_mistake)
@@ -49,7 +49,7 @@ class UnreadVariable:
 def unread_message(name: str, near: str = "") -> str:
     """Say that a variable may have no effect."""
     suggestion_text = f"; did you mean {near}?" if near else ""
-    return f"not verified: nothing is known to read {name}{suggestion_text}"
+    return f"not verified: envmatrix knows no program or library that reads {name}{suggestion_text}"
 
 
 @cache

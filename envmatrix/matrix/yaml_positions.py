@@ -20,7 +20,7 @@ Key = tuple[str | int, ...]
 #: What YAML can hold here: a text, nothing, a list or a mapping of these.
 Data: TypeAlias = str | list["Data"] | dict[str, "Data"] | None
 _MAX_NODES = 200_000
-_SYNTAX_REMEDY = "look at that line and the one before it: a bracket, a quote, a colon or the indentation is wrong"
+_SYNTAX_REMEDY = "check that line and the one before it: a bracket, a quote, a colon or the indentation"
 _NULL = "tag:yaml.org,2002:null"
 
 
@@ -57,7 +57,7 @@ def as_mapping(data: Data, path: Key, source: Source) -> dict[str, Data]:
     if data is None or isinstance(data, dict):
         return data or {}
     dotted = ".".join(map(str, path)) or "the file"
-    raise InputError(f"{dotted} must hold `name: ...` lines, not {data!r}", where=source.where(path))
+    raise InputError(f"{dotted} must contain `name: ...` lines, not {data!r}", where=source.where(path))
 
 
 def _position(file: Path, mark: yaml.Mark | None) -> Where:
@@ -70,15 +70,13 @@ def read_text(file: Path) -> str:
         return read_bytes(file, MAX_TEXT_BYTES, pipe=True).decode()
     except FileNotFoundError as error:
         raise InputError(
-            "there is no such file",
+            "the file does not exist",
             where=Where(file),
             remedy="go to the folder of your matrix.yaml, or name it: --matrix FILE",
         ) from error
     except UnicodeDecodeError as error:
         message, where = f"not UTF-8 text (byte {error.start})", decode_error_position(error, file)
-        raise InputError(
-            message, where=where, remedy="write that character again, and save the file as UTF-8"
-        ) from error
+        raise InputError(message, where=where, remedy="retype that character, and save the file as UTF-8") from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=Where(file)) from error
 
@@ -93,13 +91,13 @@ def parse_yaml(text: str, file: Path) -> Source:
         source.data = _NodeConverter(source, loader).convert(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        message = f"this is not YAML: {error.problem or error.context}"
+        message = f"not valid YAML: {error.problem or error.context}"
         raise InputError(message, where=_position(file, mark), remedy=_SYNTAX_REMEDY) from error
     except yaml.YAMLError as error:  # of a character alone, so that it has no mark
         message, where = str(error).split("\n")[0], where_in(file, text, getattr(error, "position", 0))
-        raise InputError(f"this is not YAML: {message}", where=where, remedy="take that character out") from error
+        raise InputError(f"not valid YAML: {message}", where=where, remedy="remove that character") from error
     except RecursionError as error:
-        remedy = "no matrix needs that: close what is open there, or take levels of nesting out"
+        remedy = "close what is still open there, or remove levels of nesting"
         raise InputError("nested too deeply", where=_deepest_nesting(text, file), remedy=remedy) from error
     return source
 
@@ -128,8 +126,8 @@ class _NodeConverter:
     def convert(self, node: yaml.Node, path: Key) -> Data:
         self.count += 1
         if self.count > _MAX_NODES or id(node) in self.open:
-            remedy = "write out what the alias (*name) stands for"
-            raise InputError("aliases make this endless", where=self.place(node), remedy=remedy)
+            remedy = "replace the alias (*name) by its value"
+            raise InputError("an alias contains itself or expands without end", where=self.place(node), remedy=remedy)
         self.source.values[path] = self.place(node)
         self.open.append(id(node))
         try:
@@ -159,7 +157,7 @@ class _NodeConverter:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 remedy = "a list or mapping cannot be a key: write `name: value`"
-                raise InputError("a key must be one word", where=self.place(key), remedy=remedy)
+                raise InputError("a key must be a single word", where=self.place(key), remedy=remedy)
             name = self.text(key)
             key_path = (*path, name)
             self.source.keys[key_path] = self.place(key)
@@ -172,6 +170,6 @@ class _NodeConverter:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in first_keys:
                     first_line = self.place(first_keys[key.value]).line
-                    message = f"{key.value!r} is here twice (first in line {first_line})"
-                    raise InputError(message, where=self.place(key), remedy="keep one of them")
+                    message = f"duplicate key {key.value!r} (first in line {first_line})"
+                    raise InputError(message, where=self.place(key), remedy="remove one of them")
                 first_keys[key.value] = key

@@ -29,12 +29,12 @@ _CHUNK_BYTES = 2**16
 _RESTORE = "restore it from a copy"
 _REMEDIES = {
     errno.ENOSPC: "free some space, then `envmatrix resume`",
-    errno.EDQUOT: "your quota there is full: free some space, then `envmatrix resume`",
-    errno.EACCES: "check who may write there",
+    errno.EDQUOT: "your disk quota there is used up: free some space, then `envmatrix resume`",
+    errno.EACCES: "check the permissions of its folder",
     errno.EROFS: "its file system is read-only: make it writable, or name another folder",
-    errno.ENOENT: "check the name, and that its folder is there",
-    errno.ENOLCK: "its file system has no locks: mount it with them (flock), or name another folder: --output",
-    errno.ESTALE: "the file system that holds it went away: when it is back, `envmatrix resume`",
+    errno.ENOENT: "check the name, and that its folder exists",
+    errno.ENOLCK: "its file system does not support locks: mount it with them (flock), or use another folder: --output",
+    errno.ESTALE: "its file system is unavailable: when it is back, run `envmatrix resume`",
 }
 
 

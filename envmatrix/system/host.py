@@ -73,7 +73,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
         last = last if dash else first
         number = first.isdecimal() and last.isdecimal() and len(last) < 6  # no machine has so many
         if not number or int(last) < int(first):
-            msg = f"{text!r} is no CPU list, such as 0-3,8"
+            msg = f"{text!r} is not a CPU list, such as 0-3,8"
             raise ValueError(msg)
         cpus.update(range(int(first), int(last) + 1))
     return tuple(sorted(cpus))

@@ -30,7 +30,7 @@ def parse_json(text: str, file: Path) -> JsonValue:
     except (ValueError, RecursionError) as error:
         message, position = json_error(text, error)
         where = where_in(file, text, position)
-        raise StoreError(f"not readable as JSON: {message}", where=where, remedy=_RESTORE) from error
+        raise StoreError(f"not valid JSON: {message}", where=where, remedy=_RESTORE) from error
     half = next((match for match in _ESCAPE.finditer(text) if match[1]), None)
     if half:
         where = where_in(file, text, half.start())
@@ -57,7 +57,7 @@ def json_error(text: str, error: ValueError | RecursionError) -> tuple[str, int]
     if isinstance(error, RecursionError):
         return "nested too deeply", _deepest_nesting(tokens)
     numbers = (token for token in tokens if token[0].isdecimal())
-    return "a number of too many digits", max(numbers, key=lambda token: len(token[0])).start()
+    return "a number with too many digits", max(numbers, key=lambda token: len(token[0])).start()
 
 
 def _deepest_nesting(tokens: Iterator[re.Match[str]]) -> int:

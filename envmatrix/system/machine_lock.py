@@ -21,7 +21,7 @@ def alone_on_machine(progress: ProgressCallback) -> Iterator[None]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        progress("another envmatrix is measuring on this machine; waiting until it has ended")
+        progress("another envmatrix is measuring on this machine; waiting for it to end")
         began = time.monotonic()
         fcntl.flock(handle, fcntl.LOCK_EX)
         progress(f"waited {time.monotonic() - began:.0f} s")

@@ -94,9 +94,9 @@ class Catalog(Generic[Thing]):
                 raise
             raise _extension_error(self.kind, entry, f"{type(error).__name__}: {error}") from error
         if lacks:
-            raise _extension_error(self.kind, entry, f"{entry.target} has no {', '.join(lacks)}")
+            raise _extension_error(self.kind, entry, f"{entry.target} lacks {', '.join(lacks)}")
         if calls_itself != name:
-            raise _extension_error(self.kind, entry, f"it calls itself {calls_itself!r}")
+            raise _extension_error(self.kind, entry, f"its own name is {calls_itself!r}")
         return cast("Thing", plugin)
 
     def make_all(self, *arguments: object) -> Iterator[tuple[Entry, Thing | ExtensionError]]:
@@ -117,9 +117,9 @@ class Catalog(Generic[Thing]):
 
     def _refusal(self, name: str) -> str:
         if name in self.built_in or name in self.reserved:
-            return "envmatrix has its own of that name"
+            return "envmatrix already has one with that name"
         if not _NAME.match(name):
-            return "a name is lower-case letters, digits, '-' and '_'"
+            return "a name consists of lower-case letters, digits, '-' and '_'"
         return ""
 
     def _find(self, name: str) -> Entry:
@@ -127,10 +127,12 @@ class Catalog(Generic[Thing]):
             return Entry(name, self.built_in[name])
         entries = [entry for entry in map(_entry, self._added()) if entry.name == name and not self._refusal(name)]
         if not entries:
-            raise InputError(f"no {self.kind} {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved)))
+            raise InputError(
+                f"no {self.kind} is named {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved))
+            )
         if len(entries) > 1:
             raise ExtensionError(
-                f"{self.kind} {name!r} is in several distributions: {', '.join(entry.origin for entry in entries)}",
+                f"several packages provide {self.kind} {name!r}: {', '.join(entry.origin for entry in entries)}",
                 remedy="uninstall all but one of them",
             )
         return entries[0]
@@ -143,7 +145,7 @@ def import_target(target: str) -> Callable[..., object]:
     for part in attribute.strip().split("."):
         target_object = getattr(target_object, part)
     if not callable(target_object):
-        raise TypeError(f"{target} cannot be called to make one")
+        raise TypeError(f"{target} is not callable")
     return target_object
 
 
@@ -151,7 +153,7 @@ def _extension_error(kind: str, entry: Entry, why: str, problem: str = "cannot b
     package = entry.origin.split(" ")[0] or "envmatrix"
     return ExtensionError(
         f"{kind} {entry.name!r} of {entry.origin or 'envmatrix'} {problem}: {why}",
-        remedy=f"mend that package or uninstall it: python -m pip uninstall {package}",
+        remedy=f"update that package, or uninstall it: python -m pip uninstall {package}",
     )
 
 

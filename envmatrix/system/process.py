@@ -19,13 +19,13 @@ from envmatrix.errors import NoTrialError
 
 __all__ = ["Exit", "Finished", "Order", "Place", "SupervisedProcess", "parse_last_json", "run", "run_logged", "started"]
 _REMEDIES = {
-    errno.ENOENT: "install it, or put the folder that holds it on PATH",
-    errno.EACCES: "check that it is a file that may be executed, on a file system that is not mounted noexec",
-    errno.ENOEXEC: "it is for another processor, or a script without #! in its first line",
-    errno.EAGAIN: "end other processes, or raise the limit on them (ulimit -u, pids of the cgroup)",
+    errno.ENOENT: "install it, or add its folder to PATH",
+    errno.EACCES: "check that the file is executable, and that its file system is not mounted noexec",
+    errno.ENOEXEC: "its file is for another processor, or a script without #! in the first line",
+    errno.EAGAIN: "stop other processes, or raise the limit on them (ulimit -u, pids of the cgroup)",
     errno.ENOMEM: "free some memory",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.E2BIG: "its arguments and variables are too long: start envmatrix with fewer variables",
+    errno.E2BIG: "start envmatrix with fewer environment variables: its arguments and variables are too long",
 }
 
 

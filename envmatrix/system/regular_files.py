@@ -46,7 +46,7 @@ def _check_regular(status: os.stat_result, file: Path) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise RefusedFileError(errno.EISDIR, "is a folder, not a file", str(file))
     if not stat.S_ISREG(status.st_mode):
-        raise RefusedFileError(errno.EINVAL, "is no regular file, but a device, a pipe or a socket", str(file))
+        raise RefusedFileError(errno.EINVAL, "is not a regular file, but a device, a pipe or a socket", str(file))
 
 
 def read_bytes(file: Path, most: int = MAX_DOCUMENT_BYTES, *, pipe: bool = False) -> bytes:
@@ -54,7 +54,7 @@ def read_bytes(file: Path, most: int = MAX_DOCUMENT_BYTES, *, pipe: bool = False
     with open_regular(file) if not pipe or not file.is_fifo() else file.open("rb") as opened:
         content = opened.read(most + 1)
     if len(content) > most:
-        raise RefusedFileError(errno.EFBIG, f"has more than {most // MIB} MiB, which no such file has", str(file))
+        raise RefusedFileError(errno.EFBIG, f"has more than {most // MIB} MiB, the limit for such files", str(file))
     return content
 
 

@@ -40,7 +40,7 @@ def read_with_retry(ask: Callable[[], T], path: Path) -> T | None:
 def unreadable_error(error: OSError, path: Path) -> StoreError:
     """Return what is said of a file that could not be read in all that time."""
     final_error = store_error(error, path)
-    remedy = final_error.remedy or "nothing of it is lost: when it can be read again, `envmatrix resume`"
+    remedy = final_error.remedy or "nothing in it is lost: when it is readable again, run `envmatrix resume`"
     return StoreError(final_error.message, where=Where(path), remedy=remedy)
 
 

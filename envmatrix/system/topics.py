@@ -15,8 +15,8 @@ PAGE = "verdicts"
 VERDICTS: Mapping[str, str] = {
     "faster": 'The whole interval of the speed-up is above 1, and not within the margin of "same".',
     "slower": 'The whole interval of the speed-up is below 1, and not within the margin of "same".',
-    "better": "Like faster, for a metric that is no speed, such as an accuracy or a size.",
-    "worse": "Like slower, for a metric that is no speed, such as an accuracy or a size.",
+    "better": "Like faster, for a metric that is not a speed, such as an accuracy or a size.",
+    "worse": "Like slower, for a metric that is not a speed, such as an accuracy or a size.",
     "same": "The whole interval is within the margin around 1 that counts as no difference.",
     "undecided": "The interval includes 1 and is wider than the margin, or there are too few blocks.",
     "not-slower": "compare: a slow-down larger than allowed is excluded by the whole interval.",

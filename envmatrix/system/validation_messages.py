@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 _MESSAGES = {
     "missing": "is missing",
-    "extra_forbidden": "is no key that is known",
+    "extra_forbidden": "is not a known key",
     "tuple_type": "must be a list",
     "list_type": "must be a list",
-    "dict_type": "must hold `name: ...` entries",
-    "model_type": "must hold `name: ...` entries",
-    "model_attributes_type": "must hold `name: ...` entries",
-    "dataclass_type": "must hold `name: ...` entries",
-    "string_type": "must be a text",
+    "dict_type": "must contain `name: ...` entries",
+    "model_type": "must contain `name: ...` entries",
+    "model_attributes_type": "must contain `name: ...` entries",
+    "dataclass_type": "must contain `name: ...` entries",
+    "string_type": "must be text",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "int_type": "must be a whole number",
@@ -34,7 +34,7 @@ def validation_message(problem: ErrorDetails) -> str:
         return _MESSAGES[kind]
     if kind == "too_short":
         minimum = problem.get("ctx", {}).get("min_length", 1)
-        return "must not be empty" if minimum == 1 else f"must hold at least {minimum}"
+        return "must not be empty" if minimum == 1 else f"must contain at least {minimum}"
     message = problem["msg"].removeprefix("Value error, ")
     if message.startswith("Input should "):
         return "must " + message.removeprefix("Input should ").replace("greater than or equal to", "at least")

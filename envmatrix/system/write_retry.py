@@ -45,12 +45,10 @@ def insisting(act: Callable[[], T], path: Path) -> T:
             if progress is None or late or error.errno not in _TRANSIENT_ERRORS or interrupts.came():
                 raise
             if not is_reported:
-                progress(
-                    f"{path}: {error.strerror}; waiting until it can be written, for {RETRY_LIMIT_S:.0f} s at most"
-                )
+                progress(f"{path}: {error.strerror}; retrying for at most {RETRY_LIMIT_S:.0f} s")
             is_reported = True
             time.sleep(_PAUSE_S)
         else:
             if is_reported and progress:
-                progress(f"{path} can be written again after {time.monotonic() - began:.0f} s")
+                progress(f"{path} is writable again after {time.monotonic() - began:.0f} s")
             return result

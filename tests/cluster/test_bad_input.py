@@ -118,7 +118,7 @@ def test_results_that_are_read_only_for_a_while_are_waited_for_while_jobs_go_on(
     inside(process.pid, "mount", "--bind", results, results)
     inside(process.pid, "mount", "-o", "remount,bind,ro", results)
     go.touch()
-    assert any("waiting until it can be written" in line for line in process.stderr)
+    assert any("retrying for at most" in line for line in process.stderr)
     inside(process.pid, "umount", results)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said

@@ -91,8 +91,8 @@ def test_a_run_in_apptainer_is_reproduced_under_slurm_from_the_images_in_its_arc
 
     again = there.run("reproduce", "run.tar.gz", "--launcher", "slurm", "--json", "--quiet", "--nodelist", "n2")
     assert again.returncode == 0, again.stderr
-    assert "as it was packed" in again.stderr
-    assert "making a SIF" not in again.stderr
+    assert "from the pack" in again.stderr
+    assert "building a SIF" not in again.stderr
     trials = there.trials()
     assert {(trial["outcome"], trial["node"], trial["engine"]) for trial in trials} == {("ok", "n2", "apptainer")}
     script = next((there.newest() / "slurm").glob("*/script-1.sh")).read_text()

@@ -316,7 +316,7 @@ def read_all(end, into):
     [
         (["--partition", "debgu"], "did you mean 'debug'?"),
         (["--nodelist", "n3"], "there is no node 'n3'"),
-        (["--partition", "a b"], "cannot stand in an #SBATCH line"),
+        (["--partition", "a b"], "an #SBATCH line cannot contain"),
         (["--constraint", "nosuch"], "no node of Slurm fits"),
         (["--time", "soon"], "--time"),
         (["--nodes", "0"], "--nodes"),

@@ -64,7 +64,7 @@ def test_a_base_without_dpkg_is_refused(engine: DockerEngine, client: DockerClie
     (tmp_path / "Dockerfile").write_text('FROM scratch\nLABEL x="y"\nCOPY Dockerfile /\n')
     client.images.build(path=str(tmp_path), tag="envmatrix-test/empty:1", rm=True)
     try:
-        with pytest.raises(EngineError, match="is no Debian image"):
+        with pytest.raises(EngineError, match="is not a Debian image"):
             engine.prepare(Image("empty", suite="bookworm", base="envmatrix-test/empty:1"), (), Said())
         assert not client.containers.list(all=True, filters={"ancestor": "envmatrix-test/empty:1"})
     finally:
@@ -81,7 +81,7 @@ def test_a_lock_that_lacks_what_its_base_needs_is_named_and_leaves_nothing(
     places = BuildPaths(ground.cache, tmp_path, ground.bench)
     Locks(tmp_path, ground.cache).pin_system(suite.distribution, packages, base.choice, pins, Said())
     before = images_of_build(client, "envmatrix/image-plain:")
-    with pytest.raises(EngineError, match="the base lacks a package that the lock takes for granted") as caught:
+    with pytest.raises(EngineError, match="the base image lacks a package that the lock requires") as caught:
         DockerEngine(places).prepare(PLAIN, (), Said())
     assert "envmatrix lock" in str(caught.value.remedy)
     assert images_of_build(client, "envmatrix/image-plain:") <= before

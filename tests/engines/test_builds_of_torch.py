@@ -72,7 +72,7 @@ def test_a_lock_is_not_replaced_by_one_of_two_builds(places: BuildPaths, wheels:
     has(wheels, "torchvision==1.0")
     assert Locks(places.locks, places.cache).make([IMAGE], (), said) == []
     assert lock.read_text() == before
-    assert "its packages are of more than one build of torch" in said[-1]
+    assert "its packages are from different builds of torch" in said[-1]
 
 
 @pytest.mark.local
@@ -94,8 +94,8 @@ def test_where_only_another_build_can_be_had_it_is_taken_and_said(places: BuildP
     assert prepared.facts["package torchvision"] == "1.0"
     assert prepared.facts["lock"] != lock.name
     text = "\n".join(said)
-    assert f"torchvision==1.0+cpu of {lock.name} cannot be had, as {NOWHERE} cannot be reached" in text
-    assert "torchvision==1.0 is compiled against another build of torch than torch 1.0+cpu" in text
+    assert f"cannot get torchvision==1.0+cpu of {lock.name}, because {NOWHERE} is unreachable" in text
+    assert "torchvision==1.0 is compiled for another build of torch than torch 1.0+cpu" in text
 
 
 @pytest.fixture

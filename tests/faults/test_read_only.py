@@ -41,8 +41,8 @@ def test_results_that_are_read_only_for_a_while_are_waited_for(toy: Toy, engine:
     os.kill(held[0], signal.SIGUSR1)
     said = process.stderr
     assert said
-    told = until(lambda: next((line for line in iter(said.readline, "") if "until it can be" in line), "it ended"))
-    assert "Read-only file system; waiting until it can be written" in told
+    told = until(lambda: next((line for line in iter(said.readline, "") if "retrying for at most" in line), "it ended"))
+    assert "Read-only file system; retrying for at most" in told
     inside(process.pid, "umount", results)
     until(lambda: len(toy.trials()) == 1)
     err = toy.let_all_end(process)

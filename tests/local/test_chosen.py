@@ -134,7 +134,7 @@ def test_what_cannot_be_had_of_a_run_is_told_with_what_to_do(own):
     (own.folder / "results" / "empty").mkdir()
     assert "results/empty is no run: it has no run.json" in own.run("export", "one-thread", "--run", "empty").stderr
     (own.folder / "matrix.yaml").symlink_to("gone.yaml")
-    assert "matrix.yaml: there is no such file" in own.run("export", "one-thread").stderr
+    assert "matrix.yaml: the file does not exist" in own.run("export", "one-thread").stderr
 
 
 def test_a_search_has_environments_too(own):

@@ -74,7 +74,7 @@ def test_modules_are_found_without_a_login_shell_where_moduleshome_says(tree, mo
 def test_without_the_command_it_says_so(tree, monkeypatch):
     monkeypatch.setattr(modules, "_SHELL", modules._SHELL.replace(". /etc/profile", "false"))
     monkeypatch.setenv("MODULESHOME", "/nowhere")
-    with pytest.raises(SkipEnvironmentError, match="neither Lmod nor Environment Modules is here"):
+    with pytest.raises(SkipEnvironmentError, match="neither Lmod nor Environment Modules was found"):
         modules.load_modules(["Stack/2.0"])
 
 

@@ -189,7 +189,7 @@ def test_runs_and_environments_are_compared(results, capsys):
         (lambda at: envmatrix.run(seed=-1, results=at), "seed"),
         (lambda at: envmatrix.run(engines="dokcer", results=at), "no engine 'dokcer'"),
         (lambda at: envmatrix.run(name="a/b", results=at), "no usable name"),
-        (lambda at: envmatrix.run(matrix=at / "nosuch.yaml"), "there is no such file"),
+        (lambda at: envmatrix.run(matrix=at / "nosuch.yaml"), "the file does not exist"),
         (lambda at: envmatrix.resume("nosuch", results=at), "no run 'nosuch'"),
         (lambda at: envmatrix.export("tcmaloc"), "did you mean 'tcmalloc'"),
         (lambda at: envmatrix.export("tcmalloc", form="poem"), "no form 'poem'"),

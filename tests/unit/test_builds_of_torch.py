@@ -64,9 +64,9 @@ def test_what_has_no_local_version_is_asked_for_as_exactly_that():
 def test_where_no_other_build_can_be_had_it_is_said_what_will_not_work_and_how_it_would():
     pip, said = Pip(pins("torch==2.13.0+cpu", "torchvision==0.28.0")), []
     assert resolve_one_build(pip, ResolveRequest(("torch", "torchvision")), said.append) == pip.answers[0]
-    assert "torchvision==0.28.0 is compiled against another build of torch than torch 2.13.0+cpu" in said[0]
+    assert "torchvision==0.28.0 is compiled for another build of torch than torch 2.13.0+cpu" in said[0]
     assert "operator torchvision::nms does not exist" in said[0]
-    assert f"-> install both of one build: from {PYTORCH_INDEX}cpu" in said[0]
+    assert f"-> install both from the same build: from {PYTORCH_INDEX}cpu" in said[0]
 
 
 @pytest.mark.parametrize("file", sorted(LOCKS.glob("torch-*.txt")), ids=lambda file: file.name)

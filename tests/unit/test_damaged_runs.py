@@ -46,7 +46,12 @@ def large(file):
         opened.write(b"\n")
 
 
-KINDS = {pipe: "is no regular file", device: "is no regular file", folder: "is a folder, not a file", large: "MiB"}
+KINDS = {
+    pipe: "is not a regular file",
+    device: "is not a regular file",
+    folder: "is a folder, not a file",
+    large: "MiB",
+}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +129,7 @@ def test_a_matrix_may_come_through_a_pipe_but_not_without_end(project, capsys):
     os.close(writer)
     assert "is right" in said_by(capsys, ["check", "--matrix", f"/dev/fd/{reader}"], 0)
     os.close(reader)
-    assert "no regular file" in said_by(capsys, ["check", "--matrix", "/dev/zero"])
+    assert "not a regular file" in said_by(capsys, ["check", "--matrix", "/dev/zero"])
     large(project / "large.yaml")
     assert "has more than 4 MiB" in said_by(capsys, ["check", "--matrix", "large.yaml"])
 
@@ -149,13 +154,13 @@ def change(file, old, new):
             "run.json",
             '"created": ',
             '"[[[\\"": ' + DEEP + ', "created": ',
-            "run.json:4:9010: not readable as JSON: nested",
+            "run.json:4:9010: not valid JSON: nested",
         ),
         (
             "run.json",
             '"created": ',
             '"at": 12, "c": ' + DIGITS + ', "created": ',
-            "run.json:4:17: not readable as JSON",
+            "run.json:4:17: not valid JSON",
         ),
         ("run.json", '"image": {', '"other": {', "is missing"),
         (
@@ -166,9 +171,9 @@ def change(file, old, new):
         ),
         ("run.json", '"arms": [', '"arms": [], "x": [', "(arms: there are none)"),
         ("run.json", '"workloads": {', '"workloads": {}, "x": {', "is missing, which an arm names)"),
-        ("run.json", '"memory_nodes": null', '"memory_nodes": "9-1"', "'9-1' is no CPU list"),
+        ("run.json", '"memory_nodes": null', '"memory_nodes": "9-1"', "'9-1' is not a CPU list"),
         ("run.json", '"name": "control:', '"name": "other:', "run.json:"),
-        ("run.json", '"created": ', '"created" ', "run.json:4:12: not readable as JSON: Expecting ':' delimiter"),
+        ("run.json", '"created": ', '"created" ', "run.json:4:12: not valid JSON: Expecting ':' delimiter"),
     ],
 )
 def test_what_no_envmatrix_wrote_is_named_with_its_line(project, capsys, name, old, new, words):
@@ -203,7 +208,9 @@ def test_text_that_is_not_utf8_is_named_with_its_place(project, capsys):
     assert "run.json:4:5: not UTF-8 text" in said_by(capsys, ["report", "one"])
     lock = project / "two.lock"
     lock.write_bytes("# é\n# é".encode() + b"\xff")
-    with pytest.raises(InputError, match=r"two.lock:2:4: the lock is not UTF-8 text\n  -> make the lock again"):
+    with pytest.raises(
+        InputError, match=r"two.lock:2:4: the lock file is not UTF-8 text\n  -> run `envmatrix lock` to lock again"
+    ):
         read_lock(lock)
 
 

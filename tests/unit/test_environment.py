@@ -59,7 +59,7 @@ version: 1
 factors: {{place: {{here: {{}}, there: {{{key}: {value}}}}}}}
 environments: {{baseline: {{}}, there: {{place: there}}}}
 """
-    with pytest.raises(InputError, match=rf"m\.yaml:3:\d+: {key}: '{value}' is no CPU list"):
+    with pytest.raises(InputError, match=rf"m\.yaml:3:\d+: {key}: '{value}' is not a CPU list"):
         environment.resolve_environment(parse(text, Path("m.yaml")), "there", {})
 
 

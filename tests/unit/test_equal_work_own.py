@@ -225,13 +225,13 @@ HEAD = "version: 2\nenvironments: {baseline: {}}\ndesigns: {d: {workloads: w}}\n
         ("    check:\n      - {regex: '(x)', tolerance: 0, tolerence: 1}", "did you mean 'tolerance'?"),
         ("    check: {wall: true, tolerance: 0}", "unknown key 'wall'"),
         ("    check: {json_file: out.json, tolerance: 0}", "must be FILE:dotted.key"),
-        ("    check: {regex: '(x)', json_file: 'a:b', tolerance: 0}", "write one of regex and json_file"),
+        ("    check: {regex: '(x)', json_file: 'a:b', tolerance: 0}", "write exactly one of regex and json_file"),
         ("    metrics: {a: {regex: '(x)', beter: lower}}", "did you mean 'better'?"),
         ("    metrics: {a b: {regex: '(x)'}}", "is no usable name"),
         ("    metrics: {a: {regex: '(x)'}}\n    metric: {wall: true}", "write either `metric` or `metrics`"),
         (
             "    metrics: {a: {json_file: 'a.json:x'}}\n    check: {json_file: 'b.json:x', tolerance: 0}",
-            "read from one file, not from a.json and b.json",
+            "must come from one file, not from a.json and b.json",
         ),
     ],
 )

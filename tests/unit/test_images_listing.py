@@ -60,7 +60,7 @@ def test_differences_name_each_path_and_what_became_of_it(tmp_path):
         "/a is another", "/b is gone", "/c is another", "/e is new",
     ]  # fmt: skip
     (second / "c").chmod(0o755)
-    assert "/c has another mode" in listing_differences(cache, then, store_listing(cache, listed(second)))
+    assert "/c has different permissions" in listing_differences(cache, then, store_listing(cache, listed(second)))
     assert listing_differences(cache, then, then) == []
     assert listing_differences(cache, "sha256:unknown", now) == []
 

@@ -23,5 +23,5 @@ def test_a_named_mirror_comes_first(monkeypatch):
 def test_where_none_is_known_it_says_how_to_name_one(monkeypatch):
     monkeypatch.delenv(debian_mirror.VARIABLE, raising=False)
     monkeypatch.setattr(debian_mirror, "_is_debian", lambda: False)
-    with pytest.raises(EngineError, match="no mirror of Debian"):
+    with pytest.raises(EngineError, match="no Debian mirror"):
         debian_mirror.debian_mirror()

@@ -54,16 +54,16 @@ def test_a_build_arrives_at_its_image_and_survives_run_json() -> None:
 @pytest.mark.parametrize(
     ("build", "place", "words"),
     [
-        ("build: {other: {}}", "8:7", "other is not among the requirements as other==VERSION"),
+        ("build: {other: {}}", "8:7", "other needs an exact version in the requirements: other==VERSION"),
         ("build: {my-ext: {evn: {}}}", "8:24", "did you mean 'env'?"),
-        ("build: {my-ext: {env: {PATH: /x}}}", "8:", "PATH is set by envmatrix itself"),
+        ("build: {my-ext: {env: {PATH: /x}}}", "8:", "PATH is set by envmatrix"),
         ('build: {my-ext: {env: {A: "x\\ny"}}}', "8:", "control characters"),
         ("build: {my-ext: {edit: {../b: {c: d}}}}", "8:", "must be a file inside the source distribution"),
         ("build: {my-ext: {edit: {/etc/b: {c: d}}}}", "8:", "must be a file inside the source distribution"),
-        ("build: {my-ext: {edit: {b: c}}}", "8:34", "b: must hold `name: ...` entries"),
-        ("build: {my-ext: {programs: [a/b]}}", "8:", "must be a program's name"),
-        ("build: {my-ext: {programs: [--version]}}", "8:", "must be a program's name"),
-        ("build: {my-ext: {}}\n      preload: libx.so", "8:7", "not to one with preload"),
+        ("build: {my-ext: {edit: {b: c}}}", "8:34", "b: must contain `name: ...` entries"),
+        ("build: {my-ext: {programs: [a/b]}}", "8:", "must be the name of a program"),
+        ("build: {my-ext: {programs: [--version]}}", "8:", "must be the name of a program"),
+        ("build: {my-ext: {}}\n      preload: libx.so", "8:7", "it has no effect with preload"),
     ],
 )
 def test_mistakes_in_a_build_are_named_with_their_place(build: str, place: str, words: str) -> None:
@@ -129,7 +129,7 @@ def test_a_source_that_holds_anything_but_files_inside_it_is_refused(
     tmp_path: Path, member: tuple[str, bytes, str]
 ) -> None:
     file = archive(tmp_path, ("ext-1.0/good", tarfile.REGTYPE, "x"), member)
-    with pytest.raises(EngineError, match="no plain file inside it"):
+    with pytest.raises(EngineError, match="not a plain file inside it"):
         unpack_source(file, tmp_path / "out", SOURCE)
     assert not (tmp_path / "out").exists()
 
@@ -137,7 +137,7 @@ def test_a_source_that_holds_anything_but_files_inside_it_is_refused(
 @pytest.mark.parametrize("body", [b"", b"no archive", b"\x1f\x8b\x08\x00cut"])
 def test_what_is_no_archive_is_one_clear_error(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "ext-1.0.tar.gz").write_bytes(body)
-    with pytest.raises(EngineError, match="is no source distribution"):
+    with pytest.raises(EngineError, match="is not a valid source distribution"):
         unpack_source(tmp_path / "ext-1.0.tar.gz", tmp_path / "out", SOURCE)
 
 

@@ -8,7 +8,7 @@ import pytest
 from envmatrix.build.debian_suites import host_apt_options
 
 
-@pytest.mark.skipif(shutil.which("apt-config") is None, reason="no apt here")
+@pytest.mark.skipif(shutil.which("apt-config") is None, reason="apt is not installed")
 @pytest.mark.parametrize(("said", "count"), [("false", 2), ("0", 2), ("true", 0)])
 def test_a_base_may_come_from_old_lists_only_where_this_machines_apt_takes_them(
     said: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -84,7 +84,7 @@ def test_only_wanted_regular_members_of_a_wheel_are_written(tmp_path: Path) -> N
 
 def test_a_damaged_archive_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "w.whl").write_bytes(b"<html>captive portal</html>")
-    with pytest.raises(EngineError, match="is no wheel"):
+    with pytest.raises(EngineError, match="is not a valid wheel"):
         unpack_wheel(tmp_path / "w.whl", tmp_path, ())
-    with pytest.raises(EngineError, match="is no tar"):
+    with pytest.raises(EngineError, match="is not a valid tar"):
         unpack_tar(tmp_path / "w.whl", tmp_path)

@@ -210,15 +210,15 @@ def test_version_1_is_read_with_its_own_words_and_may_be_included(tmp_path):
      ("lib.yaml", "lbi.yaml", "root.yaml:2:10", "did you mean 'lib.yaml'?"),
      ("lib.yaml", "envmatrix:maloc", "root.yaml:2:10", "did you mean 'envmatrix:malloc'?"),
      ("lib.yaml", "malloc.yaml", "root.yaml:2:10", "cannot include"),
-     ("lib.yaml", "[lib.yaml, .]", "root.yaml:2:21", "it is no file"),
-     ("lib.yaml", "/dev/zero", "root.yaml:2:10", "it is no file"),
+     ("lib.yaml", "[lib.yaml, .]", "root.yaml:2:21", "it is not a file"),
+     ("lib.yaml", "/dev/zero", "root.yaml:2:10", "it is not a file"),
      ("lib.yaml", '"a\\0b"', "root.yaml:2:10", "must be a list of files"),
      ("lib.yaml", "{a: b}", "root.yaml:2:10", "must be a list of files"),
-     ("lib.yaml", "root.yaml", "root.yaml:2:10", "this includes itself: root.yaml -> root.yaml"),
-     ("version: 2", "version: 1", "root.yaml:2:1", "'include' came with version 2"),
+     ("lib.yaml", "root.yaml", "root.yaml:2:10", "circular include: root.yaml -> root.yaml"),
+     ("version: 2", "version: 1", "root.yaml:2:1", "'include' needs version 2"),
      ("environments: {", "factors: {malloc: {tuned: {}}}\nenvironments: {", "root.yaml:3:20",
-      "level of malloc 'tuned' is already in"),
-     ("  d:", "  ladder: 1\n  d:", "root.yaml:6:11", "must hold `name: ...` lines")],
+      "level of malloc 'tuned' is already defined in"),
+     ("  d:", "  ladder: 1\n  d:", "root.yaml:6:11", "must contain `name: ...` lines")],
 )  # fmt: skip
 def test_what_cannot_be_included_is_named_with_its_place(tmp_path, old, new, place, words):
     assert old in ROOT
@@ -229,12 +229,12 @@ def test_what_cannot_be_included_is_named_with_its_place(tmp_path, old, new, pla
 
 @pytest.mark.parametrize(
     ("old", "new", "place", "words"),
-    [("version: 2\n", "", "lib.yaml", "there is no version"),
+    [("version: 2\n", "", "lib.yaml", "`version` is missing"),
      ("factors", "factor", "lib.yaml:2:1", "did you mean 'factors'?"),
      ("env: {A: b}", "enw: {A: b}", "lib.yaml:2:39", "did you mean 'env'?"),
-     ("{glibc", "[glibc", "lib.yaml:2:", "this is not YAML"), (MALLOC, "- a", "lib.yaml:1:1", "must hold `name"),
-     ("\n", "\nenvironments: {t: {}}\n", "root.yaml:3:30", "environment 't' is already in"),
-     ("\n", "\nenvironments: [t]\n", "lib.yaml:2:15", "must hold `name: ...` lines"),
+     ("{glibc", "[glibc", "lib.yaml:2:", "not valid YAML"), (MALLOC, "- a", "lib.yaml:1:1", "must contain `name"),
+     ("\n", "\nenvironments: {t: {}}\n", "root.yaml:3:30", "environment 't' is already defined in"),
+     ("\n", "\nenvironments: [t]\n", "lib.yaml:2:15", "must contain `name: ...` lines"),
      ("\n", "\ndesigns: {e: {workloads: x}}\n", "lib.yaml:2:26", "no workload 'x'"),
      ("\n", "\ninclude: root.yaml\n", "lib.yaml:2:10", "includes itself: root.yaml -> lib.yaml -> root.yaml")],
 )  # fmt: skip
@@ -246,8 +246,8 @@ def test_a_mistake_in_an_included_file_names_that_file(tmp_path, old, new, place
 def test_a_name_that_stands_twice_tells_both_places(tmp_path):
     own = ROOT.replace("t: {malloc: tuned}", "t: {malloc: tuned}, tcmalloc: {}").replace("lib.", "lib2.")
     said = refused(write(tmp_path, root=own, lib2=MALLOC + "environments: {tcmalloc: {}}"))
-    assert f"{tmp_path}/root.yaml:3:50: environment 'tcmalloc' is already in {tmp_path}/lib2.yaml:3:16" in said
-    assert "give one of them another name" in said
+    assert f"{tmp_path}/root.yaml:3:50: environment 'tcmalloc' is already defined in {tmp_path}/lib2.yaml:3:16" in said
+    assert "rename one of them" in said
 
 
 def refused_text(text):
@@ -262,8 +262,9 @@ def test_old_and_new_words_of_a_design_together_are_told():
 
 
 def test_a_matrix_of_a_newer_version_asks_for_an_upgrade():
-    assert "m.yaml:1:10: version must be 1 or 2, not 3\n  -> it is for a newer envmatrix" in refused_text(
-        "version: 3\n"
+    assert (
+        "m.yaml:1:10: version must be 1 or 2, not 3\n  -> the file was written for a newer envmatrix"
+        in refused_text("version: 3\n")
     )
 
 
@@ -281,7 +282,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     root = write(tmp_path, root=ROOT)
     with (tmp_path / "lib.yaml").open("wb") as file:
         file.truncate(2**40)
-    assert "more than the 4194304 of a matrix" in refused(root)
+    assert "the limit is 4194304 bytes" in refused(root)
 
 
 DEFAULTS = (
@@ -301,7 +302,7 @@ def test_a_mistake_in_a_default_is_told_once_where_it_stands():
 
 def test_a_default_takes_nothing_from_another_one():
     text = "version: 2\ndefaults: {a: {steps: 4}, b: {defaults: a}}\nworkloads: {w: {defaults: b}}\n"
-    assert "m.yaml:2:31: a default takes nothing from another one\n  -> write its keys here" in refused_text(text)
+    assert "m.yaml:2:31: a default cannot use another default\n  -> write its keys here" in refused_text(text)
 
 
 def test_mistakes_stand_from_left_to_right():
@@ -344,8 +345,8 @@ def test_what_a_packaged_file_lacks_is_told_once_at_the_line_that_includes_it(tm
     file = write(tmp_path, root=PACKAGED)
     assert main(["check", "--matrix", str(file)]) == 2
     told = capsys.readouterr().err
-    assert f"{file}:2:11: envmatrix:training: no environment 'baseline' to compare with\n" in told
-    assert f"{file}:2:31: envmatrix:designs: no environment 'baseline' to compare with\n" in told
+    assert f"{file}:2:11: envmatrix:training: the baseline 'baseline' is not an environment\n" in told
+    assert f"{file}:2:31: envmatrix:designs: the baseline 'baseline' is not an environment\n" in told
     assert told.count("no environment") == 2
     assert str(LIBRARY_FOLDER) not in told
 
@@ -353,7 +354,10 @@ def test_what_a_packaged_file_lacks_is_told_once_at_the_line_that_includes_it(tm
 def test_what_a_packaged_file_holds_too_is_told_at_the_line_that_includes_it(tmp_path):
     own = "version: 2\nfactors: {malloc: {glibc: {}}}\n"
     told = refused(write(tmp_path, root="version: 2\ninclude: [./own.yaml, envmatrix:malloc]\n", own=own))
-    assert f"root.yaml:2:23: envmatrix:malloc: level of malloc 'glibc' is already in {tmp_path}/own.yaml:2:20" in told
+    assert (
+        f"root.yaml:2:23: envmatrix:malloc: level of malloc 'glibc' is already defined in {tmp_path}/own.yaml:2:20"
+        in told
+    )
 
 
 def test_levels_that_clash_in_a_packaged_environment_are_told_at_the_level_of_the_user(tmp_path, capsys):

@@ -99,10 +99,13 @@ def test_check_tells_a_misspelt_variable_with_its_line_and_column(file, capsys):
     assert main(["check", "--matrix", str(file)]) == 0
     told = capsys.readouterr()
     assert (
-        f"warning: {file}:7:9: team=misspelt: not verified: nothing is known to read OMP_NUM_THREAD; did you mean "
-        "OMP_NUM_THREADS?\n  -> write OMP_NUM_THREADS; otherwise its trials are unproven"
+        f"warning: {file}:7:9: team=misspelt: not verified: envmatrix knows no program or library that reads "
+        "OMP_NUM_THREAD; did you mean OMP_NUM_THREADS?\n  -> write OMP_NUM_THREADS; otherwise its trials count as not verified"
     ) in told.err
-    assert f"{file}:9:17: team=new: not verified: nothing is known to read NCCL_OF_NEXT_YEAR\n" in told.err
+    assert (
+        f"{file}:9:17: team=new: not verified: envmatrix knows no program or library that reads NCCL_OF_NEXT_YEAR\n"
+        in told.err
+    )
     assert "MY_OWN_SWITCH" not in told.err
     assert "team=claimed" not in told.err
     assert main(["check", "--matrix", str(file), "--json"]) == 0
@@ -126,7 +129,7 @@ def test_the_place_of_a_matrix_that_is_no_file_is_its_name(tmp_path):
 def test_a_trial_with_a_variable_that_nothing_is_known_to_read_is_unproven(file, name, unproven):
     environment = resolve_environment(load(file), name, {})
     found = verify_evidence(environment, Evidence.model_validate({"variables": dict(environment.variables)}))
-    assert any("nothing is known to read" in text for text in found.unproven) == unproven
+    assert any("envmatrix knows no program or library that reads" in text for text in found.unproven) == unproven
 
 
 def trial(variables, seen, programs=()):
@@ -163,7 +166,7 @@ INTEL = {**GNU, "libraries": [*GNU["libraries"], "/i/libiomp5.so"], "openmp": {"
         ("TCMALLOC_SAMPLE_PARAMETER", GNU, "tcmalloc, and libc serves malloc"),
         ("MALLOC_ARENA_MAX", {**GNU, "malloc": {"library": "libjemalloc"}}, "libjemalloc serves malloc"),
         ("PYTORCH_ALLOC_CONF", {}, "PyTorch, and no program loads it"),
-        ("PYTORCH_CUDA_ALLOC_CONF", {**GNU, "libraries": ["/t/libtorch_cuda.so"]}, "CUDA, and there is no GPU"),
+        ("PYTORCH_CUDA_ALLOC_CONF", {**GNU, "libraries": ["/t/libtorch_cuda.so"]}, "CUDA, and this machine has no GPU"),
         ("NCCL_ALGO", {**GNU, "libraries": ["/t/libnccl.so.2"]}, "NCCL, and there is no GPU"),
         ("TORCHINDUCTOR_MAX_AUTOTUNE", GNU, "torch.compile, and nothing was compiled"),
     ],

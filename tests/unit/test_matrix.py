@@ -77,12 +77,12 @@ def test_what_is_no_duration_is_refused(text):
     [
         ("factors:", "factor:", "m.yaml:3:1", "did you mean 'factors'?"),
         ("version: 2", "version: 3", "m.yaml:2:10", "version must be 1 or 2, not 3"),
-        ("version: 2", "version: 3", "m.yaml:2:10", "it is for a newer envmatrix: upgrade this one"),
+        ("version: 2", "version: 3", "m.yaml:2:10", "the file was written for a newer envmatrix: upgrade envmatrix"),
         ("preload: libiomp5.so", "prelaod: libiomp5.so", "m.yaml:6:53", "did you mean 'preload'?"),
-        ("preload: libiomp5.so", "preload: ./lib/x.so", "m.yaml:6:62", "or its absolute path, without blanks"),
-        ("preload: libiomp5.so", "preload: '/my lib/x.so'", "m.yaml:6:62", "or its absolute path, without blanks"),
+        ("preload: libiomp5.so", "preload: ./lib/x.so", "m.yaml:6:62", "or its absolute path, without spaces"),
+        ("preload: libiomp5.so", "preload: '/my lib/x.so'", "m.yaml:6:62", "or its absolute path, without spaces"),
         ("preload: libiomp5.so", "preload: /lib/", "m.yaml:6:62", "must be a library's file name"),
-        ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:53", "brings a library by its file name"),
+        ("preload: libiomp5.so", "preload: /lib/x.so", "m.yaml:6:53", "name the library by its file name"),
         ("{openmp: intel,", "{openmp: intle,", "m.yaml:12:18", "did you mean 'intel'?"),
         ("{openmp: intel,", "{opnmp: intel,", "m.yaml:12:10", "did you mean 'openmp'?"),
         ("[fast]", "[fsat]", "m.yaml:17:26", "did you mean 'fast'?"),
@@ -93,25 +93,30 @@ def test_what_is_no_duration_is_refused(text):
         ("bias: no", "workers: 2", "m.yaml:14:45", "workers belong to"),
         ("target: 2%", "target: 200%", "m.yaml:17:57", "between 0% and 100%"),
         ("budget: 5m", "budget: soon", "m.yaml:17:69", "is no duration"),
-        ("budget: 5m", "min_blocks: 41", "m.yaml:17:73", "below 41 blocks, but only 40 are run"),
-        ("budget: 5m", "max_blocks: 4, min_blocks: 5", "m.yaml:17:88", "below 5 blocks, but only 4 are run"),
+        ("budget: 5m", "min_blocks: 41", "m.yaml:17:73", "it needs 41 blocks (min_blocks), but at most 40 are run"),
+        (
+            "budget: 5m",
+            "max_blocks: 4, min_blocks: 5",
+            "m.yaml:17:88",
+            "it needs 5 blocks (min_blocks), but at most 4 are run",
+        ),
         ("FLAG: no", "LD_PRELOAD: x.so", "m.yaml:9:37", "use `preload:`"),
-        ("FLAG: no", "'A B': x", "m.yaml:9:37", "is no variable name"),
+        ("FLAG: no", "'A B': x", "m.yaml:9:37", "is not a valid variable name"),
         ("FLAG: no", "FLAG: '{pysical_cores}'", "m.yaml:9:43", "did you mean 'physical_cores'?"),
         ("  baseline: {}\n", "", "m.yaml:16:10", "no environment 'baseline'"),
         ("  baseline: {}\n", "  control: {}\n", "m.yaml:11:3", "reserved name"),
-        ("  mine:", "  cnn:", "m.yaml:15:3", "is here twice"),
+        ("  mine:", "  cnn:", "m.yaml:15:3", "is listed twice"),
         ("'x ([0-9.]+)'", "'x [0-9.]+'", "m.yaml:15:66", "put ( ) around the number"),
         ("'x ([0-9.]+)'", "'x ('", "m.yaml:15:66", "is no regular expression"),
         ("regex: 'x ([0-9.]+)'", "json_file: out.json", "m.yaml:15:70", "must be FILE:dotted.key"),
         ("regex: 'x ([0-9.]+)', ", "", "m.yaml:15:58", "one of regex, json_file, wall and steps"),
         ("regex: 'x ([0-9.]+)', better: lower", "steps: '('", "m.yaml:15:66", "is no regular expression"),
-        ("regex: 'x ([0-9.]+)'", "steps: x", "m.yaml:15:58", "leave out better and unit"),
-        ("better: lower", "warmup: 2", "m.yaml:15:58", "warmup belongs to steps"),
+        ("regex: 'x ([0-9.]+)'", "steps: x", "m.yaml:15:58", "remove `better` and `unit`"),
+        ("better: lower", "warmup: 2", "m.yaml:15:58", "`warmup` needs `steps`"),
         ("better: lower", "warmup: 0", "m.yaml:15:89", "must be at least 1"),
         ("better: lower", "better: smaller", "m.yaml:15:89", "'higher' or 'lower'"),
-        ("workloads: cnn", "workloads: [cnn, cnn]", "m.yaml:17:44", "'cnn' is here twice"),
-        ("[fast]", "[fast, fast]", "m.yaml:17:25", "'fast' is here twice"),
+        ("workloads: cnn", "workloads: [cnn, cnn]", "m.yaml:17:44", "'cnn' is listed twice"),
+        ("[fast]", "[fast, fast]", "m.yaml:17:25", "'fast' is listed twice"),
         ("bias: no", 'description: "a\\nRUN b"', "m.yaml:14:", "control characters"),
         ("description: both", 'description: "a\\nRUN b"', "m.yaml:12:", "control characters"),
         ("[python, train.py, --lr, 0.1]", "[]", "m.yaml:15:19", "must not be empty"),
@@ -123,12 +128,22 @@ def test_what_is_no_duration_is_refused(text):
         ("budget: 5m", "published: {fast: 2x}", "m.yaml:17:61", "'published' is called 'reference_values'"),
         ("workloads:\n", "defaults: {d: {batch_siz: 1}}\nworkloads:\n", "m.yaml:13:16", "'batch_size'?"),
         ("model: fashion-cnn", "defaults: cnn", "m.yaml:14:19", "no default 'cnn'"),
-        ("openmp: libgomp", "opnmp: libgomp", "m.yaml:5:20", "evidence has no 'opnmp'\n  -> did you mean 'openmp'?"),
-        ("openmp: libgomp", "openmp: '> 1'", "m.yaml:5:28", "compares numbers, and openmp is a text"),
-        ("openmp: libgomp", "threads: [1, => 2]", "m.yaml:5:33", "no operator '=>'"),
+        (
+            "openmp: libgomp",
+            "opnmp: libgomp",
+            "m.yaml:5:20",
+            "'opnmp' is not a path of the evidence\n  -> did you mean 'openmp'?",
+        ),
+        ("openmp: libgomp", "openmp: '> 1'", "m.yaml:5:28", "compares numbers, but openmp is a text"),
+        ("openmp: libgomp", "threads: [1, => 2]", "m.yaml:5:33", "unknown operator '=>'"),
         ("openmp: libgomp", "threads: '>= {cpu_list}'", "m.yaml:5:29", "is no number"),
-        ("openmp: libgomp", "openmp: []", "m.yaml:5:20", "no value is allowed"),
-        ("preload: libiomp5.so", "build: {numpy: {}}", "m.yaml:6:53", "build: numpy is not among the requirements"),
+        ("openmp: libgomp", "openmp: []", "m.yaml:5:20", "the list of values is empty"),
+        (
+            "preload: libiomp5.so",
+            "build: {numpy: {}}",
+            "m.yaml:6:53",
+            "build: numpy needs an exact version in the requirements",
+        ),
         ("{openmp: intel,", "{openmp: [intel],", "m.yaml:12:10", "openmp: must be the name of one of its levels"),
     ],
 )
@@ -155,7 +170,7 @@ CELLS = "  cells: {factors: {threads: [one, default]}, workloads: cnn"
 def test_the_first_cell_of_a_factorial_design_has_no_name_of_something_else(design, place):
     (mistake,) = mistakes(GOOD + design)
     assert place in mistake
-    assert "which is another environment" in mistake
+    assert "but that is another environment" in mistake
 
 
 def test_the_first_cell_may_have_the_name_of_the_environment_that_it_is():
@@ -243,7 +258,7 @@ MINE = "mine: {command: [python, train.py, --lr, 0.1], metric: {regex: 'x ([0-9.
 )
 def test_what_is_used_as_it_is_gets_nothing_added_without_a_word(used, added):
     (mistake,) = mistakes(GOOD.replace("default: {}", "default: {" + used + ", " + added + "}"))
-    assert f"{added.partition(':')[0]} beside it has no effect" in mistake
+    assert f"it cannot be combined with {added.partition(':')[0]}" in mistake
     assert mistake.startswith("m.yaml:8:")
 
 
@@ -252,7 +267,9 @@ def test_what_is_run_around_a_program_is_words_and_never_a_line_for_a_shell(key)
     mine = "mine: {command: [a, b.py], " + key + ": WORDS}"
     parsed = parse(GOOD.replace(MINE, mine.replace("WORDS", "make 'a b' $HOME")), Path("m.yaml"))
     assert getattr(parsed.workloads["mine"], key) == ("make", "a b", "$HOME")
-    with pytest.raises(MatrixError, match=r"m\.yaml:\d+:\d+: .*no shell reads this, so '&&' would be an argument"):
+    with pytest.raises(
+        MatrixError, match=r"m\.yaml:\d+:\d+: .*commands do not run in a shell, so '&&' would be an argument"
+    ):
         parse(GOOD.replace(MINE, mine.replace("WORDS", "'make && make install'")), Path("m.yaml"))
 
 
@@ -269,11 +286,11 @@ def test_a_command_that_is_one_text_is_split_into_its_words():
         ("command: a, env: {LD_PRELOAD: x}", "15:28", "write `preload:` in a level"),
         ("command: a, env: {HOME: x}", "15:28", "write `home: real`"),
         ("command: a, env: {HF_TOKEN: x}", "15:28", "write `pass_env: HF_TOKEN`"),
-        ("command: a, pass_env: [BENCH_PROBE]", "15:33", "BENCH_PROBE is set by envmatrix itself"),
+        ("command: a, pass_env: [BENCH_PROBE]", "15:33", "BENCH_PROBE is set by envmatrix"),
         ("command: a, home: mine", "15:28", "home: "),
-        ("command: a, mounts: [data]", "15:31", "must be an absolute path of a folder"),
+        ("command: a, mounts: [data]", "15:31", "must be the absolute path of a folder"),
         ("command: a, metric: {wall: yes}, metrics: {s: {wall: yes}}", "15:43", "metrics: write either"),
-        ("command: a, metrics: {s: {wall: yes}, t: {steps: x}}", "15:22", "`steps` can only be the first one"),
+        ("command: a, metrics: {s: {wall: yes}, t: {steps: x}}", "15:22", "`steps` must be the first metric"),
         ("command: a, metrics: {s: {json_file: 'a:b'}, t: {json_file: 'c:d'}}", "15:22", "from one file, not from a"),
         ("model: lenet5, pass_env: A", "15:25", "`pass_env` belongs to a workload with a `command`"),
     ],

@@ -28,15 +28,15 @@ CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [
-        ({"libraries": [SKLEARN, TORCH]}, "2 copies of an OpenMP runtime are loaded, each with a team of its own: "
+        ({"libraries": [SKLEARN, TORCH]}, "2 copies of an OpenMP runtime are loaded, each with its own threads: "
          "s/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0 and torch/lib/libgomp.so.1"),
-        ({"cpu": {**CPU, "thread_affinity": {"0": 3}}}, "all of its 3 threads may run on CPU 0 alone, of the 2"),
+        ({"cpu": {**CPU, "thread_affinity": {"0": 3}}}, "all of its 3 threads are bound to CPU 0, one of the 2"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "openmp": {"library": "libgomp"},
           "variables": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}},
-         "on 1 of 2 CPUs in the end, and so may what it forks, such as workers that load data: libgomp binds it "
-         "(OMP_PROC_BIND=close, OMP_PLACES=cores)"),
+         "to 1 of 2 CPUs at the end, and so are processes that it forks, such as workers that load data: libgomp "
+         "binds it (OMP_PROC_BIND=close, OMP_PLACES=cores)"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "variables": {}},
-         "no variable binds it, so the program or a library that it loads did"),
+         "no variable binds it, so the program or one of its libraries did"),
     ],
 )  # fmt: skip
 def test_it_is_told_with_its_cause(evidence, words):
@@ -80,7 +80,7 @@ def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
 def test_a_library_that_the_loader_cannot_preload_into_a_program_is_told(tmp_path):
     found = evidence_of(tmp_path, ["sh", "-c", f"LD_PRELOAD=/not/there.so {sys.executable} -c {quote(WORK)}"])
     assert found.lost_preloads == ["/not/there.so"]
-    assert "LD_PRELOAD names /not/there.so in it, which the loader could not load" in process_oddities(found)
+    assert "LD_PRELOAD in it names /not/there.so, which the loader could not load" in process_oddities(found)
 
 
 def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatch):

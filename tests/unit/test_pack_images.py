@@ -69,7 +69,7 @@ def test_a_description_of_something_else_is_refused(tmp_path, prepared, change):
         contents[name] = json.dumps({**json.loads(contents[name]), **change}).encode()
 
     manifest = packed(tmp_path, prepared, forge)
-    with pytest.raises(StoreError, match="does not say how it is started"):
+    with pytest.raises(StoreError, match="has no start command"):
         load_packed_images(manifest, tmp_path / "out")
 
 
@@ -78,7 +78,7 @@ def test_a_description_that_is_no_object_is_refused(tmp_path, prepared, body):
     def forge(contents):
         contents[next(name for name in contents if name.endswith(".json"))] = json.dumps(body).encode()
 
-    with pytest.raises(StoreError, match="does not say how it is started"):
+    with pytest.raises(StoreError, match="has no start command"):
         load_packed_images(packed(tmp_path, prepared, forge), tmp_path / "out")
 
 

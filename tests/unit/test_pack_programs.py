@@ -71,7 +71,7 @@ def test_a_program_comes_along_and_is_there_where_it_is_reproduced(tmp_path, pro
     assert program_files(matrix.workloads["w"]) == run.programs["w"]
     assert [os.access(root / name, os.X_OK) for name in ("train.sh", "train.py")] == [True, False]
     assert manifest.left_out == (
-        "workload 'w': of its folder data.bin are not packed: neither Python files nor named by its command",
+        "workload 'w': not packed from its folder: data.bin (neither Python files nor named by its command)",
     )
 
 
@@ -86,7 +86,7 @@ def test_one_that_is_too_large_is_refused_with_both_ways_on(program):
 def test_one_that_was_edited_since_is_not_packed_as_if_it_were_the_same(program, edit):
     run = made(program)
     edit(program / "train.py")
-    with pytest.raises(InputError, match=r"train\.py is no longer what the run began with"):
+    with pytest.raises(InputError, match=r"train\.py has changed since the run began"):
         collect_programs(run)
 
 
@@ -95,12 +95,12 @@ def test_a_program_that_was_not_packed_is_missed_at_once_and_can_be_named(tmp_pa
     manifest = packed(tmp_path, run, most=0)
     assert manifest.left_out == ("workload 'w': its program is not packed",)
     matrix = elsewhere(tmp_path, run)
-    with pytest.raises(InputError, match="was not packed and is not there") as caught:
+    with pytest.raises(InputError, match="is not in the pack and does not exist on this machine") as caught:
         check_requirements_present(matrix, run, tmp_path / "there")
     assert "--program w=FOLDER" in caught.value.remedy
     check_requirements_present(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
     (program / "train.py").write_text("another")
-    with pytest.raises(InputError, match="is not what the run ran"):
+    with pytest.raises(InputError, match="differs from the file that the run used"):
         check_requirements_present(use_local_programs(matrix, run, {"w": program}), run, tmp_path / "there")
 
 
@@ -120,7 +120,7 @@ def test_what_lies_outside_is_said_and_missed_on_engine_local_alone(tmp_path, pr
     matrix = elsewhere(tmp_path, run)
     check_requirements_present(matrix, run, tmp_path / "there")
     data.unlink()
-    with pytest.raises(StoreError, match="not packed and is not here"):
+    with pytest.raises(StoreError, match="is not in the pack and not on this machine"):
         check_requirements_present(matrix, run, tmp_path / "there")
     check_requirements_present(matrix, made(program, ("./train.sh", str(data)), "docker"), tmp_path / "there")
 
@@ -130,7 +130,7 @@ def test_an_interpreter_is_said_and_missed(tmp_path, program):
     assert next(iter(not_packed_texts(run, collect_programs(run)))).startswith(
         "interpreter /no/such/python is not packed"
     )
-    with pytest.raises(InputError, match="/no/such/python, which was not packed and is not here"):
+    with pytest.raises(InputError, match="/no/such/python, which is not in the pack and not on this machine"):
         check_requirements_present(Matrix(workloads={}), run, tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_an_archive_that_promises_more_than_the_disk_holds_is_refused_before_it_
     manifest = Manifest("r", "2026", "0.1", {"a": Entry("0", size)})
     write_archive(tmp_path / "r.tar.gz", manifest, {"a": b""}, None)
     (tmp_path / "there").mkdir()
-    with pytest.raises(EnvmatrixError, match="MiB free"):
+    with pytest.raises(EnvmatrixError, match="MiB are free"):
         unpack(tmp_path / "r.tar.gz", tmp_path / "there")
     assert list((tmp_path / "there").iterdir()) == []
 
@@ -154,4 +154,4 @@ def test_an_archive_that_promises_more_than_the_disk_holds_is_refused_before_it_
 def test_conda_packages_are_told_to_be_solved_anew_elsewhere(program):
     run = made(program, conda=("python=3.11", "numpy"))
     said = not_packed_texts(run, {})
-    assert "the conda packages python=3.11, numpy are not packed: they are solved where the run is reproduced" in said
+    assert "the conda packages python=3.11, numpy are not packed: `envmatrix reproduce` solves them again" in said

@@ -109,7 +109,7 @@ def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_cont
      "workloads: {w: {command: [python, --from, 'https://token@h/x']}}"],
 )  # fmt: skip
 def test_a_password_in_a_matrix_is_refused_with_its_place(line):
-    with pytest.raises(MatrixError, match=r"m\.yaml:2:\d+: a URL with a user's name or password") as caught:
+    with pytest.raises(MatrixError, match=r"m\.yaml:2:\d+: this URL contains a user name or password") as caught:
         parse(f"version: 2\n{line}\n", Path("m.yaml"))
     assert "pw" not in str(caught.value).replace("password", "")
 

@@ -252,7 +252,7 @@ def test_a_slow_down_within_the_margin_is_said_to_be_one():
 def test_what_a_reproduction_of_other_work_shows_is_said_to_be_of_other_work(tmp_path):
     folders = [write_run(tmp_path / name, FAST, Machine({"fast": 1.2}, loss={"fast": 5.0}), 8) for name in ("a", "b")]
     said = compare_reproduction(tuple(folders), {}, {}, 0.05).cautions
-    assert [text for text in said if "did not do the work of its reference: final loss 5" in text]
+    assert [text for text in said if "did not do the same work as its reference: final loss 5" in text]
 
 
 def test_shares_are_explained_only_where_there_are_some(tmp_path):

@@ -53,11 +53,11 @@ def test_a_file_is_read_with_its_comments_hashes_continued_lines_and_the_files_t
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("-e .", "-e is an option of pip"),
-        ("--constraint pins.txt", "write the versions that it holds"),
-        ("--index-url https://x/simple", "name a further index with `index:`"),
-        ("numpy = 2", "'numpy = 2' is no requirement"),
-        ("-r requirements.txt", "names itself"),
+        ("-e .", "-e is a pip option"),
+        ("--constraint pins.txt", "write the versions that this file pins"),
+        ("--index-url https://x/simple", "name an additional index with `index:`"),
+        ("numpy = 2", "'numpy = 2' is not a valid requirement"),
+        ("-r requirements.txt", "includes itself"),
         ("-r gone.txt", "gone.txt' cannot be read"),
     ],
 )
@@ -73,7 +73,7 @@ def test_of_a_pyproject_the_dependencies_of_its_project_are_taken(tmp_path):
     write(tmp_path, pyproject_toml='[project]\nname = "x"\ndependencies = ["tqdm>=4", "numpy"]\n')
     assert expand_requirements(["pyproject.toml"], tmp_path, Where(tmp_path)).words == ("tqdm>=4", "numpy")
     write(tmp_path, pyproject_toml="[tool.poetry]\n")
-    assert "no `dependencies` in `[project]`" in mistake(tmp_path, "pyproject.toml")
+    assert "`[project]` has no `dependencies`" in mistake(tmp_path, "pyproject.toml")
 
 
 def test_a_matrix_holds_what_its_files_of_requirements_said(tmp_path):

@@ -206,4 +206,4 @@ def test_a_file_system_without_locks_is_called_that(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refused)
     with pytest.raises(StoreError, match="No locks available") as caught:
         RunFolder(tmp_path).lock()
-    assert "has no locks" in caught.value.remedy
+    assert "does not support locks" in caught.value.remedy

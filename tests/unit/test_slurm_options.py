@@ -11,13 +11,13 @@ def test_no_option_can_smuggle_anything_into_a_directive(word):
     for body in ({"partition": word}, {"modules": [word]}, {"options": [f"--x={word}"] if word != "-p" else ["-p"]}):
         if word == "" and "options" in body:
             continue
-        with pytest.raises(ValueError, match=r"cannot stand|no sbatch option"):
+        with pytest.raises(ValueError, match=r"an #SBATCH line cannot contain|not an sbatch option"):
             Slurm.model_validate(body)
 
 
 def test_options_that_the_script_depends_on_cannot_be_taken_over():
     for option in ("--output=x", "--array=1-3", "--nodes=2", "--wrap=x"):
-        with pytest.raises(ValueError, match="set by envmatrix itself"):
+        with pytest.raises(ValueError, match="set by envmatrix"):
             Slurm.model_validate({"options": [option]})
 
 

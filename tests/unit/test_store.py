@@ -95,7 +95,7 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
         ("[1]", "no schema number"),
         ('{"schema": 99}', "newer than this envmatrix"),
         ('{"schema": 2}', "no trial"),
-        (BROKEN_TRIAL % '"node": [1]', "no trial: node: must be a text"),
+        (BROKEN_TRIAL % '"node": [1]', "no trial: node: must be text"),
         (BROKEN_TRIAL % '"record": [1]', "no trial: record: must"),
         (BROKEN_TRIAL % '"outcome": "fine"', "no trial: outcome: must be 'ok'"),
         ("{", "damaged"),
@@ -127,19 +127,19 @@ WRONG = [
     (("host", "colour"), "red", "host.colour: Unexpected keyword argument"),
     (("skipped",), None, "skipped: must hold"),
     (("environments",), {"baseline": 3}, "environments.baseline: must hold"),
-    (("environments", "a", "levels", "malloc"), ["x"], "environments.a.levels.malloc: must be a text"),
+    (("environments", "a", "levels", "malloc"), ["x"], "environments.a.levels.malloc: must be text"),
     (("workloads",), {"cnn": 1}, "workloads.cnn: must hold"),
-    (("design", "cumulative"), [[]], r"design.cumulative\[0\]: must be a text"),
+    (("design", "cumulative"), [[]], r"design.cumulative\[0\]: must be text"),
     (("design", "min_blocks"), {}, "design.min_blocks: must be a whole number"),
     (("design", "min_blocks"), 1, "design.min_blocks: must be at least 2"),
     (("design", "margin"), -1, "design.margin: '-1' must lie between"),
     (("design", "margin"), float("nan"), "design.margin: 'nan' must lie between"),
     (("design", "budget"), 10**400, "design.budget: .* is no duration"),
     (("design", "seed"), "one", "design.seed: must be a whole number"),
-    (("design", "colour"), "red", "design.colour: is no key that is known"),
-    (("arms", 0, "name"), ["x"], r"arms\[0\].name: must be a text"),
+    (("design", "colour"), "red", "design.colour: is not a known key"),
+    (("arms", 0, "name"), ["x"], r"arms\[0\].name: must be text"),
     (("command",), "ls", "command: must be a list"),
-    (("colour",), "red", "colour: is no key that is known"),
+    (("colour",), "red", "colour: is not a known key"),
 ]
 
 
@@ -216,7 +216,7 @@ def test_a_half_written_change_is_none_and_the_next_one_is_whole(folder):
         ('{"schema": 3}', "newer than this envmatrix"),
         ('{"schema": 2}', "no change of a run: at: is missing"),
         ('{"schema": 2, "at": "1", "envmatrix": "0", "budget": -1}', "no change of a run: budget"),
-        ('{"schema": 2, "at": "1", "envmatrix": "0", "colour": 1}', "no change of a run: colour: is no key"),
+        ('{"schema": 2, "at": "1", "envmatrix": "0", "colour": 1}', "no change of a run: colour: is not a known key"),
     ],
 )
 def test_a_bad_change_is_named_with_its_line(folder, line, words):
@@ -271,8 +271,8 @@ def test_on_a_read_only_file_system_a_run_can_be_read_and_what_cannot_be_written
 
         with retry_writes(mend):
             kept.append(trials(2)[1])
-        assert re.match(r".*trials.jsonl: Read-only file system; waiting until it can be written, for 120 s", told[0])
-        assert "can be written again" in told[1]
+        assert re.match(r".*trials.jsonl: Read-only file system; retrying for at most 120 s", told[0])
+        assert "is writable again" in told[1]
         assert [trial.trial for trial in kept.trials(PLAN)] == [trial.trial for trial in trials(2)]
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)

@@ -37,7 +37,7 @@ def test_a_full_disk_while_a_base_is_made_is_no_fault_of_the_mirror(said):
 
 
 def test_a_cpu_that_the_engine_lacks_is_said_in_words():
-    with pytest.raises(EngineError, match="lacks a CPU that is asked for") as caught, docker_errors("running b0"):
+    with pytest.raises(EngineError, match="lacks a requested CPU") as caught, docker_errors("running b0"):
         raise APIError("400 Client Error: Requested CPUs are not available - requested 999, available: 0-1")
     assert "--cpus" in caught.value.remedy
 
@@ -47,12 +47,12 @@ def test_a_cpu_that_the_engine_lacks_is_said_in_words():
     [
         ("version: 2\na:\n  " + "[" * 900 + "]" * 900, "3:902: nested too deeply"),
         ("version: 2\na: " + "[" * 900 + "]" * 899 + "}", "2:903: nested too deeply"),
-        ("version: 2\na: b\nc: é \x01\n", "3:6: this is not YAML"),
-        ("version: 2\na: [b\nc: d\n", "3:2: this is not YAML"),
+        ("version: 2\na: b\nc: é \x01\n", "3:6: not valid YAML"),
+        ("version: 2\na: [b\nc: d\n", "3:2: not valid YAML"),
         ("version: 2\nébc: é\udcff\n", "2:7: not UTF-8 text"),
-        ("version: 2\na: &b [*b]\n", "2:4: aliases make this endless"),
+        ("version: 2\na: &b [*b]\n", "2:4: an alias contains itself"),
         ('version: 2\na: "\\ud83c"\n', "2:4: half a character"),
-        ("version: 2\n[a]: b\n", "2:1: a key must be one word"),
+        ("version: 2\n[a]: b\n", "2:1: a key must be a single word"),
         (HEAD + "requires: {f: r}}" + REST, "6:37: environment 'other': f=a requires f to be r"),
         (HEAD + "env: {A: b}}\n  g: {a: {env: {A: c}}}" + REST, "env"),
     ],
@@ -106,7 +106,7 @@ def test_where_no_user_namespace_may_be_made_a_build_says_so_and_not_that_a_disk
     if done.returncode == 0:
         pytest.skip("here nobody can be kept from making a user namespace")
     wrong = apptainer._build_error(Finished(tuple(argv), Exit(1, 1.0), "", done.stderr), Path("a.sif"))
-    assert "may make no user namespace\n  -> start the container with --cap-add SYS_RESOURCE" in str(wrong)
+    assert "cannot create user namespaces\n  -> start the container with --cap-add SYS_RESOURCE" in str(wrong)
 
 
 @pytest.mark.parametrize("raised", ["OSError", "ImportError"])
@@ -123,7 +123,7 @@ workloads: {{w: {{}}}}
 designs: {{default: {{environments: [baseline], workloads: w}}}}
 """)
     assert main(["evidence", "baseline", "--engine", "local"]) == 4
-    assert "has a PyTorch for CUDA, and there is no GPU here\n  -> " in capsys.readouterr().err
+    assert "has a PyTorch for CUDA, and this machine has no GPU\n  -> " in capsys.readouterr().err
     program = ["exec", "baseline", "--engine", "local", "--", "python", "-c", "print('needs none')"]
     assert main(program) == 0, "a program of one's own may not need it"
     argv = [python, "-m", "bench", "evidence"]
