@@ -1,4 +1,4 @@
-"""One session a task; each only calls the `envmatrix` command or a checker. `nox -l` lists them."""
+"""Nox sessions for development: each runs the `envmatrix` command or a checker. `nox -l` lists them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ def install(session: nox.Session, *groups: str) -> None:
 
 def envmatrix(session: nox.Session, *command: str) -> None:
     install(session)
-    # After Ctrl-C nox would wait for 0.5 s and kill it: it ends its trial and writes the report first.
+    # Nox would kill it 0.5 s after Ctrl-C; it needs time to end its trial and write the report.
     session.run("envmatrix", *command, *session.posargs, interrupt_timeout=60)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run a design and say what each environment gains (the main job)."""
+    """Run a design and report the gain of each environment (the main session)."""
     envmatrix(session, "bench")
 
 
 @nox.session
 def resume(session: nox.Session) -> None:
-    """Go on with a run that was stopped, killed or cut short."""
+    """Continue a run that was stopped, killed or cut short."""
     envmatrix(session, "resume")
 
 
 @nox.session
 def report(session: nox.Session) -> None:
-    """Make the report of a run again."""
+    """Regenerate the report of a run."""
     envmatrix(session, "report")
 
 
@@ -51,32 +51,32 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def lock(session: nox.Session) -> None:
-    """Resolve and pin what images and libraries are made of."""
+    """Resolve and pin the contents of images and libraries."""
     envmatrix(session, "lock")
 
 
 @nox.session
 def doctor(session: nox.Session) -> None:
-    """Look at this machine: what disturbs a benchmark, what is missing."""
+    """Check this machine: what disturbs a benchmark, what is missing."""
     envmatrix(session, "doctor")
 
 
 @nox.session
 def selftest(session: nox.Session) -> None:
-    """Count how often two identical systems are called different."""
+    """Count how often two identical environments are reported as different."""
     envmatrix(session, "selftest")
 
 
 @nox.session
 def statistics(session: nox.Session) -> None:
-    """Simulate the figures of docs/statistics.md: false alarms, power, races; with --tune those of docs/tune.md."""
-    install(session, *(["tests"] if "--tune" in session.posargs else []))  # with Optuna, whose TPE is one of its rows
+    """Simulate false alarms, power and races for the statistics docs; with --tune, those of docs/tune.md."""
+    install(session, *(["tests"] if "--tune" in session.posargs else []))  # Optuna's TPE is one of the rows
     session.run("python", "-m", "validation.simulation", *(session.posargs or ["--runs", "20000"]))
 
 
 @nox.session
 def selfbench(session: nox.Session) -> None:
-    """Measure this tool itself: overhead per trial, planning, reporting, disk."""
+    """Benchmark envmatrix itself: overhead per trial, planning, reporting, disk."""
     install(session, "tests")
     session.run(
         "python", "-m", "validation.selfbench", *session.posargs, interrupt_timeout=60
@@ -85,44 +85,44 @@ def selfbench(session: nox.Session) -> None:
 
 @nox.session
 def installed(session: nox.Session) -> None:
-    """Measure from the installation of the wheel to the first table of a program of 5 seconds."""
+    """Time a first use: from installing the wheel to the first table for a 5-second program."""
     install(session, "tests")
     session.run("python", "-m", "tests.installed", *session.posargs)
 
 
 @nox.session
 def storm(session: nox.Session) -> None:
-    """Kill runs at random moments, resume them, and count what was lost, doubled or left running."""
+    """Kill runs at random moments, resume them, and count lost, duplicated and leftover items."""
     install(session, "tests")
     session.run("python", "-m", "validation.storm", *session.posargs)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Make the documentation as a site in docs/_site; a warning, such as a link to nowhere, is an error."""
+    """Build the documentation site in docs/_site; warnings, such as broken links, are errors."""
     install(session, "docs")
-    kept = f"{session.create_tmp()}/doctrees"  # Sphinx' own notes: no part of the site, which the sdist holds
+    kept = f"{session.create_tmp()}/doctrees"  # outside docs/_site, which is part of the sdist
     session.run("sphinx-build", "--fail-on-warning", "--keep-going", "-d", kept, "docs", "docs/_site", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests: unit, then everything real that this machine has."""
+    """Run the unit tests, then the tests of every real engine and tool that this machine has."""
     install(session, "tests")
     found = session.run("python", "tests/torch_python.py", silent=True, stderr=None)
     lines = [line for line in str(found).splitlines() if line.startswith("{")]
     env = json.loads(lines[-1]) if lines else {}
-    env["PYTHONDONTWRITEBYTECODE"] = ""  # else each of the commands that tests start would compile all of it anew
+    env["PYTHONDONTWRITEBYTECODE"] = ""  # otherwise every command that tests start would compile its modules
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
-    # What a shared machine disturbed may be tried once more; the summary names it.
+    # Rerun failed tests once, as a shared machine may disturb them; the summary lists the reruns.
     again = ("--reruns=1", "-raR")
     unit = ("tests/unit", "--numprocesses=auto")
-    # What is real waits half of its time: two lanes, and what shares an engine or daemons (tests/conftest.py) in one.
+    # Two workers, as real tests mostly wait; tests that share an engine or daemon share one (tests/conftest.py).
     real = ("tests", "--ignore=tests/unit", "--numprocesses=2", "--dist=loadscope", "--durations=25")
     failed = 0
-    for lane in (unit, real):  # a failure of the first does not hide those of the second
+    for lane in (unit, real):  # run both even if the first fails
         try:
             session.run("pytest", *lane, *again, env=env)
         except nox.command.CommandFailed:

@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench [COMMAND] ...``; the only place that prints errors and exits."""
+"""The command line, ``python -m bench [COMMAND] ...``: parsing, actions, error messages and exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-# Started by its path, Python looks into this folder first, where no module of ours has the name it is imported by.
+# If started by path, Python puts this folder first in its search path, but our modules are imported as bench.NAME.
 if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
     del sys.path[0]
 
@@ -24,13 +24,13 @@ _COMMANDS = ("run", "evidence", "data", "command")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Answers a bad option with one line that names the nearest known one."""
+    """An argument parser that reports a bad option in one line with the closest known option."""
 
     def known(self) -> list[str]:
-        """Return every option of this command, and the commands below it with theirs."""
+        """Return every option of this command and of its subcommands."""
         names: list[str] = []
         for action in self._actions:
-            names += action.option_strings[:1]  # the second spelling, with _, is for convenience
+            names += action.option_strings[:1]  # the spelling with "-"; the one with "_" is an alias
             subcommands = action.choices if isinstance(action.choices, dict) else {}
             for name, command in subcommands.items():
                 names += [name, *command.known()]
@@ -132,7 +132,7 @@ def _program(arguments: argparse.Namespace) -> None:
     from bench import command, metric, record
     from bench.evidence import stops
 
-    if not arguments.gate:  # at a gate it is stopped between its turns
+    if not arguments.gate:  # with a gate, the process is stopped between its turns on purpose
         stops.watch(children=True)
     argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     if not argv:
@@ -167,7 +167,7 @@ def _run(parsed: argparse.Namespace) -> None:
     from bench.evidence import stops
     from bench.parallel import nodes
 
-    if not parsed.gate:  # at a gate it is stopped between its turns
+    if not parsed.gate:  # with a gate, the process is stopped between its turns on purpose
         stops.watch()
     names = options.listed()
     values = arguments.from_texts({name: text for name, text in vars(parsed).items() if name in names})
@@ -185,7 +185,7 @@ def _run(parsed: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _report_memory_kill(chosen: argparse.Namespace) -> Iterator[None]:
-    """Add to what broke that memory ran out: a worker of a loader that was killed for it knows no reason."""
+    """Add "memory ran out" to an error of the run if the kernel killed a process, such as a data loader's worker."""
     from bench.evidence import cgroup, reading
 
     kills = reading.attempt(cgroup.oom_kills)
@@ -250,7 +250,7 @@ _ACTIONS = {"run": _run, "evidence": _evidence, "data": _data, "command": _progr
 
 
 def main(argv: list[str]) -> int:
-    """Run and return the exit status: 0 fine, 1 the run broke, 2 bad input, 130 interrupted."""
+    """Run a command and return its exit status: 0 success, 1 failed run, 2 bad input, 130 interrupted."""
     if not argv or argv[0] not in (*_COMMANDS, "-h", "--help"):
         argv = ["run", *argv]
     try:
@@ -264,7 +264,7 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read the record has gone (`python -m bench | head`): there is nobody to tell.
+        # The reader of the record has closed the pipe (`python -m bench | head`).
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays open until the process ends
         return 0
     except Exception as error:
@@ -288,7 +288,7 @@ def _print_error(error: object, status: int) -> int:
 
 
 def _exit_now(status: int) -> NoReturn:
-    """End at once: the record is on disk, and taking torch apart costs 0.4 to 0.7 s of every trial."""
+    """Exit without cleanup: the record is on disk, and unloading torch takes 0.4 to 0.7 s per run."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""The workload options as arguments of a command line."""
+"""The workload options as command-line arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.options import Entry, OptionError, Options
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` one ``--option VALUE`` per workload option, grouped as in ``options.json``."""
+    """Add one ``--option VALUE`` per workload option to ``parser``, grouped as in ``options.json``."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, option in options.listed().items():
         group = groups.get(option["group"])
@@ -39,7 +39,7 @@ def _help(option: Entry) -> str:
 
 
 def from_texts(texts: Mapping[str, str]) -> Options:
-    """Turn ``{name: text}`` into all options, with defaults filled in; BenchError names everything that is wrong."""
+    """Convert ``{name: text}`` to all options, with defaults. Raises BenchError with every problem found."""
     option_entries, values, problems = options.listed(), options.defaults(), []
     for name, text in texts.items():
         try:

@@ -1,4 +1,4 @@
-"""When this process began, so that start-up time includes the interpreter itself."""
+"""The age of this process, so that start-up time includes the interpreter itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 
 
 def process_age_ns() -> int | None:
-    """Return nanoseconds since the kernel started this process, or None where that cannot be read.
+    """Return the nanoseconds since the kernel started this process, or None if that cannot be read.
 
-    The start time is in clock ticks since boot (10 ms on usual kernels), field 22 of proc(5) stat.
+    The start time is field 22 of proc(5) stat, in clock ticks since boot (usually 10 ms each).
     """
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Whether the steps that a turn sets apart were enough for its caches to be its own again."""
+"""A check that the caches are warm again when a turn's counted steps begin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 
 def turn_start(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float | None:
-    """Return how many times as long as its last step a turn's counted ones begin with; each (apart, counted) in ns.
+    """Return the duration of a turn's first counted step divided by its last one; ``turns`` are (apart, counted) in ns.
 
-    Medians over turns: of the first counted step or of the last one before it, whichever is shorter. Counters are read
-    between the two, which takes the first counted step of a turn some 0.1 ms; where the one before it was as fast as
-    the last, the caches are warm. None where no two turns have two counted steps.
+    Each duration is a median over the turns. Reading counters adds about 0.1 ms to the first counted step of a turn. If
+    the last step set apart is shorter, it is used instead. Returns None if fewer than two turns have two counted steps.
     """
     repeated = [(apart, counted) for apart, counted in turns if len(counted) > 1]
     if len(repeated) < 2:

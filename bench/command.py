@@ -1,4 +1,4 @@
-"""The user's own program as a workload: run it, bound its output, read its metric and evidence."""
+"""The user's own program as a workload: run it, limit its log, and read its metric and evidence."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from bench.program_turns import StepTurns, Turns
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe")
 _CHUNK_BYTES = 1 << 16
-#: Between terminate and kill: shorter than what the host gives this process between interrupt and terminate.
+#: Seconds between SIGTERM and SIGKILL. The host waits longer between SIGINT and SIGTERM for this process.
 _GRACE_S = 1.0
-#: How often (seconds) it is looked whether it shall end, where that cannot be waited for.
+#: Seconds between checks for a stop request if the process cannot be waited for (no pidfd).
 _POLL_S = 0.1
-#: A program that takes less of one CPU than this share of its time may be waiting for somebody else's work.
+#: A program that uses less of one CPU than this share may be waiting for the work of a server.
 _IDLE = 0.5
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-#: What the kernel counts of the machine or the control group, whichever process asks.
+#: Counters of the whole machine or control group, whichever process reads them.
 _WHOLE_MACHINE_COUNTERS = ("pressure_s", "throttled_s", "others_s", "energy_j", "gpu_energy_j")
 
 
 def _digest(options: Mapping[str, Any]) -> str:
-    """Return the digest of what was run; each environment has its own Python, which does not make it other work."""
+    """Return the digest of the command, with this environment's own Python replaced by ``python``: its path differs."""
     program, *rest = options["command"]
     is_own_python = os.path.dirname(program) == os.path.dirname(sys.executable) and os.path.basename(
         program
@@ -49,9 +49,9 @@ def _digest(options: Mapping[str, Any]) -> str:
 
 
 class _SignalWatch:
-    """While this is entered the first SIGINT or SIGTERM is only remembered, until ``wait`` or the end heeds it.
+    """Context manager that defers the first SIGINT or SIGTERM until ``wait``, ``heed`` or the end of the block.
 
-    Raised anywhere it could leave the program behind; by itself SIGTERM would leave it and the files behind.
+    An exception raised anywhere else could leave the program running and its temporary files on disk.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _SignalWatch:
             os.set_blocking(file, False)
         if threading.current_thread() is threading.main_thread():
             self._old = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
-            # A signal may reach another thread while this one waits; whoever it reaches writes into this file.
+            # A signal may reach another thread while this one waits; every signal writes to this file.
             self._old_file = signal.set_wakeup_fd(self._written, warn_on_full_buffer=False)
         return self
 
@@ -73,19 +73,19 @@ class _SignalWatch:
         self.number = self.number or number
 
     def wait(self, files: Sequence[int], seconds: float | None) -> bool:
-        """Wait until one of these file handles can be read; False: it took longer. Ends when told to."""
+        """Wait until one of these file descriptors is readable; return False on timeout. Exits after a signal."""
         deadline = time.monotonic() + (seconds or 0.0)
         while True:
             left_s = None if seconds is None else max(0.0, deadline - time.monotonic())
             readable = select.select([*files, self._wake], [], [], left_s)[0]
-            if self._wake in readable:  # of any signal, a child's end too
+            if self._wake in readable:  # written by any signal, also SIGCHLD
                 os.read(self._wake, _CHUNK_BYTES)
             self.heed()
             if not readable or any(file in readable for file in files):
                 return bool(readable)
 
     def heed(self) -> None:
-        """End, if that was asked for."""
+        """Raise SystemExit if a signal has arrived."""
         if self.number:
             raise SystemExit(128 + self.number)
 
@@ -104,12 +104,11 @@ def run(
     argv: Sequence[str], wanted: metric.WantedNumbers, limit_s: float | None = None, log: BinaryIO | None = None,
     log_limit_bytes: int = 1 << 20, prepare: Sequence[str] = (), gate: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run ``argv``, return its record; ``wanted`` says where its numbers are, ``log`` a binary file (default: stderr).
+    """Run ``argv`` and return its record. Its output goes to ``log``, a binary file (default: stderr).
 
-    ``prepare`` is a command that is run before, and measured in nothing. ``gate`` is the folder of the gate where it
-    waits for its turns: only its wall time is known then, which is that of its turns.
-
-    Raises BenchError when it cannot be started, RunError when it fails, never ends or does not report its numbers.
+    ``wanted`` lists the numbers to read. ``prepare`` is a command that runs first and is not measured. ``gate`` is the
+    folder of the gate for interleaved runs; only the wall time or steps of its turns can be measured then. Raises
+    BenchError if it cannot start, and RunError if it fails, times out or does not report its numbers.
     """
     numbers = metric.Numbers(wanted)
     if prepare:
@@ -127,7 +126,7 @@ def run(
         finally:
             shutil.rmtree(probed, ignore_errors=True)
     program_evidence["system"].update(load_1m=load_1m, steal_ticks=None if turns else grown["steal_ticks"])
-    usage |= {name: None if turns else grown[name] for name in _WHOLE_MACHINE_COUNTERS}  # others ran between its turns
+    usage |= {name: None if turns else grown[name] for name in _WHOLE_MACHINE_COUNTERS}  # others ran between turns
     usage |= {"run_delay_s": watched.run_delay_s(cpu_s), "turn_start": _turn_start(turns)}
     usage |= turns.contention(wall_ns) if turns else {}
     program_evidence["system"]["stops"] = None if turns else max(stops.count() or 0, watched.stops)
@@ -145,13 +144,13 @@ def run(
 
 
 def _beside(watched: tree.Watch, output: Output, is_idle: bool) -> dict[str, Any]:
-    """Return what of a program was not there, went on after it, or may have worked for it."""
+    """Return preloads that failed, programs left running, and servers that may have done work for the program."""
     served = watched.sockets.outside() if is_idle else []
     return {"lost_preloads": sorted(output.lost_preloads), "left_running": watched.left, "served_by": served}
 
 
 def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, Any]:
-    """Return what was run and asked of it, and the digest of that."""
+    """Return the command and its numbers as options, with their digest."""
     further_numbers = {"more_metrics": wanted.more, "checks": wanted.checks}
     options = {
         "command": list(argv),
@@ -166,7 +165,7 @@ def _workload(argv: Sequence[str], wanted: metric.WantedNumbers) -> dict[str, An
 
 
 def _step_times(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
-    """Return how long a program stood still, and the times of the steps that it printed, as a record has them."""
+    """Return the paused time, and the times of the steps that the program printed, in the record's form."""
     times: dict[str, Any] = {"paused_ns": turns.paused_ns if turns else None}
     if not numbers.marks:
         return times
@@ -240,7 +239,7 @@ def _run(
         else:
             _wait(process, limit_s, signals)
             wall_ns = time.perf_counter_ns() - start
-        watched.stop()  # before it is waited for: then nothing of it is there to be read
+        watched.stop()  # before it is reaped, while its /proc entry exists
         status = process.wait()
         watched.left = [] if status else orphans.left_running(partial(programs.probing_s, probed))
     except subprocess.TimeoutExpired:
@@ -263,14 +262,14 @@ def _variables(probed: str, unbuffered: bool) -> dict[str, str]:
     paths = [_PROBE, *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), BENCH_PROBE=probed)
     variables.update(programs.nccl_variables(probed))
-    return dict(variables, PYTHONUNBUFFERED="1") if unbuffered else variables  # what a Python prints comes at once
+    return dict(variables, PYTHONUNBUFFERED="1") if unbuffered else variables  # flush Python's output at once
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float | None, signals: _SignalWatch) -> None:
-    """Wait for a process to end and leave it there, so that what it cost can still be read; end when told to."""
+    """Wait for a process to end without reaping it, so that its costs can still be read. Exits on a signal."""
     try:
         file = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # Linux before 5.3: what it cost is what others of it say
+    except (AttributeError, OSError):  # Linux before 5.3: its costs come from other counters
         _wait_and_reap(process, limit_s, signals)
         return
     try:
@@ -294,7 +293,7 @@ def _wait_and_reap(process: subprocess.Popen[bytes], limit_s: float | None, sign
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the command's group, then whatever it left behind: as subreaper, its orphans are our children."""
+    """End the command's process group, then every orphan it left: as subreaper, this process is their parent."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)

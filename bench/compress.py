@@ -1,4 +1,4 @@
-"""Making a trained model smaller: int8 quantisation and pruning."""
+"""Compression of a trained model: int8 quantisation and pruning."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Pruner = Callable[[nn.Module, float], None]
 
 
 def prune_weights(model: nn.Module, options: Options) -> None:
-    """Set the weights to zero that the options give up."""
+    """Set weights to zero as the prune options ask."""
     if options["prune"] != "none":
         _PRUNERS[options["prune"]](model, options["prune_amount"])
 
 
 def quantize(model: nn.Module, source: Iterator[Batch], options: Options) -> nn.Module:
-    """Return the int8 model that the options ask for; ``source`` gives batches for calibration."""
+    """Return the int8 model that the options ask for; ``source`` yields batches for calibration."""
     if options["quantize"] == "none":
         return model
     return _QUANTIZERS[options["quantize"]](model, source)
@@ -39,17 +39,17 @@ def size_bytes(model: nn.Module) -> int:
 
 
 def sparsity(model: nn.Module) -> float | None:
-    """Return the share of zeros among the weights that pruning looks at, or None without such layers."""
+    """Return the share of zeros among the prunable weights, or None if the model has no such layers."""
     weights = [layer.weight.detach() for layer in model.modules() if isinstance(layer, _LAYERS)]
     total = sum(weight.numel() for weight in weights)
     return sum((weight == 0).sum().item() for weight in weights) / total if total else None
 
 
 class _BelowThreshold(prune.BasePruningMethod):
-    """A pruning method of our own: weights below a share of the layer's mean magnitude go.
+    """A custom pruning method: it removes weights below a share of the layer's mean magnitude.
 
-    The share is set from ``amount``, so unlike the built-in methods each layer loses as many as its own
-    distribution says, not a fixed part.
+    The threshold is proportional to ``amount``. Unlike with the built-in methods, how many weights a layer loses
+    depends on its own distribution.
     """
 
     PRUNING_TYPE = "unstructured"
@@ -58,7 +58,7 @@ class _BelowThreshold(prune.BasePruningMethod):
         self.amount = amount
 
     def compute_mask(self, t: torch.Tensor, default_mask: torch.Tensor) -> torch.Tensor:
-        """Return 1 for weights that stay."""
+        """Return a mask with 1 for the weights to keep."""
         return default_mask * (t.abs() >= 2 * self.amount * t.abs().mean()).to(t.dtype)
 
 
@@ -68,7 +68,7 @@ def _layers(model: nn.Module) -> list[nn.Module]:
 
 def _each(apply: Callable[[nn.Module, float], object]) -> Pruner:
     def pruner(model: nn.Module, amount: float) -> None:
-        # The last layer's outputs are the classes, which structured pruning must not remove.
+        # The outputs of the last layer are the classes, which structured pruning must not remove.
         layers = _layers(model)
         for layer in layers[:-1] or layers:
             apply(layer, amount)
@@ -124,7 +124,7 @@ def _quantization_aware(model: nn.Module, source: Iterator[Batch]) -> nn.Module:
 
 
 def _engine() -> str:
-    """Return the int8 back end for x86 servers that this torch has, and make it the active one."""
+    """Return this torch's int8 back end for x86 servers, and activate it."""
     engine = next(name for name in ("x86", "fbgemm", "qnnpack") if name in torch.backends.quantized.supported_engines)
     torch.backends.quantized.engine = engine
     return engine

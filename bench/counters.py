@@ -1,4 +1,4 @@
-"""What the kernel counted for this process: faults, switches, memory, and how others kept it from its CPUs."""
+"""Counters of the kernel for this process: faults, context switches, memory, CPU contention and energy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RAPL = "/sys/class/powercap/intel-rapl:[0-9]*/energy_uj"
 
 
 def read() -> dict[str, Any]:
-    """Return the running counters of this process (all threads) and the machine's stolen ticks."""
+    """Return the current counters of this process (all threads), its control group and the machine."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "minor_faults": usage.ru_minflt,
@@ -39,23 +39,23 @@ def read() -> dict[str, Any]:
 
 
 def since(earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how much each counter grew; None where it could not be read."""
+    """Return the growth of each counter since ``earlier``; None if it could not be read."""
     current = read()
     grown = {
         name: None if value is None or current[name] is None else current[name] - value
         for name, value in earlier.items()
     }
-    # Threads that ended took their waiting with them, and the counter of energy begins anew at its end.
+    # The waits of ended threads are lost, and the energy counter wraps around.
     growth = {
         name: None if name in _MAY_SHRINK and value is not None and value < 0 else value
         for name, value in grown.items()
     }
-    others_cpu_s = growth["others_s"]  # a difference of ticks: where nobody else ran it may be some below 0
+    others_cpu_s = growth["others_s"]  # a difference of ticks: it may be slightly negative if nothing else ran
     return dict(growth, others_s=None if others_cpu_s is None else max(0.0, others_cpu_s))
 
 
 def _run_delay_s() -> float:
-    """Return how long all threads were ready to run while no CPU was free for them.
+    """Return the seconds that all threads were runnable but waiting for a CPU.
 
     https://docs.kernel.org/scheduler/sched-stats.html
     """
@@ -64,12 +64,12 @@ def _run_delay_s() -> float:
 
 
 def _pressure_s() -> float:
-    """Return how long any task of the machine (or container) waited: https://docs.kernel.org/accounting/psi.html."""
+    """Return the seconds any task of the machine or container waited (https://docs.kernel.org/accounting/psi.html)."""
     return int(re.findall(r"some .*total=(\d+)", text("/proc/pressure/cpu") or "")[0]) / 1e6
 
 
 def _throttled_s() -> float:
-    """Return how long a CPU quota of the control group has held this process back."""
+    """Return the seconds that a CPU quota of the control group has throttled this process."""
     for folder in cgroup.groups_by_quota():
         cpu_counts = cgroup.cpu_stat(folder)
         if "throttled_usec" in cpu_counts:
@@ -80,7 +80,7 @@ def _throttled_s() -> float:
 
 
 def others_s() -> float:
-    """Return the CPU time of all CPUs (no idle, no stolen time) less that of this process and all it started."""
+    """Return the CPU time used by other processes: all CPUs (no idle or stolen time) minus this process tree."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -89,7 +89,7 @@ def others_s() -> float:
 
 
 def _energy_j() -> float:
-    """Return what all processors have used, where their counters may be read (RAPL; root alone in most kernels)."""
+    """Return the energy used by all processors (RAPL); most kernels let only root read it."""
     energies = [int(value) for path in glob.glob(_RAPL) if path.count(":") == 1 and (value := text(path))]
     if not energies:
         raise OSError("no counter of energy may be read")
@@ -98,12 +98,12 @@ def _energy_j() -> float:
 
 @lru_cache(maxsize=1)
 def _gpus() -> nvml.Nvml:
-    """Return NVIDIA's library, ready: to begin with it takes longer than to ask it."""
+    """Return NVIDIA's library, initialised once: that takes longer than a query."""
     return nvml.Nvml().__enter__()
 
 
 def _gpu_energy_j() -> float:
-    """Return what all GPUs that this process may ask have used."""
+    """Return the energy used by all GPUs that this process may query."""
     gpus = _gpus()
     energies = [gpus.energy_mj(number) for number in range(gpus.count())]
     if not energies:
@@ -114,7 +114,7 @@ def _gpu_energy_j() -> float:
 def peak_rss_bytes() -> int | None:
     """Return the peak resident memory of this program.
 
-    VmHWM, not ru_maxrss: the latter survives exec, so it would report a large launcher's memory.
+    Reads VmHWM, because ru_maxrss survives exec and would include a large launcher's memory.
     """
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:

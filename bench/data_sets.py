@@ -1,7 +1,7 @@
-"""Which data sets there are, and how one gets onto the disk: downloaded and checked, or a stand-in.
+"""The data sets, and how to get one on disk: download and verify it, or generate its stand-in.
 
-Standard library only: the host runs this with its own Python before any environment exists.
-On disk a set is a folder ``<data-dir>/<name>/`` of four raw files (see ``PARTS``) and ``dataset.json``.
+Standard library only: the host runs this with its own Python before any environment exists. On disk a set is a folder
+``<data-dir>/<name>/`` of four raw files (see ``PARTS``) and ``dataset.json``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTS = ("train-images", "train-labels", "test-images", "test-labels")
 
 
 class DataSet(NamedTuple):
-    """``shape`` is channels, height, width of a uint8 image; ``digest`` is over the four parts in order."""
+    """A data set: ``shape`` is (channels, height, width) of a uint8 image; ``digest`` covers the parts in order."""
 
     name: str
     shape: Shape
@@ -35,7 +35,7 @@ class DataSet(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What is on disk: where, which set, and why it is the stand-in."""
+    """A data set on disk: its folder, and the reason if it is the stand-in."""
 
     set: DataSet
     path: str
@@ -45,7 +45,7 @@ class Prepared(NamedTuple):
 SETS = {
     known.name: known
     for known in (
-        # The digests of real sets follow from the checksums of their published files, so None here.
+        # Real sets need no digest here: their published files have checksums.
         DataSet("fashion-mnist", (1, 28, 28), 10, 60000, 10000, False, None),
         DataSet("cifar10", (3, 32, 32), 10, 50000, 10000, False, None),
         DataSet(
@@ -61,15 +61,15 @@ SETS = {
 
 
 def stand_in_name(name: str) -> str:
-    """Return the name of the stand-in for ``name`` (itself when it is one)."""
+    """Return the name of the stand-in for ``name`` (the name itself if it is one)."""
     return name if SETS[name].stand_in else name + "-stand-in"
 
 
 def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
-    """Make sure that ``data_dir`` holds the set, or else its stand-in, whole and verified.
+    """Install the set, or its stand-in if it cannot be downloaded, in ``data_dir``, complete and verified.
 
-    Several processes may do this at once: each builds in a folder of its own, the first rename wins.
-    Raises BenchError for an unknown name or a folder that cannot be written.
+    Several processes may do this at once: each builds in its own folder, and the first rename wins. Raises BenchError
+    for an unknown name or a folder that cannot be written.
     """
     if name not in SETS:
         raise BenchError(f"unknown data set {name!r}; known: {', '.join(SETS)}")
@@ -92,7 +92,7 @@ def prepare(name: str, data_dir: str, offline: bool = False) -> Prepared:
 
 
 def find(name: str, data_dir: str) -> Prepared | None:
-    """Return what ``data_dir`` holds of this set or its stand-in, else None; checks sizes, not bytes."""
+    """Return the set in ``data_dir``, otherwise its stand-in there, or None. Checks sizes only."""
     for candidate in (name, stand_in_name(name)):
         path = os.path.join(data_dir, candidate)
         try:
@@ -108,12 +108,12 @@ def find(name: str, data_dir: str) -> Prepared | None:
 
 
 def part_path(folder: str, part: str) -> str:
-    """Return the file of one of ``PARTS``: raw uint8, images row by row."""
+    """Return the path of one of ``PARTS``: raw uint8, images row by row."""
     return os.path.join(folder, part + ".bin")
 
 
 def images_digest(buffers: Iterable[bytes | bytearray]) -> str:
-    """Return ``sha256:`` over the four parts in the order of ``PARTS``."""
+    """Return ``sha256:`` and the hash of the four parts in the order of ``PARTS``."""
     sha256 = hashlib.sha256()
     for buffer in buffers:
         sha256.update(buffer)

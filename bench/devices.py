@@ -1,4 +1,4 @@
-"""The device that computes, and its clock, which knows when the work is done: CPU, CUDA or XLA."""
+"""The device that computes (CPU, CUDA or XLA), with a clock that measures completed work."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Device:
-    """What computes; its clock is that of the host, which is right where a call returns when its work is over."""
+    """Base class of devices. Times with the host's clock, which is correct if calls return when their work is done."""
 
     name: str
-    #: Whether marks lie where a step is over; where not, they lie where it was handed over.
+    #: Whether marks are placed when a step is complete; otherwise they are placed when it is submitted.
     tells_steps = True
 
     def __init__(self, device: torch.device) -> None:
@@ -34,34 +34,34 @@ class Device:
         return tensors
 
     def step_done(self, awaited: bool = False) -> None:
-        """Tell the device that a step is written down; ``awaited``: its result is what is wanted now."""
+        """Note that a step is fully submitted; ``awaited``: its result is needed now."""
 
     def wait(self) -> None:
-        """Return when all work given to the device is over."""
+        """Wait until all submitted work is complete."""
 
     def begin(self) -> None:
-        """Start a series of marks; everything given before is over first."""
+        """Wait for earlier work, then start a series of marks."""
         self.wait()
         self._marks = []
         self._began_ns = time.perf_counter_ns()
         self.mark()
 
     def mark(self) -> None:
-        """Mark the border between two parts of the work."""
+        """Mark the boundary between two parts of the work."""
         self._marks.append(time.perf_counter_ns())
 
     def durations_ns(self) -> list[int]:
-        """Return the nanoseconds between marks, after all of them are reached."""
+        """Wait for all marks and return the nanoseconds between them."""
         self.wait()
         self._ended_ns = time.perf_counter_ns()
         return [later - earlier for earlier, later in zip(self._marks, self._marks[1:])]
 
     def total_ns(self) -> int:
-        """Return the nanoseconds from ``begin`` to the end of all work that ``durations_ns`` waited for."""
+        """Return the nanoseconds from ``begin`` until ``durations_ns`` had waited for all work."""
         return self._ended_ns - self._began_ns
 
     def elapsed_ns(self, work: Callable[[], object]) -> int:
-        """Do some work alone, to its end, and return its nanoseconds."""
+        """Run ``work`` to completion with nothing else pending, and return its nanoseconds."""
         self.wait()
         start = time.perf_counter_ns()
         work()
@@ -69,16 +69,16 @@ class Device:
         return time.perf_counter_ns() - start
 
     def peak_bytes(self) -> int | None:
-        """Return the peak of the device's own memory, None where it has none."""
+        """Return the peak use of the device's own memory, or None if it has none."""
         return None
 
     def compile_ns(self) -> int | None:
-        """Return the nanoseconds of compiling that the device itself tells of, None where it tells nothing."""
+        """Return the compile time in nanoseconds, or None if the device does not report it."""
         return None
 
 
 class Cpu(Device):
-    """Work is over when the call returns, so the clock is simply read."""
+    """The CPU: work is done when a call returns, so the host's clock is enough."""
 
     name = "cpu"
 
@@ -88,12 +88,12 @@ class Cpu(Device):
         super().__init__(torch.device("cpu"))
 
     def total_ns(self) -> int:
-        """Return the nanoseconds between the first and the last mark: exactly the sum of the parts."""
+        """Return the nanoseconds between the first and the last mark, exactly the sum of the parts."""
         return int(self._marks[-1] - self._marks[0])
 
 
 class Cuda(Device):
-    """Kernels run after their call has returned: parts are timed by CUDA events, all of it between two waits."""
+    """A CUDA GPU. Kernels run asynchronously: CUDA events time the parts, two synchronisations the total."""
 
     name = "cuda"
 
@@ -112,35 +112,35 @@ class Cuda(Device):
         return tuple(tensor.to(self.device, non_blocking=True) for tensor in tensors)
 
     def wait(self) -> None:
-        """Return when all kernels of this GPU are over."""
+        """Wait until all kernels of this GPU are complete."""
         self._cuda.synchronize(self.device)
 
     def begin(self) -> None:
-        """Start a series of marks, and the peak of memory, after everything given before."""
+        """Wait for earlier work, then start a series of marks and reset the memory peak."""
         self.wait()
         self._cuda.reset_peak_memory_stats(self.device)
         super().begin()
 
     def mark(self) -> None:
-        """Record an event in the stream: it is reached when the kernels given before are over."""
+        """Record an event in the stream: it is reached when all earlier kernels are complete."""
         event = self._cuda.Event(enable_timing=True)
         event.record()
         self._marks.append(event)
 
     def durations_ns(self) -> list[int]:
-        """Return the nanoseconds between events, after all of them are reached."""
-        self.wait()  # elapsed_time is an error before both events are over
+        """Wait for all events and return the nanoseconds between them."""
+        self.wait()  # elapsed_time fails before both events are complete
         self._ended_ns = time.perf_counter_ns()
         pairs = zip(self._marks, self._marks[1:])
         return [round(earlier.elapsed_time(later) * 1e6) for earlier, later in pairs]
 
     def peak_bytes(self) -> int | None:
-        """Return the peak of the memory that torch's allocator handed out since ``begin``."""
+        """Return the peak of memory that torch's allocator handed out since ``begin``."""
         return int(self._cuda.max_memory_allocated(self.device))
 
 
 class Xla(Device):
-    """Operations are recorded and run at the end of a step; its graph is compiled the first time it is seen."""
+    """An XLA device. Operations are recorded and run at the end of a step; each new graph is compiled first."""
 
     name = "xla"
 
@@ -156,24 +156,24 @@ class Xla(Device):
         return tuple(tensor.to(self.device) for tensor in tensors)
 
     def step_done(self, awaited: bool = False) -> None:
-        """End the step's graph: XLA compiles it, or finds it compiled, and starts it."""
+        """End the step's graph: XLA compiles it unless it is cached, and starts it."""
         self._core.mark_step()
         self.tells_steps = awaited
         if awaited:
             self._core.wait_device_ops()
 
     def wait(self) -> None:
-        """Return when every graph started has run."""
+        """Wait until every started graph has run."""
         self._core.mark_step()
         self._core.wait_device_ops()
 
     def compile_ns(self) -> int | None:
-        """Return what torch_xla's metrics say of compiling so far."""
+        """Return the total compile time from torch_xla's metrics."""
         return round(float(xla.compiled()["compile_s"]) * 1e9)
 
 
 def why_no_cuda(torch: Any) -> str | None:
-    """Say what is missing for CUDA, or None when it can be used. Asks nothing of a GPU that is not there."""
+    """Return what CUDA needs and lacks here, or None if it can be used. Initialises no GPU."""
     if torch.version.cuda is None:
         return f"a GPU and a torch built with CUDA, and this is {torch.__version__} (built without CUDA)"
     if not torch.cuda.is_available():
@@ -185,7 +185,7 @@ def why_no_cuda(torch: Any) -> str | None:
 
 
 def refuse_to_share_gpus(torch: Any, options: Options, here: int) -> None:
-    """Raise SkipError where the ``here`` processes of this machine are more than its GPUs: NCCL wants one for each."""
+    """Raise SkipError if the ``here`` processes on this machine exceed its GPUs: NCCL needs one GPU per process."""
     if choices.device(options) != "cuda" or why_no_cuda(torch):
         return
     gpu_count = torch.cuda.device_count()
@@ -200,7 +200,7 @@ def _is_or_are(number: int) -> str:
 
 
 def _old_driver_reason(torch: Any, said: str) -> str | None:
-    """Say what a driver that is too old means, None where ``said`` (torch's own words) is of something else."""
+    """Explain that the driver is too old, or return None if ``said``, torch's own message, is about something else."""
     version_match = re.search(r"driver on your system is too old \(found version (\d+)\)", said)
     if not version_match:
         return None
@@ -213,7 +213,7 @@ def _old_driver_reason(torch: Any, said: str) -> str | None:
 
 
 def _initialisation_error(torch: Any) -> str:
-    """Return torch's own words: no driver, or a driver too old for this CUDA."""
+    """Return torch's own error message: no driver, or a driver too old for this CUDA."""
     try:
         torch.cuda.init()
     except Exception as error:
@@ -225,5 +225,5 @@ _DEVICES: dict[str, Callable[[int], Device]] = {"cpu": Cpu, "cuda": Cuda, "xla":
 
 
 def open_device(name: str, rank: int = 0) -> Device:
-    """Return the device of this process, the ``rank``-th of its machine, or raise SkipError with what is missing."""
+    """Return the device for process number ``rank`` of this machine. Raises SkipError with what is missing."""
     return _DEVICES[name](rank)

@@ -1,4 +1,4 @@
-"""Digests: of this benchmark, of a workload's options. The host computes the same (docs/record.md)."""
+"""Digests of this benchmark and of a workload's options. The host computes the same ones (docs/record.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 
 def folder_digest(folder: str) -> str:
-    """Return ``sha256:`` over every file below ``folder``: two environments provably ran the same code.
+    """Return ``sha256:`` and the hash of every file below ``folder``, to prove that environments ran the same code.
 
     Files are taken in the byte order of their relative POSIX names; each adds
     ``<name> NUL <size in decimal> NUL <bytes>``. ``__pycache__`` folders and ``.pyc`` files are left out.
@@ -37,6 +37,6 @@ def bench_digest() -> str:
 
 
 def options_digest(options: Mapping[str, object]) -> str:
-    """Return ``sha256:`` of the options as JSON with sorted keys, no spaces and ASCII escapes."""
+    """Return ``sha256:`` and the hash of the options as JSON with sorted keys, no spaces and ASCII escapes."""
     canonical_json = json.dumps(options, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(canonical_json.encode()).hexdigest()

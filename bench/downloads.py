@@ -1,4 +1,4 @@
-"""The real data sets from their publishers, checked against their published checksums."""
+"""Downloads of the real data sets, verified against their published checksums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FASHION_URLS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
 )
-# https://github.com/zalandoresearch/fashion-mnist#get-the-data publishes md5 sums; these are their sha256.
+# https://github.com/zalandoresearch/fashion-mnist#get-the-data publishes MD5 sums; these are SHA-256 of the same files.
 _FASHION_FILES = (
     (
         "train-images-idx3-ubyte.gz",
@@ -35,7 +35,7 @@ _FASHION_FILES = (
         "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
 )
-# https://www.cs.toronto.edu/~kriz/cifar.html, the binary version (no pickle); its page gives the md5.
+# https://www.cs.toronto.edu/~kriz/cifar.html, the binary version (no pickle); the page publishes its MD5.
 _CIFAR_URLS = ("https://www.cs.toronto.edu/~kriz/",)
 _CIFAR_FILE = (
     "cifar-10-binary.tar.gz",
@@ -47,7 +47,7 @@ _CIFAR_ROW_BYTES = 1 + 3 * 32 * 32
 def fetch(name: str, sizes: Sequence[int]) -> list[bytes]:
     """Return [train images, train labels, test images, test labels] as raw bytes of the given ``sizes``.
 
-    Raises OSError or RunError when nothing can be downloaded, RunError when what came is not what was published.
+    Raises OSError or RunError if the download fails, and RunError if the content is not what was published.
     """
     parts = {"fashion-mnist": _fashion_mnist, "cifar10": _cifar10}[name]()
     for part, size in zip(parts, sizes):
@@ -96,7 +96,7 @@ def _fetch(bases: Sequence[str], name: str, sha256: str) -> bytes:
         except OSError as error:
             problem = error
             continue
-        except http.client.HTTPException as error:  # a broken proxy, or an answer that was cut off
+        except http.client.HTTPException as error:  # a broken proxy, or a truncated response
             problem = RunError(f"{base}{name}: {error!r}")
             continue
         if hashlib.sha256(content).hexdigest() == sha256:

@@ -1,12 +1,12 @@
-"""The ways a run can end without a full record; ``__main__`` alone prints them."""
+"""Exceptions that end a run without a full record; only ``__main__`` prints them."""
 
 
 class BenchError(Exception):
-    """Something the user gave (an option, a file, a folder) cannot be used: one line, exit status 2."""
+    """Invalid user input (an option, a file, a folder): one line, exit status 2."""
 
 
 class RunError(Exception):
-    """The run itself broke (wrong data on disk, no torch): one line, exit status 1."""
+    """A failed run (wrong data on disk, no torch): one line, exit status 1."""
 
 
 class SkipError(Exception):

@@ -1,4 +1,4 @@
-"""The ways a batch reaches the training loop; waiting for it is measured apart from computing."""
+"""The ways to load batches for the training loop. The wait for a batch is measured separately from computing."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from bench.options import Options
 from bench.place import Place
 from bench.tensors import Batch
 
-#: Files of loader: image-folder; enough for an epoch, few enough to be written in a second.
+#: The number of files for ``loader: image-folder``: enough for an epoch, and written within a second.
 FOLDER_IMAGES = 2048
 
 
 class Feed:
-    """Batches without end: ``source`` yields this process's shares, ``epoch_steps`` of them are one pass.
+    """An endless supply of batches: ``source`` yields this process's shares, ``epoch_steps`` of them are one epoch.
 
-    The epoch is shuffled first, with one seed for all loaders and processes, and each effective batch is cut into
-    contiguous shares afterwards: no sample is seen twice, and rank after rank the shares of a step are exactly the
-    batch of one process. ``prepare_ns`` is what was spent on writing files, which is no part of a program's start.
+    Each epoch is shuffled with one seed for all loaders and processes. Each effective batch is then cut into contiguous
+    shares: no sample is seen twice, and the ranks' shares together are exactly the batch of one process. ``prepare_ns``
+    is the time spent on writing files, which does not count as start-up time.
     """
 
     def __init__(self, samples: tensors.Samples, options: Options, place: Place, batch: int) -> None:
@@ -60,12 +60,12 @@ class Feed:
 
 
 def epoch_samples(samples: tensors.Samples, options: Options) -> int:
-    """Return how many samples an epoch has."""
+    """Return the number of samples in an epoch."""
     return min(FOLDER_IMAGES, len(samples.labels)) if options["loader"] == "image-folder" else len(samples.labels)
 
 
 def _epochs(count: int, batch: int, options: Options) -> Iterator[Iterator[Tensor]]:
-    """Yield epoch after epoch without end: the sample numbers of each of its effective batches."""
+    """Yield an endless series of epochs, each an iterator over the sample numbers of its effective batches."""
     generator = torch.Generator().manual_seed(options["seed"])
     while True:
         epoch = torch.randperm(count, generator=generator).split(batch)
@@ -73,24 +73,24 @@ def _epochs(count: int, batch: int, options: Options) -> Iterator[Iterator[Tenso
 
 
 def order(count: int, batch: int, options: Options) -> Iterator[Tensor]:
-    """Yield the sample numbers of each effective batch without end; the same everywhere for one seed."""
+    """Yield the sample numbers of each effective batch without end; a seed gives the same order everywhere."""
     return chain.from_iterable(_epochs(count, batch, options))
 
 
 def share(chosen: Tensor, rank: int, world: int) -> Tensor:
-    """Return a rank's part of an effective batch: contiguous parts that differ by one sample at most."""
+    """Return a rank's contiguous part of an effective batch; parts differ by at most one sample."""
     return chosen if world == 1 else chosen.tensor_split(world)[rank]
 
 
 def in_memory(samples: tensors.Samples, options: Options, batch: int, place: Place) -> Generator[Batch, None, None]:
-    """Yield batches indexed from the tensor that holds all samples."""
+    """Yield batches indexed from the tensor that contains all samples."""
     for numbers in order(len(samples.labels), batch, options):
         own_numbers = share(numbers, place.rank, place.world)
         yield Batch(tensors.to_float(samples.images[own_numbers]), samples.labels[own_numbers], len(numbers))
 
 
 class _Shares:
-    """The batches of the DataLoader of one rank: lists of sample numbers, one epoch at each iteration."""
+    """The batch sampler of one rank: it yields lists of sample numbers, one epoch per iteration."""
 
     def __init__(self, count: int, batch: int, options: Options, place: Place) -> None:
         self._epochs = _epochs(count, batch, options)
@@ -115,7 +115,7 @@ def _data_loader_batches(
 
 
 class _Collate:
-    """Puts samples together; a share without any, which torch's own function cannot, is an empty batch."""
+    """A collate function that returns an empty batch for an empty share, for which torch's own fails."""
 
     def __init__(self, samples: tensors.Samples) -> None:
         self._images, self._labels = tensors.to_float(samples.images[:0]), samples.labels[:0]
@@ -125,7 +125,7 @@ class _Collate:
 
 
 class _VisionRows(tensors.Rows):
-    """The book's way: a PIL image and ToTensor for every sample, as torchvision's FashionMNIST does it."""
+    """Samples converted one by one with PIL and ToTensor, as in the book and in torchvision's FashionMNIST."""
 
     def __init__(self, samples: tensors.Samples) -> None:
         from bench.vision import torchvision
@@ -154,9 +154,9 @@ def _rows(samples: tensors.Samples, loader: str, folder: str | None) -> Dataset[
 
 
 class _KeepAffinity:
-    """Give worker processes the CPU set from before ``import torch``.
+    """A worker initialiser that restores the CPU set from before ``import torch``.
 
-    Binding shrinks the parent's mask, which forked workers inherit:
+    Thread binding shrinks the parent's mask, which forked workers inherit:
     https://github.com/pytorch/pytorch/issues/101850
     """
 

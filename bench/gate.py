@@ -1,7 +1,7 @@
-"""The gate that a process of several waits at for its turn (docs/record.md): two named pipes in one folder.
+"""The gate at which interleaved processes wait for their turns (docs/record.md): two named pipes in a folder.
 
-The process writes ``ready LEFT``, how many timed steps it has still to take, and waits. It is answered ``go APART
-COUNTED``, a turn of so many steps, or ``end``. Nothing of its clocks runs meanwhile: it may be stopped for any time.
+The process writes ``ready LEFT``, its number of remaining timed steps, and waits. The answer is ``go APART COUNTED``, a
+turn of that many steps, or ``end``. None of its timers run meanwhile, so it may be stopped for any time.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from typing import Callable
 
 from bench.errors import BenchError, RunError
 
-#: The pipes' names in the gate's folder: what the process writes to, and what it reads.
+#: Names of the pipes in the gate's folder: the one the process writes to, and the one it reads from.
 READY, GO = "ready", "go"
 
 
 @dataclass(frozen=True)
 class Turn:
-    """``apart`` steps whose times are set apart (the caches are another process's), then ``counted`` ones."""
+    """A turn: ``apart`` steps that do not count, as another process's data is in the caches, then ``counted`` ones."""
 
     apart: int
     counted: int
 
 
 class Gate:
-    """This process's end of the gate; ``before_reading`` may wait until an answer can be read from a file handle."""
+    """The process's side of the gate; ``before_reading`` may wait until a file descriptor is readable."""
 
     def __init__(self, folder: str, before_reading: Callable[[int], object] = lambda _: None) -> None:
         self._before_reading = before_reading
         try:
-            # Its other end is open already, for reading and writing: neither line waits. They stay open to the end.
+            # The other side has both ends open already, so neither call blocks. They stay open until exit.
             self._told = open(os.path.join(folder, READY), "w", encoding="ascii")  # noqa: SIM115
             self._heard = open(os.path.join(folder, GO), encoding="ascii")  # noqa: SIM115
         except OSError as error:
             raise BenchError(f"--gate: {folder} is no gate: {error.strerror}") from error
 
     def turn(self, left: int) -> Turn:
-        """Wait for the next turn of a process that has ``left`` steps to take."""
+        """Wait for the next turn; ``left`` is the number of steps that remain."""
         answer = self._ask(left)
         numbers = answer[1:]
         if answer[:1] != ["go"] or len(numbers) != 2 or not all(text.isdecimal() for text in numbers):
@@ -48,7 +48,7 @@ class Gate:
         return Turn(turn.apart, min(turn.counted, left))
 
     def end(self) -> None:
-        """Wait until all processes have had their turns: what follows would disturb them."""
+        """Wait until all processes have had their turns, because later work would disturb them."""
         if self._ask(0) != ["end"]:
             raise RunError("the gate gave a turn, and no step is left")
 

@@ -1,4 +1,4 @@
-"""Inference: one step with the options that change how it is computed, and the held-out evaluation."""
+"""Inference: the timed inference step and its options, and the evaluation on held-out samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GUARDS: dict[str, Callable[[], Any]] = {
 
 
 class Predictor:
-    """One inference step on a batch; labels are not looked at, and no loss is returned."""
+    """One inference step on a batch; ignores labels and returns no loss."""
 
     def __init__(self, forward: Callable[[Tensor], Tensor], options: Options, place: Place) -> None:
         self.forward = forward
@@ -32,13 +32,13 @@ class Predictor:
         self.dtype = precision.DTYPES[options["precision"]]
 
     def __call__(self, batch: Batch, mark: Mark = no_mark) -> None:
-        """Predict; ``mark`` is told when it is done."""
+        """Predict; ``mark`` is called with each phase when it is done."""
         with self.guard(), self.autocast():
             (images,) = self.device.to_here(batch.images)
             mark("data")
             scores = self.forward(images.to(self.dtype))
             self.device.step_done(awaited=True)
-        del scores  # not earlier: XLA computes nothing that nobody has any longer
+        del scores  # deleted late, because XLA skips results without a reference
         mark("forward")
 
 
@@ -47,7 +47,7 @@ def evaluate(
 ) -> tuple[float | None, float | None]:
     """Return (mean loss, accuracy from 0 to 1) over the first held-out samples, or (None, None).
 
-    Every process takes part, since the forward of sharded weights needs all.
+    Every process must call it: the forward pass of sharded weights needs all of them.
     """
     count = min(options["eval_samples"], len(samples.test_labels))
     if not count:

@@ -1,4 +1,4 @@
-"""Steps that the user's own program tells of: each line of its output that matches says that one has ended."""
+"""Step times of the user's own program: each matching line of its output marks the end of a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from bench.errors import BenchError, RunError
 
-#: If so many of the lines are written together with another one, the program keeps its output back.
+#: If this share of the lines was written together with others, the program buffers its output.
 _TOGETHER = 0.5
 
 
 class _End(NamedTuple):
-    """The end of a step: when its line was there, whether it was the ``last`` of those that were read at once.
+    """The end of a step: when its line was read, and whether it was the ``last`` one in that read.
 
-    When those before the last came, nobody saw. ``held``: the program may have waited for room to write its line.
+    When earlier lines of the read were written is unknown. ``held``: the program may have waited for room in the pipe.
     """
 
     at_ns: int
@@ -25,7 +25,7 @@ class _End(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """A part of the run: it began then, after ``first`` marks; so many steps are set apart, and then so many count."""
+    """A part of the run: it began after ``first`` marks, with ``apart`` steps set apart and then ``counted`` ones."""
 
     began_ns: int
     first: int
@@ -34,12 +34,11 @@ class _Turn(NamedTuple):
 
 
 class Marks:
-    """When the program's steps ended, by the clock of who reads its output. ``warmup`` steps come before any counts.
+    """The ends of a program's steps, by its reader's clock. ``warmup`` steps come before the first that counts.
 
-    If the reader was late, steps whose lines it found together get their mean time (``averaged`` of them). Steps of
-    which not even that is known do not count: ``dropped`` of them.
-
-    Lines are looked at by one thread; another may wait for ``fileno``, which can be read once a turn has had its steps.
+    If the reader was late, steps whose lines it found together get their mean time (``averaged`` of them). If even that
+    is unknown, steps do not count (``dropped`` of them). One thread calls ``look``. Another may wait on ``fileno``,
+    which becomes readable when a turn's steps are done.
     """
 
     def __init__(self, pattern: str, warmup: int) -> None:
@@ -58,11 +57,11 @@ class Marks:
         self._had, self._tell = os.pipe()
 
     def fileno(self) -> int:
-        """Return what can be read when a turn has had its steps."""
+        """Return a file descriptor that is readable when a turn's steps are done."""
         return self._had
 
     def look(self, writes: Sequence[str], at_ns: int, full: bool) -> None:
-        """Look at the whole lines of each write. All were there at that time; ``full``: the program may have waited."""
+        """Find marks in the whole lines of each write, all read at ``at_ns``; ``full``: the program may have waited."""
         counts = [count for count in (sum(1 for _ in self._pattern.finditer(lines)) for lines in writes) if count]
         total = sum(counts)
         if not total:
@@ -74,17 +73,17 @@ class Marks:
             os.write(self._tell, b"!")
 
     def begin(self, began_ns: int, apart: int, counted: int | None = None) -> None:
-        """Begin a turn of ``counted`` steps after those that are set apart; None: all that come."""
+        """Begin a turn of ``counted`` steps after ``apart`` steps that do not count; None means all remaining steps."""
         first = len(self._ends)
         self._turns.append(_Turn(began_ns, first, apart, counted))
         self._wanted = None if counted is None else first + apart + counted
 
     def had(self) -> None:
-        """Take note that a turn has had its steps."""
+        """Clear the signal that a turn's steps are done."""
         os.read(self._had, 1)
 
     def turns(self) -> list[tuple[list[int], list[int]]]:
-        """Return the times (ns) of each turn's steps: those set apart, and those that count. Raises RunError."""
+        """Return each turn's step times in ns as (set apart, counted). Raises RunError if the output is buffered."""
         end_count = len(self._ends)
         if self._together and self._together >= _TOGETHER * (end_count - 1):
             raise RunError(
@@ -128,9 +127,9 @@ class Marks:
 
 
 def _groups(began_ns: int, ends: Sequence[_End]) -> Iterator[tuple[list[int], bool]]:
-    """Yield the times (ns) of steps whose ends were read at once, each their mean, and whether they were held up.
+    """Yield (times in ns, held up) for steps whose ends were read at once; each step gets the mean time.
 
-    A line that waited for room is read at the next time, and its step was done before.
+    A line that waited for room is only read next time, so the following steps count as held up too.
     """
     group_size, held_up = 0, False
     for end in ends:

@@ -1,4 +1,4 @@
-"""What a process asks of the kernel for its memory before it works; what it starts inherits it (levels of a factor)."""
+"""Memory settings that a process requests before it works: no huge pages, NUMA interleaving. Children inherit them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _NODES = "/sys/devices/system/node/online"
 
 
 def ask() -> None:
-    """Ask for what this process's variables say.
+    """Apply the memory settings in this process's variables.
 
-    ``BENCH_HUGE_PAGES`` is never; ``BENCH_INTERLEAVE`` is all, or a list of NUMA nodes.
-
-    Raises BenchError for another value, RunError where the kernel refuses.
+    ``BENCH_HUGE_PAGES`` is never; ``BENCH_INTERLEAVE`` is all, or a list of NUMA nodes. Raises BenchError for another
+    value, RunError if the kernel refuses.
     """
     pages, nodes = os.environ.get(HUGE_PAGES_VARIABLE), os.environ.get(INTERLEAVE_VARIABLE)
     if pages is not None:

@@ -1,4 +1,4 @@
-"""Reading a program's own metric: from its output, from a JSON file that it writes, its wall time, or its steps."""
+"""The metrics of a program: from its output, from a JSON file that it writes, its wall time or its steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bench.marks import Marks
 
 
 class MetricSource(NamedTuple):
-    """``kind`` is regex, json, wall or steps; ``source`` the pattern or the file, ``key`` the dotted path in the file.
+    """The source of a number: ``kind`` is regex, json, wall or steps, ``source`` the pattern or the file.
 
-    What a pattern finds is read with its separators, its factor and its unit, and converted to ``unit``. ``tolerance``
-    (a fraction) makes it a check: a number that shows whether the work was the same. ``warmup`` is how
-    many steps come before the first one that counts.
+    ``key`` is the dotted path in the JSON file. A match is read with its separators, its factor and its unit, and
+    converted to ``unit``. ``tolerance`` (a fraction) makes it a check of equal work. ``warmup`` is the number of steps
+    before the first that counts.
     """
 
     name: str
@@ -30,12 +30,12 @@ class MetricSource(NamedTuple):
     warmup: int = 1
 
     def told(self) -> dict[str, Any]:
-        """Return it as a record has it."""
+        """Return it in the record's form."""
         return {name: value for name, value in self._asdict().items() if name != "warmup" or self.kind == "steps"}
 
 
 class WantedNumbers(NamedTuple):
-    """What is read of a program: the metric that verdicts rest on, further ones, and checks."""
+    """The numbers to read from a program: the main metric, which decides verdicts, further metrics, and checks."""
 
     metric: MetricSource
     more: tuple[MetricSource, ...] = ()
@@ -43,7 +43,7 @@ class WantedNumbers(NamedTuple):
 
 
 def source_from_json(text: str, *, check: bool) -> MetricSource:
-    """Return what ``--also`` or ``--check`` asks for: {"name", "regex" | "json_file": "FILE:KEY" | "wall", ...}."""
+    """Parse ``--also`` or ``--check``: {"name", "regex" | "json_file": "FILE:KEY" | "wall", ...}."""
     flag = "--check" if check else "--also"
     try:
         fields = dict(json.loads(text))
@@ -61,9 +61,9 @@ def source_from_json(text: str, *, check: bool) -> MetricSource:
 
 
 class LastMatch:
-    """Finds a pattern in a stream of lines; the last match counts, as programs report progress first.
+    """Searches lines of output for a pattern; the last match counts, because programs report progress first.
 
-    ``found`` is its line, and where its group begins and ends there.
+    ``found`` is (line, start, end) of the match's group.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -77,7 +77,7 @@ class LastMatch:
         self.seen = 0
 
     def look(self, lines: str) -> None:
-        """Look at some whole lines of output, without their colours."""
+        """Search whole lines of output, which must be free of colour codes."""
         self.seen += len(lines)
         last_match = None
         for match in self.pattern.finditer(lines):
@@ -92,7 +92,7 @@ class LastMatch:
 
 
 class Numbers:
-    """Finds every number that is wanted: patterns while the program runs, the rest when it has ended."""
+    """Reads all wanted numbers: patterns while the program runs, the rest after it has ended."""
 
     def __init__(self, wanted: WantedNumbers) -> None:
         self.wanted = wanted
@@ -105,11 +105,11 @@ class Numbers:
 
     @property
     def looks(self) -> bool:
-        """Whether its output has to be looked at."""
+        """Whether the program's output must be searched."""
         return bool(self.matchers or self.marks)
 
     def look(self, writes: list[str], at_ns: int, full: bool) -> None:
-        """Look at the whole lines of each write; all were there at that time (see ``output.Burst``)."""
+        """Search the whole lines of each write; all were available at ``at_ns`` (see ``output.Burst``)."""
         if self.marks:
             self.marks.look([quantities.without_colours(write) for write in writes], at_ns, full)
         texts = [quantities.plain(write) for write in writes] if self.matchers else []
@@ -118,7 +118,7 @@ class Numbers:
                 matcher.look(text)
 
     def value(self, number: MetricSource, wall_ns: int) -> float:
-        """Return a number; raises RunError when the program did not report it."""
+        """Return a number; raises RunError if the program did not report it."""
         if number.kind == "wall":
             return wall_ns / 1e9
         if self.marks and number.kind == "steps":
@@ -159,7 +159,7 @@ def _what(metric: MetricSource) -> str:
 
 
 def number_from_text(metric: MetricSource, matcher: LastMatch) -> float:
-    """Return the number of the last match; raises RunError when there is none."""
+    """Return the number of the last match; raises RunError if there is none."""
     if matcher.found is None:
         message = f"{metric.source!r} matched nothing in {matcher.seen} characters of output"
         raise RunError(f"{_what(metric)} not found: {message}")

@@ -1,4 +1,4 @@
-"""The networks. Parameter counts are tested against published or hand-computed numbers."""
+"""The networks. Tests compare their parameter counts with published or hand-computed numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Builder = Callable[[Options, Shape, int], nn.Module]
 class FashionCNN(nn.Module):
     """The source book's CNN (chapter 2): two 3x3 convolutions with pooling, then two linear layers.
 
-    Input (N, C, H, W) float, output (N, classes) scores; 1,630,090 parameters with biases for (1, 28, 28).
-    As in the book's notebook there is no activation between the linear layers.
+    Input (N, C, H, W) float, output (N, classes) scores; 1,630,090 parameters with biases for (1, 28, 28). As in the
+    book's notebook there is no activation between the linear layers.
     """
 
     def __init__(self, shape: Shape, classes: int, bias: bool = True, extra_layer: bool = False) -> None:
@@ -88,8 +88,8 @@ def _rows(images: torch.Tensor) -> torch.Tensor:
 class RowTransformer(nn.Module):
     """A small Transformer encoder (Vaswani et al. 2017) that reads an image row by row.
 
-    Two layers, width 64, 4 heads, inner width 128; 71,242 parameters for (1, 28, 28). No dropout, so that
-    every environment computes the same.
+    Two layers, width 64, 4 heads, inner width 128; 71,242 parameters for (1, 28, 28). No dropout, so that every
+    environment computes the same.
     """
 
     def __init__(self, shape: Shape, classes: int, width: int = 64) -> None:
@@ -122,7 +122,7 @@ class RowLSTM(nn.Module):
 
 
 class ResNet(nn.Module):
-    """torchvision's ResNet (He et al. 2016) on images of any size; grey images fill its three channels.
+    """torchvision's ResNet (He et al. 2016) on images of any size; grey images are repeated in three channels.
 
     ResNet-18 has 11,181,642 parameters for 10 classes (11,689,512 for ImageNet's 1000), ResNet-50 23,528,522.
     """
@@ -142,10 +142,10 @@ class ResNet(nn.Module):
 def build(options: Options, shape: Shape, classes: int) -> nn.Module:
     """Return the untrained network that the workload options ask for.
 
-    A builder (ours, or ``package.module:function`` of another package: docs/workloads.md) is called with all workload
-    options, the shape (channels, height, width) of one image and the number of classes. It returns a torch module
-    that takes images (N, channels, height, width), floats from 0 to 1, and returns scores (N, classes) without softmax.
-    Its random weights come from torch's own generator, which is seeded with the option ``seed`` before.
+    A builder is built in, or ``package.module:function`` of another package (docs/workloads.md). Its arguments are all
+    workload options, the shape (channels, height, width) of an image, and the number of classes. It returns a torch
+    module that maps images (N, channels, height, width), floats from 0 to 1, to scores (N, classes) without softmax.
+    torch's default generator, seeded with the option ``seed`` beforehand, gives its initial weights.
     """
     name = options["model"]
     model = (_BUILDERS.get(name) or _load_builder(name))(options, shape, classes)

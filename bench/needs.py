@@ -1,4 +1,4 @@
-"""Whether this environment's torch has what the chosen options need (``needs`` in options.json)."""
+"""Checks that this environment's torch supports the chosen options (``needs`` in options.json)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.options import Entry, Options
 
 
 def check(values: Options) -> None:
-    """Raise SkipError, with the reason, for the first chosen option that this environment cannot do."""
+    """Raise SkipError, with the reason, for the first chosen option that this environment does not support."""
     for what, requirement in workload_options.requirements(values):
         reason = _missing(requirement)
         if reason:
@@ -78,7 +78,7 @@ def _dynamo(_wanted: bool) -> str | None:
 
 
 def _onnx_export(_wanted: bool) -> str | None:
-    # Since 2.1 torch's exporter refuses to write without the package.
+    # From 2.1 on, torch's exporter requires the onnx package.
     is_new_enough = version_tuple(sys.modules["torch"].__version__) >= (2, 1)
     return _module("onnx") if is_new_enough else None
 
@@ -110,9 +110,9 @@ def version_tuple(version: str) -> tuple[int, ...]:
 
 
 def some_work() -> Any:
-    """Return 16 MiB that were computed in parallel, to be held while the evidence of a process without work is read.
+    """Return a 16 MiB tensor, computed in parallel; keep it while reading the evidence of a process without a workload.
 
-    So the OpenMP team exists and is bound, and allocators are seen in use: huge pages are none where nothing is large.
+    It starts and binds the OpenMP team and puts the allocator to use: huge pages appear only with large allocations.
     """
     torch = sys.modules["torch"]
     return torch.ones(1 << 22).add_(1)

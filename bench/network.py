@@ -1,4 +1,4 @@
-"""A network ready for its first step: built, prepared for inference, wrapped for its place, and its data."""
+"""A network that is ready for its first step: built, prepared for inference, wrapped by its strategy, with its data."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Network:
-    """The work of training or predicting; ``length`` says how many steps there are.
+    """The work of training or inference; ``length`` is its number of steps.
 
-    ``startup_ns`` is the age of the job when all was ready, without what is no part of a program's start.
+    ``startup_ns`` is the job's age when all was ready, without work that is not part of a program's start.
     """
 
     def __init__(self, options: Options, prepared: Prepared, place: Place) -> None:
@@ -44,7 +44,7 @@ class Network:
         self.sparsity: float | None = None
         start = time.perf_counter_ns()
         self._transform()
-        # Later for all but FSDP, which cuts the weights: saving them changes what malloc does in the timed part.
+        # Only FSDP measures it now, before sharding: saving the weights would affect malloc in the timed part.
         self.model_bytes = compress.size_bytes(self.model) if options["parallel"] == "fsdp" else None
         spent_ns = time.perf_counter_ns() - start
         self.preparation_ns = spent_ns if self._predicts else None
@@ -52,7 +52,7 @@ class Network:
         self.forward = self._forward()
         self.step = self._step()
         self.length = self._length()
-        # Taken last: constructing the first optimiser imports torch's compiler, a second or more of every start.
+        # Taken last: creating the first optimiser imports torch's compiler, which adds a second or more.
         age_ns = place.age_ns()
         self.startup_ns = None if age_ns is None else age_ns - self.feed.prepare_ns - spent_ns
 
@@ -61,7 +61,7 @@ class Network:
         return bool(self.options["task"] == "inference")
 
     def _transform(self) -> None:
-        """Train and compress a model for inference, and lay it out."""
+        """Train and compress the model for inference, and set its memory format."""
         options = self.options
         if self._predicts:
             source = self._whole_batches()
@@ -76,7 +76,7 @@ class Network:
             self.model.to(memory_format=torch.channels_last)
 
     def _whole_batches(self) -> Iterator[Batch]:
-        """Return uncut batches: every process prepares the same model."""
+        """Yield uncut batches, with which every process prepares the same model."""
         alone = Place(self.place.device)
         for images, labels, total in feeds.in_memory(self.samples, self.options, self.options["batch_size"], alone):
             yield Batch(images, labels, total)
@@ -93,7 +93,7 @@ class Network:
         return _channels_last(forward) if self.options["channels_last"] else forward
 
     def _sizes(self) -> set[int]:
-        """Return how many samples the network is called with at once, but for an epoch's last and smaller batch."""
+        """Return the batch sizes with which the network is called, except an epoch's smaller last batch."""
         accumulation = self.options["accumulation"]
         share = self.batch // self.place.world
         return {share // accumulation, -(-share // accumulation)}
@@ -118,11 +118,11 @@ class Network:
         )
 
     def drive(self, loop: timing.Loop) -> None:
-        """Take all steps of the loop."""
+        """Run all steps of the loop."""
         strategies.chosen(self.options).fit(self.step, loop, self.options, self.place)
 
     def after(self, timed: timing.Timed) -> dict[str, Any]:
-        """Do what must not disturb the timed part: profile, evaluate, check, export."""
+        """Profile, evaluate, check and export, which must not disturb the timed part."""
         options, profile_result, graph = self.options, None, None
         if options["profile_steps"]:
             profile_result = profiling.profile(self.step, self.source, options["profile_steps"], self.place.device)
@@ -146,22 +146,22 @@ class Network:
         return {"data": data, "result": result, "profile": profile_result, "onnx": graph, "model_bytes": size}
 
     def _equality(self, losses: Any) -> dict[str, Any] | None:
-        """Let rank 0 train alone, after the timed part, and compare; None when no check was asked for."""
+        """Train on rank 0 as one process, after the timed part, and compare; None if no check was requested."""
         if not losses or self.place.rank:
             return None
         reference = equality.one_process_losses(self.samples, self.options, self.place.world)
         return equality.compare(losses, reference, equality.tolerance(self.options, self.place.device.name))
 
     def close(self) -> None:
-        """End what the data started."""
+        """End the data feed's workers and remove its files."""
         self.feed.close()
 
 
 def _compiled(model: nn.Module, backend: str, sizes: set[int]) -> Forward:
-    """Return the compiled network; a batch of another size would be compiled anew within the timed part, so is not."""
+    """Return the compiled network; other batch sizes run uncompiled, to avoid recompiling in the timed part."""
     import torch._inductor.config
 
-    # A cache left by an earlier trial would make this one's compile time mean nothing.
+    # With the cache of an earlier run, the compile time would be meaningless.
     if hasattr(torch._inductor.config, "force_disable_caches"):
         torch._inductor.config.force_disable_caches = True
     compiled = torch.compile(model, backend=backend)

@@ -1,4 +1,4 @@
-"""The model as an ONNX graph, and the operators in it."""
+"""Export of the model as an ONNX graph, with counts of its operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.errors import SkipError
 def export(model: torch.nn.Module, example: torch.Tensor) -> dict[str, Any]:
     """Return {"bytes", "nodes", "operators": {name: count}} of the exported model.
 
-    Raises SkipError where this torch's exporter wants packages that the environment lacks.
+    Raises SkipError if this torch's exporter needs packages that the environment lacks.
     """
     buffer = io.BytesIO()
     try:
@@ -37,7 +37,7 @@ def _export(model: torch.nn.Module, example: torch.Tensor, buffer: io.BytesIO) -
     exporter = torch.onnx.export
     options = {"input_names": ["images"], "output_names": ["scores"]}
     try:
-        # The TorchScript exporter: the other one wants onnxscript, and came with torch 2.5.
+        # The TorchScript exporter: the newer one (torch 2.5) needs onnxscript.
         exporter(model, (example,), buffer, dynamo=False, **options)
     except TypeError:
         exporter(model, (example,), buffer, **options)

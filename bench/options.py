@@ -1,7 +1,7 @@
-"""The workload options: how their texts become values, and which values go together, as ``options.json`` lists them.
+"""The workload options listed in ``options.json``: conversion from text, defaults, and rules for combinations.
 
-Standard library only, nothing of ``bench``: the host reads this one file by its path (docs/record.md), so that
-matrix.yaml and the command line cannot disagree.
+Standard library only, and no import of ``bench``: the host loads this file by its path (docs/record.md), so that
+matrix.yaml and the command line agree.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FALSE = ("false", "no", "off", "0")
 #: ``package.module:name``, as in an entry point.
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-#: The variable that says how many processes there are where the option does not: so a level of a factor can.
+#: The variable with the number of processes if the option is not set, so that an environment can choose it.
 PROCESSES_VARIABLE = "BENCH_PROCESSES"
 _DEFAULT_PROCESSES = 2
 _MOST_PROCESSES = 4096
-#: Strategies that need a process per share of the batch.
+#: Strategies with one process per share of the batch.
 WITH_RANKS = ("ddp", "ddp-pipeline", "fsdp", "lightning", "horovod")
 
 Value = Union[bool, int, float, str, list[int], None]
@@ -34,7 +34,7 @@ Entry = Mapping[str, Any]
 
 
 class Options(TypedDict):
-    """A workload's options with their values: what ``options.json`` lists, for who checks types."""
+    """A workload's options and their types, as listed in ``options.json``."""
 
     task: str
     model: str
@@ -91,7 +91,7 @@ class Options(TypedDict):
 
 
 class OptionError(ValueError):
-    """A text that is no value of its option: ``text`` says what it must be, ``remedy`` what to write instead."""
+    """An invalid value of an option: ``text`` is the requirement, ``remedy`` what to write instead."""
 
     def __init__(self, text: str, remedy: str = "") -> None:
         super().__init__(f"{text}: {remedy}" if remedy else text)
@@ -100,7 +100,7 @@ class OptionError(ValueError):
 
 
 class Broken(NamedTuple):
-    """A rule that a combination breaks: its words, and the options that it is about, the offending one first."""
+    """A rule that a combination breaks: its message and its options, the offending ones first."""
 
     message: str
     options: tuple[str, ...]
@@ -125,9 +125,9 @@ def defaults() -> dict[str, Value]:
 
 
 def convert(option: Entry, given: object) -> Value:
-    """Turn what was written into the option's type, in its choices and its range.
+    """Convert ``given`` to the option's type, and check its choices and range.
 
-    ``given`` is one text, or None or a list of texts where matrix.yaml can write them. Raises OptionError.
+    ``given`` is one text, or None or a list of texts if matrix.yaml allows them. Raises OptionError.
     """
     if option.get("optional") and (given is None or str(given).strip().lower() in ("none", "null")):
         return None
@@ -195,23 +195,23 @@ def _in_range(option: Entry, value: Any) -> Any:
 
 
 def installed(group: str) -> dict[str, str]:
-    """Return the entry points of ``group`` that this Python has installed: {name: ``package.module:name``}."""
-    from importlib import metadata  # here, because it costs a start 20 ms and few ask
+    """Return the installed entry points of ``group``: {name: ``package.module:name``}."""
+    from importlib import metadata  # imported here: it takes 20 ms and is rarely needed
 
     entry_points: Any = metadata.entry_points()
     group_points = (
         entry_points.select(group=group) if hasattr(entry_points, "select") else entry_points.get(group, ())
-    )  # Python 3.9 has a dict
+    )  # Python 3.9 returns a dict
     return {point.name: point.value for point in group_points}
 
 
 def is_reference(value: object) -> bool:
-    """Say whether a value names an object of another package (``package.module:name``), not one of our choices."""
+    """Return whether a value refers to an object of another package (``package.module:name``)."""
     return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
 def broken_rules(values: Mapping[str, Value]) -> list[Broken]:
-    """Return every rule that a combination of values breaks; an option that is not among them has its default."""
+    """Return every rule that a combination of values breaks; missing options have their defaults."""
     all_values = {**defaults(), **values}
     return [broken for rule in load()["rules"] for broken in _broken(rule, all_values)]
 
@@ -226,7 +226,7 @@ def _broken(rule: Entry, values: Mapping[str, Value]) -> Iterator[Broken]:
 
 
 def _allowed(value: Value, allowed: list[Value]) -> bool:
-    # What a model of another package can be built with, only it knows.
+    # Only the other package knows which options its model supports.
     return value in allowed or is_reference(value)
 
 
@@ -239,7 +239,7 @@ def _holds(test: Entry, value: Any) -> bool:
 
 
 def requirements(values: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
-    """Yield (what needs it, requirement) for every chosen value that states needs in ``options.json``."""
+    """Yield (option and value, requirement) for every chosen value with ``needs`` in ``options.json``."""
     for name, option in listed().items():
         value, needs = values[name], option.get("needs", {})
         value_text = f"{name}: {json.dumps(value)}"
@@ -251,12 +251,12 @@ def requirements(values: Mapping[str, Any]) -> Iterator[tuple[str, Entry]]:
 
 
 def has_ranks(values: Mapping[str, Any]) -> bool:
-    """Whether processes of their own have to be started."""
+    """Return whether the job starts several processes."""
     return values["parallel"] in WITH_RANKS or bool(values["collective"] != "none")
 
 
 def processes(values: Mapping[str, Any], variables: Mapping[str, str]) -> int:
-    """Return the number of processes: the option's, else the variable's, else 2; 1 where there are no ranks."""
+    """Return the number of processes: the option, otherwise the variable, otherwise 2; always 1 without ranks."""
     if not has_ranks(values):
         return 1
     if values["processes"] is not None:
@@ -268,15 +268,15 @@ def processes(values: Mapping[str, Any], variables: Mapping[str, str]) -> int:
 
 
 def effective_batch(values: Mapping[str, Any], world: int) -> int:
-    """Return the samples that one optimiser step sees, over all processes."""
+    """Return the number of samples per optimiser step, over all processes."""
     size: int = values["batch_size"]
     return size * (world if values["batch_scope"] == "process" else 1)
 
 
 def check_shares(values: Mapping[str, Any], variables: Mapping[str, str], threads: int = 1) -> None:
-    """Raise OptionError for a batch that cannot be cut into equal shares, or processes that no nodes share evenly.
+    """Raise OptionError if the batch cannot be cut into equal shares, or nodes cannot have equally many processes.
 
-    ``threads`` share a process's part; an option that is not among ``values`` has its default.
+    A process's share is cut into ``threads`` parts. Options missing from ``values`` have their defaults.
     """
     all_values = {**defaults(), **values}
     world = processes(all_values, variables)

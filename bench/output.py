@@ -1,4 +1,4 @@
-"""The output of the user's own program: read write by write, kept for the log, its lines looked at."""
+"""The output of the user's own program: split into its writes, shortened for the log, and searched line by line."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import BinaryIO, NamedTuple
 from bench.evidence.reading import attempt
 
 _CHUNK_BYTES = 1 << 16
-#: What glibc's loader says of a library that it does not preload (elf/rtld.c).
+#: The loader's message for a library that it does not preload (glibc's elf/rtld.c).
 _LOST = re.compile(rb"ERROR: ld\.so: object '([^'\n]+)' from LD_PRELOAD cannot be preloaded")
 _READ_S = 2.0
-#: The most that any user may let a pipe hold (pipe(7)); each write takes a page of it at least.
+#: The largest pipe that any user may set (pipe(7)); each write takes at least one page of it.
 _PIPE_BYTES = 1 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: With fewer pages (of 64 KiB each, say) writes share them: the program would have to wait for its reader.
+#: With fewer pages (64 KiB each, for example) the pipe is plain, otherwise the program would wait for its reader.
 _FEWEST_PAGES = 64
-#: Who waited for a CPU so long (1 ms) before reading cannot say that lines came together.
+#: If the reader waited this long (1 ms) for a CPU, lines read together may have been written separately.
 _LATE_NS = 1_000_000
-_F_SETPIPE_SZ = 1031  # linux/fcntl.h; Python 3.10 names it
+_F_SETPIPE_SZ = 1031  # linux/fcntl.h; Python 3.10 defines it
 
 
 class Burst(NamedTuple):
-    """Writes that were all there at ``at_ns``; ``full``: the program may have waited for room to write more."""
+    """Writes that were all available at ``at_ns``; ``full``: the program may have waited for room to write more."""
 
     writes: list[bytes]
     at_ns: int
@@ -37,9 +37,9 @@ class Burst(NamedTuple):
 
 
 class Pipe:
-    """What a program writes to. ``apart``: the kernel keeps its writes apart, however late they are read.
+    """The pipe that a program writes to. ``apart``: the kernel keeps writes separate, however late they are read.
 
-    Then lines that come in one write were written together. It is O_DIRECT of pipe(2); without it the pipe is plain.
+    Lines of one write were then written together. Uses O_DIRECT of pipe(2); without it the pipe is plain.
     """
 
     def __init__(self, apart: bool) -> None:
@@ -54,7 +54,7 @@ class Pipe:
             fcntl.fcntl(self.written, fcntl.F_SETFL, 0)
 
     def bursts(self) -> Iterator[Burst]:
-        """Yield what there is each time that something comes, until all who write have ended; then close it."""
+        """Yield the available output whenever some arrives, until all writers have exited; then close the pipe."""
         waits = attempt(lambda: os.open("/proc/thread-self/schedstat", os.O_RDONLY))
         while True:
             waited_ns = _waited_ns(waits)
@@ -71,7 +71,7 @@ class Pipe:
             os.close(file)
 
     def _pieces(self, there: int) -> Iterator[bytes]:
-        """Read so many bytes; what is written meanwhile came later, and stays."""
+        """Read this many bytes, and leave output that arrives meanwhile for the next burst."""
         while there > 0:
             piece = os.read(self._file, _CHUNK_BYTES if self._room else min(there, _CHUNK_BYTES))
             if not piece:
@@ -81,7 +81,7 @@ class Pipe:
 
 
 def _waited_ns(file: int | None) -> int:
-    """Return how long this thread was ready to run and had no CPU, 0 if the kernel does not count that.
+    """Return the nanoseconds that this thread was runnable but waiting for a CPU; 0 if they are not counted.
 
     https://docs.kernel.org/scheduler/sched-stats.html
     """
@@ -89,7 +89,7 @@ def _waited_ns(file: int | None) -> int:
 
 
 def _writes(pieces: list[bytes]) -> list[bytes]:
-    """Put together what the kernel took apart: a longer write comes in pieces of PIPE_BUF bytes and a rest."""
+    """Join pieces to writes: the kernel splits longer writes into pieces of PIPE_BUF bytes and a rest."""
     writes = [b""]
     for piece in pieces:
         writes[-1] += piece
@@ -99,14 +99,14 @@ def _writes(pieces: list[bytes]) -> list[bytes]:
 
 
 def _lines(there: bytes, late_ns: int) -> list[bytes]:
-    """Return what a plain pipe held as one write, or as one a line if who read it was late by so much."""
+    """Return a plain pipe's content as one write, or as one per line if the reader was late."""
     return there.splitlines(keepends=True) if late_ns > _LATE_NS else [there]
 
 
 class Output:
     """Reads a program's output to its end and keeps its first and last ``limit_bytes`` / 2 for the log.
 
-    ``look`` gets the whole lines of each burst, one text a write.
+    ``look`` gets the whole lines of each burst, as one text per write.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Output:
             del self._last[: len(self._last) - self._half]
 
     def finish(self) -> None:
-        """Wait a moment for the end, then write what was kept of it."""
+        """Wait briefly for the end of the output, then write the rest of the log."""
         self.thread.join(_READ_S)
         tail = bytes(self._last[-self._half :])
         left_out = self.total - self._first - len(tail)

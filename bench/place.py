@@ -1,4 +1,4 @@
-"""Where steps are taken: on which device, and as which of how many processes."""
+"""The place where steps run: the device, and this process's rank among all processes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bench.devices import Device
 
 @dataclass(frozen=True)
 class Place:
-    """This process's place; alone it is rank 0 of 1, without a process group.
+    """This process's place; a single process is rank 0 of 1, without a process group.
 
-    ``cpus`` is the CPU set from before ``import torch``, ``age_ns`` gives the time since the job began, ``scratch`` is
-    a folder that is gone after the job (None: the usual one for temporary files). ``lazy`` says whether Gloo connected
-    to nobody when the processes joined, ``nccl_words`` is the file in which NCCL says what it took.
+    ``cpus`` is the CPU set from before ``import torch``. ``age_ns`` returns the time since the job began. ``scratch``
+    is a folder that is deleted after the job (None: the default for temporary files). ``lazy`` is whether Gloo had no
+    connections after the processes joined. ``nccl_words`` is the path of NCCL's log.
     """
 
     device: Device
@@ -34,14 +34,14 @@ class Place:
     scratch: str | None = None
 
     def barrier(self) -> None:
-        """Return when all processes are here."""
+        """Wait until all processes have arrived."""
         if self.backend == "nccl":
             distributed.barrier(device_ids=[self.device.device.index])
         elif self.backend:
             distributed.barrier()
 
     def means(self, losses: Sequence[Tensor]) -> list[float]:
-        """Return the mean of each loss over all processes; the same list in every one of them."""
+        """Return the mean of each loss over all processes; every process gets the same list."""
         if not losses:
             return []
         losses_tensor = torch.stack([loss.detach().cpu() for loss in losses]).double()
@@ -51,7 +51,7 @@ class Place:
         return [float(loss) / self.world for loss in losses_tensor.tolist()]
 
     def give_all_the_weights_of_rank_0(self, model: torch.nn.Module) -> None:
-        """Make the models of all processes one: on a GPU the same training gives other last digits each time."""
+        """Copy rank 0's weights to all processes: on a GPU, repeated training differs in the last digits."""
         if self.backend:
             for tensor in model.state_dict().values():
                 distributed.broadcast(tensor, 0)

@@ -13,10 +13,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def autocast(options: Options, device: str) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a function that gives a fresh autocast context for this kind of device, or one that does nothing."""
+    """Return a function that creates an autocast context for this kind of device, or one that does nothing."""
     if options["autocast"] == "none":
         return nullcontext
-    # What autocast keeps of one call must not be looked for by a recorded graph.
+    # A recorded graph must not depend on autocast's cache of one call.
     cached = not options["cuda_graphs"]
     return lambda: torch.autocast(device, dtype=DTYPES[options["autocast"]], cache_enabled=cached)
 

@@ -1,4 +1,4 @@
-"""Where a step's time goes: a pass of its own after the timed part, so that looking slows nothing timed."""
+"""A profile of where a step's time goes, in a separate pass after the timed part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.tensors import Batch
 
 
 def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> dict[str, Any]:
-    """Return phases of ``steps`` steps, and the operators of as many more under torch.profiler."""
+    """Return the phases of ``steps`` steps, and the operators of as many more under torch.profiler."""
     return {
         "steps": steps,
         "phases_ns": _phases(step, source, steps, device),
@@ -26,7 +26,7 @@ def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> 
 def _phases(step: Step, source: Iterator[Batch], steps: int, device: Device) -> dict[str, int]:
     """Return nanoseconds per phase: data, forward, loss, backward, optimizer (inference: data, forward).
 
-    Each phase is waited for, so that what a device does later counts where it was asked for.
+    Waits for the device after each phase, so that asynchronous work counts in the phase that started it.
     """
     totals = {"data": 0}
     last = time.perf_counter_ns()
@@ -46,9 +46,9 @@ def _phases(step: Step, source: Iterator[Batch], steps: int, device: Device) -> 
 
 
 def _operators(step: Step, source: Iterator[Batch], steps: int, device: Device) -> list[dict[str, Any]]:
-    """Return the aten operators, most expensive first; ``self_ns`` is without the operators they call.
+    """Return the aten operators, most expensive first; ``self_ns`` excludes the operators they call.
 
-    On a GPU both times are those of the kernels that an operator started.
+    On a GPU, both times are those of the kernels that an operator started.
     """
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.name == "cuda" else [])]
     with torch.profiler.profile(activities=activities) as profiler:
@@ -56,7 +56,7 @@ def _operators(step: Step, source: Iterator[Batch], steps: int, device: Device) 
             step(next(source))
         device.wait()
     timed = [(event, _micros(event, "self_", device), _micros(event, "", device)) for event in profiler.key_averages()]
-    # Rows of kernels by themselves repeat what their operators' rows say.
+    # Separate rows for kernels repeat times of their operators' rows.
     rows = [row for row in timed if row[1] > 0 and row[0].device_type == torch.autograd.DeviceType.CPU]
     total_ns = sum(self_ns for _, self_ns, _ in rows)
     rows.sort(key=lambda row: -row[1])
@@ -73,7 +73,7 @@ def _operators(step: Step, source: Iterator[Batch], steps: int, device: Device) 
 
 
 def _micros(event: Any, prefix: str, device: Device) -> float:
-    """Return an event's microseconds on the device; torch 2.4 renamed those of a GPU."""
+    """Return an event's microseconds on the device; torch 2.4 renamed the attributes for GPUs."""
     names = [f"{prefix}cpu_time_total"]
     if device.name == "cuda":
         names = [f"{prefix}device_time_total", f"{prefix}cuda_time_total"]

@@ -1,4 +1,4 @@
-"""Turns of the user's own program: it runs while it has one, and stands still with all its processes otherwise."""
+"""Interleaving of the user's own program: it runs during its turns, and all its processes are stopped otherwise."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from bench.evidence.reading import attempt
 from bench.gate import Gate, Turn
 from bench.marks import Marks
 
-#: A turn is so many of these parts of a second.
+#: The unit of a turn's length, in seconds.
 PART_S = 0.1
-#: How many a program will take nobody knows: so it says that it has as many left as can be said.
+#: The number of turns that the program needs is unknown, so it reports the largest number.
 _UNKNOWN = 999_999_999
 _ROUNDS = 100
-#: So long a process may take to stop (it may be in the kernel, at a disk), and how often it is looked at.
+#: Seconds that a process gets to stop (it may be in the kernel, waiting for a disk), and between checks of its state.
 _STOPPED_S, _LOOK_S = 120.0, 0.001
-#: States in which nothing runs: stopped, traced, ended, gone.
+#: States in which a process does not run: stopped, traced, ended, gone.
 _STANDING = ("T", "t", "Z", "X", "")
 
 
 class Turns:
-    """The turns of one program. ``paused_ns`` is for how long it stood still between them.
+    """The turns of one program. ``paused_ns`` is the total time between them.
 
-    ``wait`` (file handles, seconds) waits until one of them can be read, and says whether; it may raise.
+    ``wait`` (file descriptors, seconds) returns whether one of them became readable in time; it may raise.
     """
 
     def __init__(self, folder: str, wait: Callable[[Sequence[int], float | None], bool]) -> None:
@@ -44,13 +44,13 @@ class Turns:
         self._loads: list[tuple[float, ...]] = []
 
     def begin(self) -> None:
-        """Wait for the first turn; the program starts in it."""
+        """Wait for the first turn, in which the program starts."""
         self._take(self._gate.turn(_UNKNOWN))
 
     def run(self, process: subprocess.Popen[bytes], start_ns: int) -> int:
-        """Let a program that started then have its turns until it ends; return the nanoseconds that it ran.
+        """Run a started program in its turns until it ends; return the nanoseconds that it ran.
 
-        What it started lives as it does: all of its processes stand still together.
+        All of its processes stop and continue together.
         """
         file = os.pidfd_open(process.pid)
         ran_ns, began_ns, load_before = 0, start_ns, (0.0, 0.0)
@@ -61,7 +61,7 @@ class Turns:
                 _stop()
                 stopped_ns = time.perf_counter_ns()
                 ran_ns += stopped_ns - began_ns
-                if self.paused_ns:  # in the first one it starts, some of them beside others that do
+                if self.paused_ns:  # not in the first turn: it includes start-up, maybe next to others
                     load_after = _load()
                     self._loads.append(
                         (stopped_ns - began_ns, load_after[0] - load_before[0], load_after[1] - load_before[1])
@@ -76,7 +76,7 @@ class Turns:
             os.close(file)
 
     def contention(self, wall_ns: int) -> dict[str, float]:
-        """Return what others ran and its threads waited in its whole turns, taken for all that it ran."""
+        """Return others' CPU time and its threads' CPU waits in complete turns, extrapolated to all its run time."""
         if not self._loads:
             return {}
         seen_ns, *sums = (sum(part) for part in zip(*self._loads))
@@ -84,7 +84,7 @@ class Turns:
         return {name: max(0.0, value) * wall_ns / seen_ns for name, value in shares if not math.isnan(value)}
 
     def end(self) -> None:
-        """Wait until all others have had their turns: what follows would disturb them."""
+        """Wait until all others have had their turns, because later work would disturb them."""
         self._gate.end()
 
     def _take(self, given: Turn) -> None:
@@ -94,26 +94,26 @@ class Turns:
         """Note that a turn begins."""
 
     def _ended(self, file: int, began_ns: int) -> bool:
-        """Wait for the end of the turn, or of the program; say whether that has ended."""
+        """Wait for the end of the turn or of the program; return whether the program has ended."""
         left_s = self._length_s - (time.perf_counter_ns() - began_ns) / 1e9
         return self._wait([file], max(0.0, left_s))
 
 
 class StepTurns(Turns):
-    """The turns of a program that tells when a step has ended: it starts beside others, and stops after its first."""
+    """The turns of a program that prints its steps: it starts next to others, and is stopped after its first step."""
 
     def __init__(self, folder: str, wait: Callable[[Sequence[int], float | None], bool], marks: Marks) -> None:
         super().__init__(folder, wait)
         self._marks = marks
-        self._given = Turn(1, 0)  # the start and the first step, of which nothing counts
+        self._given = Turn(1, 0)  # start-up and the first step, which do not count
         self._cold = marks.warmup - 1
 
     def begin(self) -> None:
-        """Let it start at once."""
+        """Start at once."""
         self._begins(time.perf_counter_ns())
 
     def times(self) -> list[tuple[list[int], list[int]]]:
-        """Return the times (ns) of each turn's steps: those set apart, and those that count."""
+        """Return each turn's step times in ns as (set apart, counted)."""
         return self._marks.turns()[1:]
 
     def _take(self, given: Turn) -> None:
@@ -132,13 +132,13 @@ class StepTurns(Turns):
 
 
 def _load() -> tuple[float, float]:
-    """Return the CPU time of others so far, and how long the threads of the program have waited for a CPU."""
+    """Return the CPU seconds of others so far, and the seconds that the program's threads waited for a CPU."""
     others_s = attempt(counters.others_s)
     return math.nan if others_s is None else others_s, tree.waited_s(_below())
 
 
 def _below() -> set[int]:
-    """Return all processes that this one, a subreaper, has below it."""
+    """Return all descendants of this process, which is a subreaper."""
     pids: set[int] = set()
     level = tree.children(os.getpid())
     while level:
@@ -148,7 +148,7 @@ def _below() -> set[int]:
 
 
 def _stop() -> None:
-    """Stop all of them, also those that are being started meanwhile, and wait until they stand."""
+    """Stop all processes, including those that start meanwhile, and wait until they are stopped."""
     stopped: set[int] = set()
     for _ in range(_ROUNDS):
         not_stopped = _below() - stopped
@@ -166,10 +166,10 @@ def _stop() -> None:
 
 
 def _stands(pid: int) -> bool:
-    """Whether a process does not run: it stands, or waits in the kernel for a child that stands.
+    """Return whether a process does not run: it is stopped, or waits in the kernel for a stopped child.
 
-    vfork(2), by which Python's subprocess and posix_spawn(3) start programs, returns to the parent when the child has
-    its program; where the child was stopped before, the parent stops on its way back.
+    vfork(2), used by Python's subprocess and posix_spawn(3), returns to the parent only after the child's exec. If the
+    child was stopped before, the parent stops when vfork returns.
     """
     state = tree.state(pid)
     return state in _STANDING or (state == "D" and any(tree.state(child) in ("T", "t") for child in tree.children(pid)))

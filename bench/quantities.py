@@ -1,7 +1,7 @@
-"""Numbers as programs print them, with labels and units: the host and a trial read them with this one file.
+"""Parsing of numbers that programs print, with labels and units; used by the host and by runs.
 
-A line is read as fields: ``Epoch 3 | Speed: 1,234.5 samples/sec | loss 0.5`` has three, each with the words before its
-number and the unit after it. Standard library alone.
+A line consists of fields: ``Epoch 3 | Speed: 1,234.5 samples/sec | loss 0.5`` has three, each with the words before its
+number and the unit after it. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECOND = r"(?:s|secs?|seconds?|mins?|minutes?|h|hrs?|hours?|days?)"
 _DEVICE = r"(?:\ ?/\ ?|\ per\ )(?:gpu|device|chip|core|worker|node|rank|process|replica|card|tpu|npu|user)s?\b"
 _NOUN = r"(?:[a-z][a-z_-]*\ ){0,2}[a-z][a-z_]*(?:\(s\))?"
 
-#: What is read as one thing although it has digits: dates, clocks, versions, paths, "10/100", the error after a "+-".
+#: Text with digits that is one item: dates, clocks, versions, paths, "10/100", the error after a "+-".
 _MASKED = re.compile(
     r"""
       https?://\S+
@@ -72,7 +72,7 @@ _LABEL = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _LONGEST_LABEL = 80
-#: Words of numbers that count or name something: no unit and no group of digits is theirs.
+#: Labels of counts and identifiers, whose numbers have no unit and no digit groups.
 _COUNTER = re.compile(
     r"\b(?:steps?|epochs?|iter(?:ation)?s?|batch(?:es)?|updates?|rank|gpu|device|worker|node|process|run|round|fold|trial"
     r"|part|shard|layer|index|idx|version|line|pid|id|port|job|task|host|cpu|thread|rep|seed|size|it|no)\W*$",
@@ -82,9 +82,9 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 
 
 class Unit(NamedTuple):
-    """``kind`` is time, rate, size or count. ``scale`` is how many s, 1/s or B one is; ``per`` what it is a time of.
+    """A unit; ``kind`` is time, rate, size or count, ``scale`` converts to s, 1/s or B, ``per`` names what is counted.
 
-    ``fold`` is the factor (K, M, ...) of things that are counted, which belongs to the number.
+    ``fold`` is the factor (K, M, ...) in a unit of counted things, by which the number is multiplied.
     """
 
     text: str
@@ -96,10 +96,10 @@ class Unit(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A number of a line: where it is, its value, its label (before, ``connector`` between) and its unit (behind).
+    """A number in a line: its position, value, label (with ``connector`` between them) and unit (after it).
 
-    ``end`` is that of the digits: a factor (K, M, ...) is between it and ``unit_end``. ``unclear`` says that it can be
-    read in two ways, such as 12,5. A NUL in a label stands for a number within it.
+    ``end`` is the end of the digits; a factor (K, M, ...) is between it and ``unit_end``. ``unclear``: the number has
+    two readings, such as 12,5. A NUL in a label replaces a number in it.
     """
 
     start: int
@@ -114,23 +114,23 @@ class Field(NamedTuple):
 
 
 def plain(text: str) -> str:
-    """Return a text without colours and cursor movements; each state of a line that is drawn again is a line."""
+    """Return a text without colours and cursor movements; each redraw of a line becomes a line."""
     return _FRAMES.sub("\n", without_colours(text))
 
 
 def without_colours(text: str) -> str:
-    """Return a text without the escapes of a terminal."""
+    """Return a text without terminal escape sequences."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
 @lru_cache(maxsize=4096)
 def words(label: str) -> str:
-    """Return a label in lower case, its words apart: ``RunningAvgSamplesPerSec`` is ``running avg samples per sec``."""
+    """Return a label in lower-case words: ``RunningAvgSamplesPerSec`` becomes ``running avg samples per sec``."""
     return " ".join(re.sub(r"[_.\-]+", " ", _CAMEL.sub(" ", label)).lower().split())
 
 
 def masked(line: str) -> tuple[str, bool]:
-    """Return a line whose dates, clocks, paths, ... are NULs, and whether it has a count such as 10/100."""
+    """Return a line with dates, clocks, paths, ... replaced by NULs, and whether it has a count such as 10/100."""
     counted = False
 
     def hide(found: re.Match[str]) -> str:
@@ -142,13 +142,13 @@ def masked(line: str) -> tuple[str, bool]:
 
 
 def unit_of(text: str) -> Unit | None:
-    """Return the unit that a text begins with."""
+    """Return the unit at the start of a text, or None."""
     unit_and_end = _unit_at(text, 0)
     return unit_and_end[0] if unit_and_end else None
 
 
 def _unit_at(text: str, start: int) -> tuple[Unit, int] | None:
-    """Return the unit that is there in a text, and where it ends."""
+    """Return the unit at a position of a text, and its end, or None."""
     for pattern, make_unit in _UNIT_READERS:
         match = pattern.match(text, start)
         if match:
@@ -218,7 +218,7 @@ def fields(line: str) -> tuple[Field, ...]:
 
 
 def _read_fields(text: str, begin: int, run: re.Match[str], previous_fields: list[Field]) -> list[Field]:
-    """Return the number that a run of digits is, its parts where it is a list, nothing where it is part of a word."""
+    """Return the field of a run of digits, several fields for a list, or none if it is part of a word."""
     digits, start = run[0].rstrip("."), run.start()
     label = _LABEL.search(text, max(begin, start - _LONGEST_LABEL), start)
     if _GROUPED.fullmatch(digits):
@@ -245,7 +245,7 @@ def _read_fields(text: str, begin: int, run: re.Match[str], previous_fields: lis
 
 
 def _takes_groups(label: re.Match[str] | None) -> bool:
-    """Whether ``1 234`` behind a label is one number: a step or a rank and another number would be two."""
+    """Return whether ``1 234`` after this label is one number; after a step or a rank it would be two."""
     if label is None or is_counter(words(label["label"])):
         return False
     return bool(label["connector"]) or re.search(r"throughput|speed|per s|/ ?s", words(label["label"])) is not None
@@ -269,13 +269,13 @@ def _field(text: str, label: re.Match[str] | None, start: int, end: int, digits:
         return []
     value *= unit.fold if unit else 1
     if label and label["connector"] == "|" and unit and unit.kind in ("rate", "time"):
-        label = None  # it is another column's
+        label = None  # it belongs to another column
     name, connector, wrapper = (label["label"], label["connector"] or "", label["wrapper"]) if label else ("", "", "")
     return [Field(start, end, value, name, connector, wrapper, unit, unit_end, unclear)]
 
 
 def _is_own_unit(text: str, label: re.Match[str] | None, unit: Unit, apart: bool, end: int) -> bool:
-    """Whether a unit is of the number before it: in ``step 100 tok/s 123`` and ``0.5 tok/s: 123`` it is a label."""
+    """Return whether a unit belongs to the number before it; not in ``step 100 tok/s 123`` or ``0.5 tok/s: 123``."""
     if not apart or unit.text == "%":
         return True
     if re.match(r"[\"')\]]*\s*[:=](?!\s*[A-Za-z])", text[end:]):
@@ -293,7 +293,7 @@ def _is_own_unit(text: str, label: re.Match[str] | None, unit: Unit, apart: bool
 
 
 def _within_label(text: str, previous_fields: list[Field], field: Field) -> Field:
-    """Give a field its whole label where a number is part of that, as in ``Total img/sec on 4 GPUs: 123``."""
+    """Return a field with its whole label if that contains a number, as in ``Total img/sec on 4 GPUs: 123``."""
     previous = previous_fields[-1] if previous_fields else None
     if (
         not previous
@@ -329,24 +329,24 @@ _OTHER = re.compile(
 
 
 def of_label(label: str) -> bool:
-    """Whether the words of a label are those of a speed."""
+    """Return whether a label names a speed."""
     return _OF_LABEL.search(label) is not None
 
 
 def is_other(label: str) -> bool:
-    """Whether the words of a label are those of a number that is never a speed: a loss, a learning rate, memory."""
+    """Return whether a label names a number that is never a speed: a loss, a learning rate, memory."""
     return _OTHER.search(label) is not None
 
 
 def is_counter(label: str) -> bool:
-    """Whether the last word of a label is that of a number that counts or names something: a step, a rank."""
+    """Return whether a label ends with a word for a count or an identifier: a step, a rank."""
     return _COUNTER.search(label) is not None
 
 
 def field_at(line: str, start: int, end: int, *, literally: bool) -> Field:
-    """Return the number that a pattern's group found at ``start`` to ``end`` of a line, whole: 1,234.5 of its ``1``.
+    """Return the complete number around ``line[start:end]``, a pattern's group: 1,234.5 for its ``1``.
 
-    ``literally``: the pattern says itself where the number begins and ends. Raises ValueError, with the reason.
+    ``literally``: the pattern defines where the number begins and ends. Raises ValueError, with the reason.
     """
     text = line[start:end]
     if literally:
@@ -359,7 +359,7 @@ def field_at(line: str, start: int, end: int, *, literally: bool) -> Field:
     if len(overlapping) == 1 and not overlapping[0].unclear:
         return overlapping[0]
     if not overlapping and _PLAIN.fullmatch(text) and not re.match(r"[\d.,_]?\d", line[end : end + 2]):
-        return Field(start, end, float(text), "", "", "", None, end, unclear=False)  # of a clock, a word, a 10/100
+        return Field(start, end, float(text), "", "", "", None, end, unclear=False)  # part of a clock, a word or 10/100
     if not overlapping:
         raise ValueError(f"{text[:60]!r} is no number")
     excerpt = line[overlapping[0].start : overlapping[-1].end][:60]
@@ -367,10 +367,10 @@ def field_at(line: str, start: int, end: int, *, literally: bool) -> Field:
 
 
 def converted(field: Field, wanted: str, better: str) -> float:
-    """Return a field's number in the unit that is ``wanted``; s/it and it/s are one thing the other way round.
+    """Return a field's number in the unit ``wanted``; s/it and it/s are converted by taking the reciprocal.
 
-    Without a wanted unit it is as printed, but turned round where it is better the other way: 2 s/it is 0.5 if more is
-    ``better``. Raises ValueError where the units do not go together.
+    Without a wanted unit the number is unchanged, or its reciprocal if ``better`` is the other direction: 2 s/it is 0.5
+    if higher is better. Raises ValueError for incompatible units.
     """
     printed, target = field.unit, unit_of(wanted) if wanted else None
     if printed is None or printed.kind == "count":

@@ -1,4 +1,4 @@
-"""The record: putting it together, and writing it so that it is whole or absent (docs/record.md)."""
+"""The record: its common fields, and writing it completely or not at all (docs/record.md)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCHEMA = 1
 
 
 def frame() -> dict[str, Any]:
-    """Return what every record begins with."""
+    """Return the first fields of every record."""
     return {"schema": SCHEMA, "bench": {"digest": digest.bench_digest()}}
 
 
 def check_writable(path: str) -> None:
-    """Fail before the work, not after it, when the record cannot be written."""
+    """Raise BenchError if the record cannot be written, before any work is done."""
     folder = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path):
         raise BenchError(f"{path} is a folder; name a file")
@@ -32,14 +32,14 @@ def check_writable(path: str) -> None:
 
 
 def write(record: Mapping[str, Any], path: str | None) -> None:
-    """Write beside ``path``, then rename; without a path print to standard output."""
+    """Write to a temporary file, then rename it to ``path``; without a path, print to standard output."""
     if path is None:
         json.dump(record, sys.stdout, indent=1, allow_nan=False)
         sys.stdout.write("\n")
         sys.stdout.flush()
         return
     path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or /dev/null, whose place a rename would take
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or /dev/null, which a rename would replace
         with open(path, "w", encoding="utf-8") as device:
             json.dump(record, device, separators=(",", ":"), allow_nan=False)
             device.write("\n")
@@ -55,12 +55,12 @@ def write(record: Mapping[str, Any], path: str | None) -> None:
         os.replace(temporary, path)
     except BaseException as error:
         if isinstance(error, OSError):
-            error.filename = path  # a write has none
+            error.filename = path  # errors of write have no file name
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
 
 
 def finite(number: float | None) -> float | None:
-    """Return the number, or None where it is not finite: JSON has no NaN, and an unknown is null."""
+    """Return the number, or None if it is not finite, as JSON has no NaN."""
     return number if number is not None and number - number == 0 else None

@@ -1,8 +1,8 @@
-"""A learnable stand-in for an image data set, made from arithmetic alone, the same bytes on every machine.
+"""A generated, learnable stand-in for an image data set, with the same bytes on every machine.
 
-Used where the real set cannot be had. Each image shows its class's prototype and, fainter, another class's,
-shifted, scaled and under noise; the second one is sometimes nearly as strong, so no model reaches 100 %.
-Bytes are added as big integers: fast without numpy, and values are bounded so that none overflows.
+Used if the real set is not available. Each image shows its class's prototype and, fainter, another class's, shifted,
+scaled and with noise. The second is sometimes nearly as strong, so no model reaches 100 %. Bytes are added as big
+integers: this is fast without numpy, and bounded values prevent overflow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 #: Channels, height and width of an image.
 Shape = tuple[int, int, int]
 
-_PROTOTYPES = 4  # per class: enough variety that a few dozen steps do not learn a class
+_PROTOTYPES = 4  # per class: too varied to be learnt in a few dozen steps
 _NOISE_MASK = 0x3F
 _PEAK = 192  # 255 - _NOISE_MASK: the brightest pixel before noise
 
@@ -75,7 +75,7 @@ def _images(source: random.Random, prototypes: list[list[bytes]], shape: Shape, 
 
 
 def _shifted(pixels: bytes, draw: int, width: int) -> int:
-    """Return the image as an integer, moved by up to 2 rows and columns either way (the border is empty)."""
+    """Return the image as an integer, shifted by up to 2 rows and columns either way (the border is empty)."""
     shift = ((draw & 0xF) % 5 - 2) * width + ((draw >> 4) & 0xF) % 5 - 2
     number = int.from_bytes(pixels, "little")
     return number << (8 * shift) if shift >= 0 else number >> (-8 * shift)

@@ -1,4 +1,4 @@
-"""What a step is: train, predict or exchange once. The timed loop takes steps and knows nothing else of them."""
+"""The interface of a step (training, inference or one exchange), as the timed loop uses it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch import Tensor
 
 from bench.tensors import Batch
 
-#: Is told the phase of a step that just ended.
+#: Called with each phase of a step when it has ended.
 Mark = Callable[[str], None]
 
 
 def no_mark(_phase: str) -> None:
-    """Mark nothing: the phases of a timed step are not taken."""
+    """Do nothing: timed steps do not record phases."""
 
 
 class Step(Protocol):
-    """One step on a batch; returns this process's loss, whose mean over all processes is the batch's, or None.
+    """One step on a batch; returns this process's loss or None. The mean over all processes is the batch's loss.
 
-    It ends with the device told so (``Device.step_done``).
+    A step ends with a call of ``Device.step_done``.
     """
 
     def __call__(self, batch: Batch, mark: Mark = no_mark) -> Tensor | None:
-        """Take the step; ``mark`` is told each phase that ended."""
+        """Run the step; ``mark`` is called with each phase that ended."""

@@ -1,4 +1,4 @@
-"""From the raw files of a data set to batches of tensors."""
+"""Conversion of a data set's raw files to batches of tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.data_sets import Prepared
 
 
 class Batch(NamedTuple):
-    """One process's share of an effective batch: images (N, C, H, W), labels (N), and the size of the whole."""
+    """One process's share of an effective batch: images (N, C, H, W), labels (N), and the whole batch's size."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 
 
 class Samples:
-    """A data set in memory: uint8 images (N, C, H, W) and int64 labels (N), training and held-out."""
+    """A data set in memory: uint8 images (N, C, H, W) and int64 labels (N), for training and held-out."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.set = prepared.set
@@ -33,7 +33,7 @@ class Samples:
         self.test_labels = test_labels.long()
 
     def is_whole(self) -> bool:
-        """Whether the bytes trained on are the published ones (takes 0.1 s: outside timed parts)."""
+        """Return whether the data is byte for byte the published set (takes 0.1 s, so not in timed parts)."""
         return data_sets.images_digest(self._buffers) == self.set.digest
 
 
@@ -50,7 +50,7 @@ def to_float(images: torch.Tensor) -> torch.Tensor:
 
 
 class Rows(Dataset):
-    """One sample at a time, converted when it is asked for: what any DataLoader over items has to do."""
+    """A data set that converts one sample at a time, on access, as a DataLoader over items does."""
 
     def __init__(self, samples: Samples) -> None:
         self.images, self.labels = samples.images, samples.labels

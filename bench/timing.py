@@ -1,4 +1,4 @@
-"""The one timed loop: it alone knows clocks, warm-up and windows, for every kind of step at every place."""
+"""The timed loop, used by all kinds of steps on all devices: clocks, warm-up and timed windows."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bench.record import finite
 from bench.steps import Step
 from bench.tensors import Batch
 
-#: A long look goes on for so many times its seconds at most while its steps are fewer than ENOUGH or not steady yet,
-#: which they are where the medians of the last two quarters differ by no more than _SAME.
+#: A steady-state run lasts at most LONGEST times its seconds. It is extended while it has fewer than ENOUGH steps, or
+#: while the medians of the last two quarters differ by more than _SAME.
 LONGEST, ENOUGH, _SAME = 3, 60, 0.03
 
 
 @dataclass(frozen=True)
 class Length:
-    """How many steps of each kind: ``checked`` ones keep their losses, ``epoch`` is timed steps per pass (0: none).
+    """How many steps of each kind: ``checked`` ones keep their losses, ``epoch`` is timed steps per epoch (0: none).
 
-    A long look (``look_s``, None: it is none) times every step but the one that compiles, for so many seconds at least.
+    A steady-state run (``look_s`` seconds or longer, otherwise None) times every step except one for compiling.
     """
 
     checked: int
@@ -40,17 +40,17 @@ class Length:
 
     @property
     def untimed(self) -> int:
-        """Steps before the timed ones; with torch.compile there is at least one, which compiles."""
+        """Steps before the timed ones; with torch.compile at least one, which compiles."""
         return max(self.checked + self.warm_up, int(self.compiles))
 
     def look(self, seconds: float) -> Length:
-        """Return the length of a long look at the same work."""
+        """Return the length of a steady-state run of the same work."""
         return Length(checked=0, warm_up=0, timed=0, epoch=self.epoch, compiles=self.compiles, look_s=seconds)
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A turn: nanoseconds of the steps that are set apart, and how many counted ones followed."""
+    """A turn: nanoseconds of the steps set apart, and the number of counted steps after them."""
 
     apart_ns: Sequence[int]
     steps: int
@@ -58,7 +58,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Steps that were taken one right after the other."""
+    """A stretch of consecutive timed steps."""
 
     waits_ns: Sequence[int]
     steps_ns: Sequence[int]
@@ -70,11 +70,11 @@ class _Stretch:
 
 @dataclass(frozen=True)
 class Timed:
-    """What the loop yields; nanoseconds, ``waits_ns`` is the part of each step that waited for its batch.
+    """The loop's result in nanoseconds; ``waits_ns`` is the part of each step that waited for its batch.
 
-    ``total_ns`` is from the start of the first timed step to the end of all work; in turns, of each turn's counted
-    steps, summed. ``turns`` is None where the steps were taken in one go, ``turn_start`` is that of ``cold``.
-    Undefined is None.
+    ``total_ns`` is from the start of the first timed step to the end of all work; in an interleaved run, the sum over
+    the counted steps of all turns. ``turns`` is None for uninterrupted runs, and ``turn_start`` comes from
+    ``bench.cold``. Undefined values are None.
     """
 
     steps_ns: Sequence[int]
@@ -99,9 +99,9 @@ class Timed:
 
 
 class Loop:
-    """Gives batches and times what is done with them: ``for batch in loop: loop.done(step(batch))``.
+    """Yields batches and times the work on them: ``for batch in loop: loop.done(step(batch))``.
 
-    Whoever drives it takes one step per batch and says when that step is given to the device.
+    The caller runs one step per batch, and calls ``done`` when the step is submitted to the device.
     """
 
     def __init__(self, source: Iterator[Batch], place: Place, length: Length, gate: Gate | None = None) -> None:
@@ -120,7 +120,7 @@ class Loop:
 
     @property
     def steps(self) -> int:
-        """All steps that the loop gives batches for, but for those that turns set apart."""
+        """The number of steps that the loop yields batches for, without those set apart in turns."""
         return self.length.untimed + self.length.timed
 
     def __iter__(self) -> Iterator[Batch]:
@@ -133,7 +133,7 @@ class Loop:
         yield from self._window(range(self.length.timed) if look_s is None else _long_enough(look_s))
 
     def _warm_up(self, steps: int) -> Iterator[Batch]:
-        """Give the batches of the next ``steps`` untimed steps."""
+        """Yield the batches of the next ``steps`` untimed steps."""
         for number in range(len(self._untimed_ns), len(self._untimed_ns) + steps):
             start = time.perf_counter_ns()
             yield next(self._source)
@@ -143,10 +143,10 @@ class Loop:
                 self._losses.append(self._loss)
 
     def _in_turns(self, gate: Gate) -> Iterator[Batch]:
-        """Give the batches of turn after turn; the first steps of each find another process's data in the caches.
+        """Yield the batches of turn after turn; the first steps of each find another process's data in the caches.
 
-        Only the first untimed step, which sets up and compiles, is taken beside other processes: where all of them
-        warm up at once, their threads wait for one another most of the time.
+        Only the first untimed step, which sets up and compiles, runs next to other processes. If all processes warmed
+        up at once, their threads would mostly wait for each other.
         """
         yield from self._warm_up(min(1, self.length.untimed))
         gc.collect()
@@ -164,7 +164,7 @@ class Loop:
             remaining -= turn.counted
 
     def _window(self, steps: Iterable[int]) -> Iterator[Batch]:
-        """Give a batch for each of ``steps``, one timed stretch, which all processes start together."""
+        """Yield a batch for each of ``steps``, as one timed stretch that all processes start together."""
         source, mark = self._source, self._device.mark
         self._place.barrier()
         self._samples = 0
@@ -178,7 +178,7 @@ class Loop:
             yield batch
 
     def _closed(self) -> _Stretch:
-        """Return the stretch that was taken since the last ``begin``, once all its work is over."""
+        """Wait for all work since the last ``begin``, and return it as a stretch."""
         parts_ns = self._device.durations_ns()
         thread = step_thread.since(self._thread) if self._thread else None
         counted = counters.since(self._before)
@@ -187,13 +187,13 @@ class Loop:
         return _Stretch(waits_ns, steps_ns, self._device.total_ns(), self._samples, counted, thread)
 
     def done(self, loss: Tensor | None) -> None:
-        """Note that the step is given to the device."""
+        """Note that the step is submitted to the device."""
         self._loss = loss
         if self._is_timed:
             self._device.mark()
 
     def end(self) -> Timed:
-        """Stop the clock once all work is over; return what was taken."""
+        """Stop the clock when all work is complete; return the measurements."""
         if self._gate is None:
             self._stretches.append(self._closed())
         counted = dict(_summed(self._stretches), peak_rss_bytes=counters.peak_rss_bytes())
@@ -206,7 +206,7 @@ class Loop:
         return Timed(
             steps_ns=steps_ns,
             waits_ns=[wait for stretch in self._stretches for wait in stretch.waits_ns],
-            # What turns set apart lies between: no pass over the data is whole.
+            # Some steps of each turn are set apart, so no epoch is complete.
             epochs_ns=_epochs(steps_ns, self.length.epoch) if self._gate is None else [],
             total_ns=sum(stretch.total_ns for stretch in self._stretches),
             samples=sum(stretch.samples for stretch in self._stretches),
@@ -222,7 +222,7 @@ class Loop:
         )
 
     def _parts(self) -> list[tuple[Sequence[int], Sequence[int]]]:
-        """Return the steps of each turn: those that are set apart, and those that count."""
+        """Return each turn's step times as (set apart, counted)."""
         return [(turn.apart_ns, stretch.steps_ns) for turn, stretch in zip(self._turns, self._stretches)]
 
     def _untimed(self) -> tuple[int | None, int | None, int]:
@@ -230,7 +230,7 @@ class Loop:
         untimed, checked = self._untimed_ns, self.length.checked
         compiling = int(self.length.compiles)
         first_step = untimed[compiling] if len(untimed) > compiling else None
-        # What is compiled by torch_xla is told by its own report, also what it compiled later.
+        # torch_xla reports its own compile time, which includes later compilations.
         compile_ns = self._device.compile_ns()
         if compile_ns is None and compiling:
             compile_ns = untimed[0]
@@ -238,13 +238,13 @@ class Loop:
 
 
 def drive(step: Step, loop: Loop) -> None:
-    """Take a step for every batch of the loop."""
+    """Run a step for every batch of the loop."""
     for batch in loop:
         loop.done(step(batch))
 
 
 def _long_enough(seconds: float) -> Iterator[int]:
-    """Count the steps of a long look: ``seconds`` of them, and more while they are few or do not look steady yet."""
+    """Count the steps of a steady-state run: for ``seconds``, and longer while they are few or not steady."""
     began = last_ns = time.perf_counter_ns()
     step_times: list[int] = []
     while last_ns - began < 1e9 * seconds or (
@@ -257,7 +257,7 @@ def _long_enough(seconds: float) -> Iterator[int]:
 
 
 def _looks_steady(steps_ns: Sequence[int]) -> bool:
-    """Whether the last two quarters of the steps take the same; what they really are is judged from all of them."""
+    """Return whether the last two quarters of the steps take equally long; the later analysis uses all steps."""
     quarter = len(steps_ns) // 4
     if len(steps_ns) < ENOUGH:
         return False
@@ -266,7 +266,7 @@ def _looks_steady(steps_ns: Sequence[int]) -> bool:
 
 
 def _summed(stretches: Sequence[_Stretch]) -> dict[str, float | None]:
-    """Return the counters of all stretches; None where one of them could not be read."""
+    """Return the counters summed over all stretches; None if any of them could not be read."""
     sums: dict[str, float | None] = {}
     for name in stretches[0].counted:
         parts = [stretch.counted[name] for stretch in stretches]
@@ -276,7 +276,7 @@ def _summed(stretches: Sequence[_Stretch]) -> dict[str, float | None]:
 
 
 def _epochs(steps_ns: Sequence[int], epoch: int) -> list[int]:
-    """Return the nanoseconds of each whole epoch."""
+    """Return the nanoseconds of each complete epoch."""
     if not epoch:
         return []
     return [sum(steps_ns[first : first + epoch]) for first in range(0, len(steps_ns) - epoch + 1, epoch)]

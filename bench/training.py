@@ -1,4 +1,4 @@
-"""Training: the optimiser, and one step with the options that change how it is computed."""
+"""Training: the optimiser, and the training step with its options."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ def optimizer_for(parameters: Iterator[nn.Parameter], options: Options) -> torch
 class Trainer:
     """One optimiser step on this process's share of a batch; returns its loss.
 
-    The processes' losses are weighted so that their mean is the mean over the samples of the whole batch, also where
-    the shares differ in size: DDP, FSDP and Horovod average gradients over the processes. With ``accumulation`` a
-    share is computed in parts whose gradients add up, each weighted with its part of the samples.
-
-    ``whole`` holds the weights and is called as ``forward`` (compiled, say).
-    ``quiet`` is the context in which gradients are not exchanged, ``exchanged`` one before which they are.
+    Losses are weighted so that their mean over the processes is the mean over the whole batch, even if shares differ in
+    size: DDP, FSDP and Horovod average gradients over the processes. With ``accumulation`` a share is computed in parts
+    whose gradients add up, each weighted by its number of samples. ``whole`` contains the weights and is called as
+    ``forward``, which may be compiled. ``quiet`` is a context without gradient exchange; entering ``exchanged``
+    completes the exchange.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Trainer:
         self._keep = _KEPT[options["log_loss"]]
 
     def __call__(self, batch: Batch, mark: Mark = no_mark) -> Tensor:
-        """Take the step; ``mark`` is told the phase that just ended."""
+        """Run the step; ``mark`` is called with each phase that ended."""
         self.optimizer.zero_grad(set_to_none=self._set_to_none)
         mark("optimizer")
         images, labels = self.device.to_here(batch.images, batch.labels)
@@ -77,21 +76,21 @@ class Trainer:
         return loss
 
     def gradients(self, images: Tensor, labels: Tensor, total: int, mark: Mark = no_mark) -> Tensor:
-        """Compute the gradients, which replace or add to those that are there, and return the loss."""
+        """Compute the gradients, set or add them, and return the loss."""
         if self.parts == 1:
             return self._part(images, labels, total, mark)
         pieces = list(zip(images.tensor_split(self.parts), labels.tensor_split(self.parts)))
         losses = []
         for number, (some, part_labels) in enumerate(pieces, 1):
-            # Only the last part's backward needs to talk: the gradients of all parts are summed by then.
+            # Only the last part's backward must exchange gradients, which are summed over all parts by then.
             with nullcontext() if number == self.parts else self.quiet():
-                # Alone, a part without samples adds nothing; others would wait for its exchange.
+                # An empty part adds nothing, but other processes would wait for its exchange.
                 if len(part_labels) or self.world > 1:
                     losses.append(self._part(some, part_labels, total, mark))
         return torch.stack(losses).sum()
 
     def update(self) -> None:
-        """Let the optimiser use the gradients."""
+        """Update the weights from the gradients."""
         if self.scaler is None:
             self.optimizer.step()
             return
@@ -100,7 +99,7 @@ class Trainer:
         self.scaler.update()
 
     def keep(self, loss: Tensor) -> None:
-        """Log the loss as ``log_loss`` says."""
+        """Log the loss according to ``log_loss``."""
         if self._keep is not None:
             self.losses.append(self._keep(loss))
 
@@ -116,14 +115,14 @@ class Trainer:
 
 
 def _weighted_loss(scores: Tensor, labels: Tensor, weight: float) -> Tensor:
-    if not weight:  # the mean over no sample is not a number, and not 0
+    if not weight:  # the mean over no samples is NaN, not 0
         return functional.cross_entropy(scores, labels, reduction="sum")
     loss = functional.cross_entropy(scores, labels)
     return loss if weight == 1.0 else loss * weight
 
 
 def pretrain(model: nn.Module, source: Iterator[Batch], steps: int) -> None:
-    """Train a little with Adam, so that what is done to the model later shows in its accuracy."""
+    """Train briefly with Adam, so that accuracy shows the effects of later changes to the model."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     for _ in range(steps):
         batch = next(source)

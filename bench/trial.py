@@ -1,4 +1,4 @@
-"""The measured part of a trial, whatever its step and its place: get ready, take the timed loop, look afterwards."""
+"""The measured part of a run, for all kinds of work: prepare, run the timed loop, evaluate."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bench.parallel import choices
 from bench.place import Place
 from bench.tensors import Batch
 
-#: The times of the record that are metrics too, in seconds.
+#: The times of the record that are also metrics, in seconds.
 _SECONDS = ("training", "data_wait")
-#: Those of them that mean something only where no other process got ready at the same time.
+#: Times that are metrics only if no other process prepared at the same time.
 _ALONE = ("startup", "import", "preparation", "compile", "warmup", "first_step")
 
 
 class Work(Protocol):
-    """What is measured, ready for its first step: a network (``bench.network``) or a collective."""
+    """The work to measure, ready for its first step: a network (``bench.network``) or a collective."""
 
     length: timing.Length
     source: Iterator[Batch]
@@ -30,13 +30,13 @@ class Work(Protocol):
     preparation_ns: int | None
 
     def drive(self, loop: timing.Loop) -> None:
-        """Take all steps of the loop."""
+        """Run all steps of the loop."""
 
     def after(self, timed: timing.Timed) -> dict[str, Any]:
-        """Return the parts of the record that only this work knows, and ``model_bytes``."""
+        """Return the parts of the record that are specific to this work, and ``model_bytes``."""
 
     def close(self) -> None:
-        """End what this work started."""
+        """End everything that this work started."""
 
 
 def measure(
@@ -45,7 +45,7 @@ def measure(
 ) -> tuple[dict[str, Any], int | None]:  # fmt: skip
     """Run the workload at its place; return (the record's parts, stolen ticks of the timed part).
 
-    With ``look_s`` its steps are timed from the first one on, for so long.
+    With ``look_s`` it is a steady-state run of that many seconds, timed from the first step.
     """
     choices.check(options)
     work = _prepare_work(options, prepared, place)
@@ -96,7 +96,7 @@ def _measure_work(
     return dict(result_parts, result=result, timing=times, metrics=metrics, step_thread=thread), steal
 
 
-#: What no step yields is null, and there in every record.
+#: Results that a kind of work does not have are null in its record.
 _RESULT = dict.fromkeys(
     ("loss", "accuracy", "training_loss", "parameters", "samples", "steps", "sparsity", "effective_batch",
      "learning_rate", "equality", "collective")
@@ -105,7 +105,7 @@ _RESULT = dict.fromkeys(
 
 def _metrics(times: dict[str, Any], timed: timing.Timed, place: Place) -> dict[str, float | None]:
     working = timed.working_ns
-    # The latency of a step that was only handed over is not known.
+    # The latency of a step is unknown if its mark is placed on submission.
     shown_steps = working if place.device.tells_steps else []
     latency = {f"latency_p{share}_s": _seconds(timing.percentile(shown_steps, share / 100)) for share in (50, 90, 99)}
     return {

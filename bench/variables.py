@@ -1,7 +1,7 @@
-"""What a record says of a process's variables: values of those that bear on performance, of all others the name alone.
+"""Rules for variables in records: show the values of those that affect performance, and only the names of others.
 
-A record is shown to others, and what its reader started it with is none of their business: a digest of a short password
-can be guessed, so there is none. The host reads this file too: it must expect what is written here (docs/record.md).
+Records are shared, so other values stay private. There is no digest either, because it would reveal a short password.
+The host uses this file too: it must expect the same text (docs/record.md).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 
 HIDDEN = "(hidden)"
 SET = "(set)"
-#: Holds the names, comma-separated, of what the environment itself sets beside those known here.
+#: The variable with the comma-separated names of other variables that the environment sets.
 NAMES = "BENCH_VARIABLES"
-#: Holds the names, comma-separated, of packages that some claim of the run names.
+#: The variable with the comma-separated names of packages that checks of the run name.
 PACKAGES = "BENCH_PACKAGES"
 #: Runtimes, libraries and tools whose settings change how fast a program is.
 _PREFIXES = (
@@ -24,17 +24,17 @@ _PREFIXES = (
 )  # fmt: skip
 _NAMES = frozenset({"LANG", "TMPDIR", "TOKENIZERS_PARALLELISM", "SLURM_CPU_BIND", "SLURM_MEM_BIND"})
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|HOST|ADDR|COMM_ID", re.IGNORECASE)
-#: A token or a password: whatever stands before the @ of http, or holds a colon; git@ of ssh is none.
+#: A token or a password: all text before the @ of an http URL, in other URLs only with a colon (not ssh's git@).
 _USERINFO = re.compile(r"(https?://|[A-Za-z][A-Za-z0-9+.-]*://(?=[^\s/?#@:\"'\\]*:))[^\s/?#@\"'\\]+@")
 
 
 def bears_on_performance(name: str) -> bool:
-    """Say whether a variable is one of those whose values are always written."""
+    """Return whether a variable's value is always recorded."""
     return name in _NAMES or (name.startswith(_PREFIXES) and not _SECRET.search(name))
 
 
 def shown(name: str, value: str, named: Collection[str] = ()) -> str:
-    """Return what is written of a variable; ``named`` are those that the environment itself sets."""
+    """Return a variable's text in the record; ``named`` are variables that the environment sets."""
     if bears_on_performance(name):
         return without_userinfo(value)
     if _SECRET.search(name):
@@ -43,11 +43,11 @@ def shown(name: str, value: str, named: Collection[str] = ()) -> str:
 
 
 def all_shown(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what is written of all variables of a process."""
+    """Return {name: text in the record} for all variables of a process."""
     named_variables = variables.get(NAMES, "").split(",")
     return {name: shown(name, value, named_variables) for name, value in variables.items()}
 
 
 def without_userinfo(text: str) -> str:
-    """Return a text whose URLs hold no password and no token."""
+    """Return a text with passwords and tokens in URLs replaced."""
     return _USERINFO.sub(rf"\1{HIDDEN}@", text)

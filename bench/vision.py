@@ -1,4 +1,4 @@
-"""torchvision, also where its compiled operators do not match this torch."""
+"""Import of torchvision, even if its compiled operators do not match this torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 def torchvision() -> Any:
     """Import torchvision and return it.
 
-    A torchvision wheel made for another build of this torch cannot load its operators, and import stops
-    at "operator torchvision::nms does not exist"; declared here, they only fail when a detection model runs.
+    A wheel made for another build of this torch cannot load its operators, and its import fails with "operator
+    torchvision::nms does not exist". If declared here, they only fail when a detection model runs.
     """
     try:
         import torchvision
@@ -30,7 +30,7 @@ def _declare_operators() -> None:
 
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
-    # Kept in a module attribute: a Library's operators go when it is collected.
+    # Kept in a module attribute: a Library's operators are removed when it is garbage collected.
     global _library  # noqa: PLW0603
     _library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):

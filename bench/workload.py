@@ -1,4 +1,4 @@
-"""One trial, from the start of the process to its record."""
+"""One run, from the start of the process to its record."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def run(
 ) -> dict[str, Any] | None:  # fmt: skip
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
-    ``member`` is this process's part in a job of several (``bench.parallel.rank``); None where a person or a trial
-    starts it, who gets the record of all. ``node`` is this machine's part in a job of several machines: only the
-    first one gets the record, the others None. ``gate`` is the folder of the gate where it waits for its turns.
-    ``look_s`` makes it a long look of so many seconds.
+    ``member`` is this process's part in a job of several (``bench.parallel.rank``), or None for the process that starts
+    the job and gets its record. ``node`` is this machine's part in a job on several machines: only the first one gets
+    the record, the others get None. ``gate`` is the folder of the gate for an interleaved run. ``look_s`` makes it a
+    steady-state run of that many seconds.
     """
     if gate and choices.has_ranks(options):
         raise BenchError("--gate: a workload of several processes takes no turns")
@@ -75,7 +75,7 @@ def run(
 
 
 def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None) -> AbstractContextManager[Place]:
-    """Return the context in which this process has its place."""
+    """Return the context that yields this process's Place."""
     if member is not None:
         return member.joined(options, cpus)
     from bench import devices
@@ -85,7 +85,7 @@ def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None)
 
 
 def evidence_only() -> dict[str, Any]:
-    """Return a record that holds nothing but evidence."""
+    """Return a record that contains only evidence."""
     early_evidence = evidence.before_torch()
     _import_torch()
     affinity_after = attempt(machine.affinity)
@@ -112,7 +112,7 @@ def _data(options: Options, data_dir: str | None) -> AbstractContextManager[data
 
 @contextmanager
 def _prepared(name: str, data_dir: str | None) -> Iterator[data_sets.Prepared]:
-    """Give the prepared data set from ``data_dir``, made there or in a temporary folder."""
+    """Yield the data set, found or prepared in ``data_dir``, otherwise in a temporary folder."""
     prepared = data_sets.find(name, data_dir) if data_dir else None
     if prepared is None and data_dir and os.access(data_dir, os.W_OK):
         prepared = data_sets.prepare(name, data_dir, offline=True)

@@ -1,4 +1,4 @@
-"""How Sphinx makes the site: `nox -s docs`. What the code knows (commands, keys, evidence) is written from the code."""
+"""Sphinx configuration of the documentation (`nox -s docs`), which also generates pages from the code."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ html_theme = "furo"
 html_title = f"envmatrix {release}"
 html_show_copyright = False
 html_copy_source = False
-smartquotes = False  # options begin with two hyphens
+smartquotes = False  # keep the two hyphens of options
 templates_path = ["_templates"]
 exclude_patterns = ["_site", "_templates", "generated.py", "covered.py"]
 nitpicky = True
-suppress_warnings = ["myst.header"]  # a document may begin below its first heading
+suppress_warnings = ["myst.header"]  # a page may begin below heading level 1
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]
 linkcheck_anchors = False

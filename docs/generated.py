@@ -1,4 +1,4 @@
-"""The pages of the reference that are written from the code's own models, so that they cannot differ from it."""
+"""Generate the reference pages for commands, keys and evidence from the code, so that they always match it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KINDS = {
 
 
 def write_pages(folder: Path) -> None:
-    """Write commands.md, keys.md and evidence.md into ``folder``, each only where it changed."""
+    """Write commands.md, keys.md and evidence.md into ``folder``; leave unchanged files alone."""
     folder.mkdir(exist_ok=True)
-    os.environ["COLUMNS"] = "100"  # argparse wraps the help at the terminal's width
+    os.environ["COLUMNS"] = "100"  # argparse wraps help to the terminal's width
     for name, lines in (("commands", _commands()), ("keys", _keys()), ("evidence", _evidence())):
         file = folder / f"{name}.md"
         text = "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""How much faster does a PyTorch program get when only its environment changes? envmatrix measures it.
+"""envmatrix measures how much faster a PyTorch program runs when only its environment changes.
 
-From Python: ``envmatrix.run("quick", budget="5m").best``. What is named in ``__all__`` is the whole interface; each
-function says in its docstring what it takes, gives and raises. Nothing is imported before it is asked for.
+From Python: ``envmatrix.run("quick", budget="5m").best``. The public API is ``__all__``; each function's docstring
+lists its parameters, result and errors. Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = [
     "tune",
 ]
 
-#: Module -> what of it is public.
+#: Module -> its public names.
 _HOMES = {
     "envmatrix.api.answers": ("compare", "effects", "history"),
     "envmatrix.api.environments": ("export",),
@@ -85,7 +85,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for: ``envmatrix --help`` must not wait for numpy."""
+    """Import a public name on first use, so that ``envmatrix --help`` does not wait for numpy."""
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'envmatrix' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The command ``envmatrix``: the only place that catches errors, prints them and exits."""
+"""The entry point of the command ``envmatrix``; only this module catches errors, prints them and exits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell("envmatrix: interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone (`envmatrix list | head`); Python must not complain at exit.
+        # The reader of our output has exited (`envmatrix list | head`); keep Python from complaining at exit.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - stays open until the process ends
         return ExitCode.FINE
     except OSError as error:

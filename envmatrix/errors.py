@@ -1,4 +1,4 @@
-"""The errors a user can meet: each says what happened, where, and what to do. Only ``__main__`` prints them."""
+"""The errors that users see: what happened, the place and the remedy. Only ``__main__`` prints them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-#: Which code ends a command if several apply, the first one first.
+#: Order of precedence of exit codes if several apply.
 _FIRST = (
     ExitCode.INTERRUPTED, ExitCode.BAD_INPUT, ExitCode.NOTHING_RAN, ExitCode.OTHER_WORK, ExitCode.SLOWER,
     ExitCode.UNDECIDED, ExitCode.SOME_FAILED,
@@ -33,13 +33,13 @@ _FIRST = (
 
 
 def first_code(*codes: ExitCode) -> ExitCode:
-    """Return the exit code that stands for several."""
+    """Return the exit code to use if several apply."""
     return next((code for code in _FIRST if code in codes), ExitCode.FINE)
 
 
 @dataclass(frozen=True)
 class Where:
-    """A place in a file; ``line`` and ``column`` count from 1 as editors do."""
+    """A place in a file; ``line`` and ``column`` count from 1, as in editors."""
 
     file: Path
     line: int | None = None
@@ -50,17 +50,16 @@ class Where:
 
 
 def where_in(file: Path, text: str, position: int) -> Where:
-    """Return the place of the character at ``position`` of a file's text."""
+    """Return the place in ``file`` of the character at ``position`` of its text."""
     start = text.rfind("\n", 0, position) + 1
     return Where(file, text.count("\n", 0, start) + 1, position - start + 1)
 
 
 class EnvmatrixError(Exception):
-    """Base of every error shown to a user.
+    """Base class of every error shown to users.
 
-    ``message`` says what happened, ``where`` the place, ``remedy`` what to change; ``exit_code`` is the
-    command's exit code when this error ends it, ``topic`` what ``envmatrix docs`` explains it under ('': the message
-    says it all).
+    ``message`` is what happened, ``where`` the place and ``remedy`` what to change. If the error ends the command,
+    ``exit_code`` is its exit code. ``topic`` is the entry of ``envmatrix docs`` that explains it ('': none).
     """
 
     exit_code = ExitCode.BAD_INPUT
@@ -79,19 +78,19 @@ class EnvmatrixError(Exception):
 
 
 class InputError(EnvmatrixError):
-    """Something the user wrote (matrix.yaml, an argument, a file) cannot be used as it is."""
+    """Something that the user wrote (matrix.yaml, an argument, a file) cannot be used."""
 
 
 class StoreError(EnvmatrixError):
-    """A results folder cannot be read or written; what is on disk is left as it is."""
+    """A results folder or an archive cannot be read or written; the files on disk are unchanged."""
 
     topic = "results-folder"
 
 
 class StoppedRunError(EnvmatrixError):
-    """A run cannot go on (its folder cannot be written or read); what has ended is kept, the remedy says how to resume.
+    """A run cannot continue because its folder cannot be read or written; finished trials are kept.
 
-    It is no bad input, so it has the exit code of an engine that went away.
+    The exit code is that of a lost engine, because the input was not at fault.
     """
 
     exit_code = ExitCode.NOTHING_RAN
@@ -99,45 +98,45 @@ class StoppedRunError(EnvmatrixError):
 
 
 class NothingRanError(EnvmatrixError):
-    """Not one trial could be run."""
+    """No trial could be run."""
 
     exit_code = ExitCode.NOTHING_RAN
     topic = "nothing-ran"
 
 
 class InterruptedRunError(EnvmatrixError):
-    """A run was interrupted before its answer; the remedy says how to go on."""
+    """A run was interrupted before it had a result; the remedy is the command that continues it."""
 
     exit_code = ExitCode.INTERRUPTED
     topic = "interrupted-run"
 
 
 class EngineError(EnvmatrixError):
-    """An engine is not there, does not answer, or could not build."""
+    """An engine is missing, does not answer, or could not build."""
 
     exit_code = ExitCode.NOTHING_RAN
     topic = "engine-error"
 
 
 class NoTrialError(EngineError):
-    """A process was not started, or its engine went away while it ran: nothing can be said of it."""
+    """A process could not be started or its engine was lost while it ran, so there is no trial to record."""
 
 
 class EngineGoneError(EngineError):
-    """A run was stopped because its engine, or an image that cannot be made again, is gone."""
+    """A run stopped because its engine is gone, or an image that cannot be rebuilt."""
 
     topic = "engine-gone"
 
 
 class SkipEnvironmentError(EnvmatrixError):
-    """This environment cannot be had on this machine; the others go on. The message is the skip reason."""
+    """This environment is not available on this machine; the others continue. The message is the skip reason."""
 
     exit_code = ExitCode.NOTHING_RAN
     topic = "skipped-environment"
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Say which known word was probably meant, or list them all when none is near."""
+    """Suggest the known word closest to ``word``, or list all known words if none is close."""
     words = sorted(set(known))
     near = get_close_matches(word, words, n=1, cutoff=0.6)
     if near:

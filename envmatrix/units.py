@@ -1,4 +1,4 @@
-"""Percentages, durations and sizes as people write them."""
+"""Parse and format percentages, durations and sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\Z", re.IGNORECASE)
 
 
 def parse_percent(value: object) -> float:
-    """Turn '3%' or '0.03' into 0.03; anything outside 0..100 % is refused."""
+    """Parse '3%' or '0.03' as 0.03; raise a ValueError unless it is above 0 % and below 100 %."""
     number = _fraction(value)
     if not 0 < number < 1:
         msg = f"{str(value).strip()!r} must lie between 0% and 100%"
@@ -20,7 +20,7 @@ def parse_percent(value: object) -> float:
 
 
 def parse_tolerance(value: object) -> float:
-    """Turn '5%', '0.05' or 0 into a fraction; 0 is allowed, 100 % and more is refused."""
+    """Parse '5%', '0.05' or 0 as a fraction; raise a ValueError below 0 % and from 100 %."""
     number = _fraction(value)
     if not 0 <= number < 1:
         msg = f"{str(value).strip()!r} must be 0 or lie between 0% and 100%"
@@ -38,10 +38,10 @@ def _fraction(value: object) -> float:
 
 
 def parse_duration(value: object) -> float:
-    """Turn 90, '90', '90s', '5m', '1.5h' or '9m30s' into seconds."""
+    """Parse 90, '90', '90s', '5m', '1.5h' or '9m30s' as seconds."""
     text = f"{value:f}" if isinstance(value, float) else str(value).strip()
     parts = _DURATION.findall(text) if not _DURATION.sub("", text) else []
-    plain = len(parts) > 1 and any(not unit for _, unit in parts)  # '9 30' could mean anything
+    plain = len(parts) > 1 and any(not unit for _, unit in parts)  # '9 30' is ambiguous
     seconds = sum(float(number) * _SECONDS[unit or None] for number, unit in parts)
     if plain or not 0 < seconds < 2**53:
         msg = f"{value!r} is no duration, such as 30s, 5m, 9m30s or 2h"
@@ -50,25 +50,25 @@ def parse_duration(value: object) -> float:
 
 
 def as_duration(seconds: float) -> str:
-    """Write seconds as ``parse_duration`` reads them: 90s, 12m, 2h5m; minutes are rounded up."""
+    """Format seconds so that ``parse_duration`` can read them: 90s, 12m, 2h5m; minutes are rounded up."""
     if seconds < 120:
         return f"{max(1, round(seconds))}s"
     minutes = math.ceil(seconds / 60)
     return f"{minutes}m" if minutes < 120 else f"{minutes // 60}h{f'{minutes % 60}m' if minutes % 60 else ''}"
 
 
-#: Nobody is told to measure for longer than this (seconds, or blocks of one run): it is noise that has to go.
+#: The longest run that is ever suggested (seconds, blocks); beyond that, the noise must be reduced first.
 LONGEST_S, MOST_BLOCKS = 12 * 3600.0, 2000
 QUIET_FIRST = "make the machine quiet first (`envmatrix doctor`)"
 
 
 def is_too_long(seconds: float, blocks: float = 0) -> bool:
-    """Whether so much more is beyond what is suggested to anybody."""
+    """Return whether a run would be longer than envmatrix ever suggests."""
     return seconds > LONGEST_S or blocks > MOST_BLOCKS
 
 
 def as_hours(seconds: float) -> str:
-    """Write a long time for people: 40 hours, 12 days."""
+    """Format a long time in hours or days: 40 hours, 12 days."""
     hours = seconds / 3600
     return f"{hours:.0f} hours" if hours < 96 else f"{hours / 24:,.0f} days"
 
@@ -79,7 +79,7 @@ def as_packages(number: int) -> str:
 
 
 def as_budget(seconds: float) -> str:
-    """Write seconds, rounded up to ten below ten minutes, as ``parse_duration`` reads them: 2m30s; else 12m."""
+    """Format seconds for ``parse_duration``: 2m30s (rounded up to 10 s), from ten minutes on in minutes: 12m."""
     if seconds >= 600:
         return as_duration(seconds)
     minutes, rest = divmod(math.ceil(seconds / 10) * 10, 60)
@@ -87,7 +87,7 @@ def as_budget(seconds: float) -> str:
 
 
 def parse_bytes(value: object) -> int:
-    """Turn '512MiB', '8G' or '1000000' into bytes (K, M, G, T are powers of 1024)."""
+    """Parse '512MiB', '8G' or '1000000' as bytes (K, M, G, T are powers of 1024)."""
     match = _BYTES.match(str(value).strip())
     unit = ((match[2] if match else None) or "B").upper()[0]
     size = float(match[1]) * 1024 ** "BKMGT".index(unit) if match else 0.0

@@ -1,3 +1,3 @@
-"""The version of envmatrix, its one place."""
+"""The version of envmatrix, defined only here."""
 
 __version__ = "0.2.0"

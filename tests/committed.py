@@ -1,4 +1,4 @@
-"""Runs that lie in the repository, for tests that read what was really written."""
+"""Paths of the runs that are committed in the repository, for tests that read real output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conda channel of one's own: a folder with repodata.json and packages as conda has them (.tar.bz2)."""
+"""A local conda channel: a folder with repodata.json and packages in conda's format (.tar.bz2)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SITE = f"lib/python{PYTHON}/site-packages"
-#: What packages hold in place of the folder that they are installed into.
+#: Placeholder in packages for the folder that they are installed into.
 _PREFIX = "/opt/anaconda1anaconda2anaconda3"
 
 
 def add(channel: Path, name: str, version: str, depends: Sequence[str], files: Mapping[str, str]) -> Path:
-    """Add a package to a channel. A file's text may hold {prefix}; one that begins with -> is a link."""
+    """Add a package to a channel. A file's text may contain {prefix}; a text that begins with -> is a link."""
     index = {
         "name": name, "version": version, "build": "0", "build_number": 0, "depends": list(depends),
         "subdir": "linux-64", "arch": "x86_64", "platform": "linux",
@@ -35,7 +35,7 @@ def add(channel: Path, name: str, version: str, depends: Sequence[str], files: M
 
 
 def add_python(channel: Path) -> Path:
-    """Add a Python: this one, by a link, in an environment of its own as a venv is."""
+    """Add a Python: a link to this one, in an environment that is laid out like a venv."""
     base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     files = {
         "bin/python": f"->{base}",

@@ -1,4 +1,4 @@
-"""Settings of all tests."""
+"""Settings of all tests: Hypothesis, torch, signals, and the order of tests under xdist."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 from envmatrix.engines.catalog import find_engine
 from tests import held_schema
 
-# The machine may be busy: an example that takes long says nothing about the code. CI must not depend on luck either.
+# On a busy machine slow examples are not the code's fault (no deadline). CI must be deterministic.
 settings.register_profile("envmatrix", deadline=None, derandomize=True)
 settings.load_profile("envmatrix")
 
@@ -22,15 +22,15 @@ held_schema.hold()
 if site_packages := os.environ.get("BENCH_SITE_PACKAGES"):
     sys.path.append(site_packages)
 
-# A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
+# A shell's background job ignores Ctrl-C, and its children inherit that: tests that interrupt need the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: Folders whose tests share an engine's images, Slurm's nodes or the lock of those who measure: one test at a time.
+#: Folders whose tests share an engine's images, Slurm's nodes or the measuring lock: they run one test at a time.
 _ONE_AT_A_TIME = ("cluster", "engines", "faults", "local")
 
 
 class _Lanes(LoadScopeScheduling):
-    """Gives a worker such a folder whole, and any other test as soon as a worker is free."""
+    """Scheduler that gives each folder of ``_ONE_AT_A_TIME`` to one worker, and other tests to any free worker."""
 
     def _split_scope(self, nodeid):
         folder = nodeid.removeprefix("tests/").partition("/")[0]
@@ -38,18 +38,18 @@ class _Lanes(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """Tests in lanes, for --dist=loadscope (xdist's own groups, ``loadgroup``, have no effect under pytest 9.2)."""
+    """Use ``_Lanes`` for --dist=loadscope (xdist's own groups, ``loadgroup``, have no effect under pytest 9.2)."""
     return _Lanes(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @cache
 def why_not(engine):
-    """Say why an engine cannot be used here, None where it can."""
+    """Return why an engine cannot be used here, or None."""
     return find_engine(engine).unavailable()
 
 
 def pytest_runtest_setup(item):
-    """Skip a test of an engine that is not here, before anything is made for it (``demand`` says when that fails)."""
+    """Skip a test without its engine before its fixtures are made; ``demand`` fails it if CI requires engines."""
     needed = [engine for engine in ("docker", "apptainer") if item.get_closest_marker(engine)]
     if needed:
         from tests.engines.conftest import demand
@@ -60,7 +60,7 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture
 def one_thread():
-    """Threads that wait for each other spin, beside tests that want the CPU."""
+    """Run torch with one thread: several would spin while they wait, at the expense of other tests."""
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

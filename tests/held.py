@@ -1,7 +1,7 @@
-"""A program whose trials a test holds: what is done in the middle of one then never comes too late.
+"""A program whose trials a test can hold, so that actions in the middle of a trial never come too late.
 
-``python wait.py FOLDER SECONDS``: each start takes the next number (``FOLDER/start-1``, ...); those from the number in
-``FOLDER/hold`` on wait until that file is gone. Then the program takes its seconds.
+``python wait.py FOLDER SECONDS``: each start takes the next number (``FOLDER/start-1``, ...). From the number in
+``FOLDER/hold`` on, starts wait until that file is gone. Then the program runs for SECONDS.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ time.sleep(seconds)
 
 
 class Held:
-    """The test's side of such a program."""
+    """Control of such a program from a test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def hold(self, first: int) -> None:
-        """Let all starts from this one on wait; to be said before any of them can come."""
+        """Make all starts from this one on wait; call this before any of them can happen."""
         self.folder.mkdir(exist_ok=True)
         (self.folder / "hold").write_text(str(first))
 
@@ -48,5 +48,5 @@ class Held:
         (self.folder / "hold").unlink()
 
     def starts(self) -> int:
-        """Return how many have started."""
+        """Return the number of starts."""
         return len(list(self.folder.glob("start-*")))

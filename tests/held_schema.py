@@ -1,4 +1,4 @@
-"""Every matrix that a test parses is held against the published schema: what `check` accepts, the schema accepts."""
+"""Check every matrix that a test parses against the published schema: it must accept what `check` accepts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from envmatrix.matrix.schema import json_schema
 
 @cache
 def validator() -> jsonschema.Draft202012Validator:
-    """Return what judges by the schema that the types give."""
+    """Return a validator for the schema that is generated from the types."""
     return jsonschema.Draft202012Validator(json_schema())
 
 
 @cache
 def refusal(text: str) -> str:
-    """Say where and why the schema refuses the text of a matrix, '' if it accepts it."""
+    """Return where and why the schema refuses the text of a matrix, or '' if it accepts it."""
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError:  # a tag of YAML that the parser of positions passes over
+    except yaml.YAMLError:  # a YAML tag that the position parser ignores
         return ""
     error = jsonschema.exceptions.best_match(validator().iter_errors(data))
     return f"{error.json_path}: {error.message}" if error else ""
 
 
 def hold() -> None:
-    """Have every matrix that is parsed from now on fail the test that parses it, if the schema refuses it."""
+    """Make every test fail that parses a matrix which the schema refuses."""
     read = parse._Parser.matrix
 
     def matrix(reader: parse._Parser) -> parse.Matrix | None:

@@ -1,7 +1,7 @@
-"""What people get: the wheel, built from the sdist, installed into a fresh venv, used outside of any checkout.
+"""The wheel as users get it: built from the sdist, installed into a fresh venv, used outside the checkout.
 
-``python -m tests.installed`` prints how long it takes from ``pip install`` to the first answer about a program of 5
-seconds, with nothing in its cache; on a machine that does nothing else. What it is given goes to ``envmatrix bench``.
+``python -m tests.installed`` prints the time from ``pip install`` to the first answer about a program of 5 seconds,
+with an empty cache; use an idle machine. Its arguments are passed to ``envmatrix bench``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FIVE_SECONDS = "import time\nend = time.process_time() + 5\nwhile time.process_t
 
 
 def build(folder: Path) -> Path:
-    """Build the sdist, and the wheel from it; return the wheel."""
+    """Build the sdist, then the wheel from it; return the wheel."""
     argv = [uv_program(), "build", "--quiet", "--python", sys.executable, "--out-dir", folder, ROOT]
     subprocess.run(argv, check=True)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
@@ -29,14 +29,14 @@ def build(folder: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel into a fresh venv; return its command."""
+    """Install a wheel into a fresh venv; return the path of its command."""
     subprocess.run([uv_program(), "venv", "--quiet", "--python", sys.executable, folder], check=True)
     subprocess.run([uv_program(), "pip", "install", "--quiet", "--python", folder / "bin/python", wheel], check=True)
     return folder / "bin" / "envmatrix"
 
 
 def outside() -> dict[str, str]:
-    """Return the variables of a shell that knows nothing of the checkout."""
+    """Return the variables of a shell without any reference to the checkout."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 

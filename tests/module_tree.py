@@ -1,11 +1,11 @@
-"""A tree of environment modules with one module, which brings a Python."""
+"""A tree of environment modules with one module, which provides a Python."""
 
 import sys
 from pathlib import Path
 
 from tests.engines.conftest import demand
 
-#: Debian has one of the two at a time.
+#: Debian can have only one of the two installed.
 HOMES = {"lmod": Path("/usr/share/lmod/lmod"), "environment-modules": Path("/usr/share/modules")}
 TCL = """#%Module1.0
 prepend-path PATH {bin}
@@ -16,7 +16,7 @@ setenv STACK_SAYS "a 'b' $"
 
 
 def module_tree(folder: Path) -> tuple[Path, dict[str, Path]]:
-    """Make ``folder``/tree, which has Stack/2.0, and return the home of `module` and the folders it names."""
+    """Create ``folder``/tree with Stack/2.0; return the home of `module` and the folders that the module adds."""
     home = next((home for home in HOMES.values() if (home / "init" / "bash").exists()), None)
     demand(None if home else f"none of {', '.join(HOMES)} is installed")
     assert home

@@ -1,4 +1,4 @@
-"""An environment's promises, and the evidence of a real process: what tests of the proof hold against each other."""
+"""Environments with checks and evidence from real processes, for tests that compare the two."""
 
 import ctypes.util
 import json
@@ -16,7 +16,7 @@ from envmatrix.plan.environment import Environment, Image
 
 ROOT = Path(__file__).parents[1]
 PYTHON = os.path.realpath(sys.executable)
-#: A torch that only knows its number of threads.
+#: A torch that only has a number of threads.
 TORCH = """
 from types import SimpleNamespace
 __version__ = "0"

@@ -1,4 +1,4 @@
-"""The levels of the packaged library, for tests that hold each of them against a process."""
+"""The levels of the packaged library, for tests that check each of them against a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import Environment, build_environment
 from envmatrix.system.project import default_matrix
 
-#: What a process without any setting is already; the tables call it a no-op.
+#: Levels that are the default of a process; the tables call them a no-op.
 ALREADY = {
     ("openmp", "gnu"), ("malloc", "glibc"), ("fp32-maths", "strict"), ("openmp-dynamic", "off"),
     ("affinity", "cores-unbound"),
@@ -20,7 +20,7 @@ ALREADY = {
 
 @lru_cache(maxsize=1)
 def matrix() -> Matrix:
-    """Return a matrix of every file of the library: the root one includes most of them, not all."""
+    """Return a matrix of all files of the library: the root one includes most of them, not all."""
     every = ", ".join(f"envmatrix:{name}" for name in packaged_names())
     return parse(f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n", default_matrix())
 
@@ -47,7 +47,7 @@ def levels() -> Iterator[tuple[str, str]]:
 
 
 def environment(factor: str, name: str, cpus: int) -> Environment:
-    """Return the environment of one level, with what it requires, on a machine of so many CPUs."""
+    """Return the environment of one level and the levels it requires, for a machine with so many CPUs."""
     level = matrix().factors[factor].levels[name]
     chosen = {other: allowed[0] for other, allowed in level.requires.items()}
     facts = {"physical_cores": str(cpus), "logical_cpus": str(cpus), "gpu_cpu_list": "96-99",

@@ -1,4 +1,4 @@
-"""The data sets that are made up, for tests: made once, and kept in the user's cache as a run keeps them."""
+"""Synthetic data sets for tests: made once, and kept in the user's cache as for a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def lay_out(folder: Path, *names: str) -> Path:
-    """Let a folder of data have these sets, whole and verified, and no other; return it."""
+    """Make these data sets the only ones in a data folder, complete and verified; return the folder."""
     kept = cache_folder() / "data"
     for name in names:
         argv = [sys.executable, "-m", "bench", "data", "--offline", "--data-dir", str(kept), "--data", name]

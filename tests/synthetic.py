@@ -1,4 +1,4 @@
-"""Made-up runs with known effects, written as real results folders."""
+"""Synthetic runs with known effects, written as real results folders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MATRIX_TEXT = "version: 1\n"
 
 @dataclass(frozen=True)
 class Machine:
-    """What the made-up machine does. ``speed`` maps environments to true speed-ups; noise is in log units."""
+    """Behaviour of a synthetic machine. ``speed`` maps environments to true speed-ups; noise is in log units."""
 
     speed: Mapping[str, float]
     noise: float = 0.03
@@ -39,7 +39,7 @@ class Machine:
 
 
 def make_plan(environments: tuple[str, ...], **more: Any) -> Plan:
-    """Return a plan over named environments, the baseline and the control."""
+    """Return a plan with these environments, the baseline and the control."""
     workloads, engines = more.pop("workloads", ("cnn",)), more.pop("engines", ("local",))
     arms = make_arms(environments, workloads, engines, "baseline")
     fields = {
@@ -50,12 +50,12 @@ def make_plan(environments: tuple[str, ...], **more: Any) -> Plan:
 
 
 HOST = Host("made-up-host", "6.1", "x86_64", "made-up", "made-up CPU", (0, 1), (0, 1), 1, 2**34, hypervisor=False)
-#: What a run under Slurm holds of its nodes.
+#: The host as a run under Slurm records it.
 NODE = Host("n1,n2", None, None, None, None, HOST.cpus, HOST.physical_cpus, None, None, hypervisor=None)
 
 
 def make_environment(name: str, levels: Mapping[str, str] | None = None, **more: Any) -> Environment:
-    """Return an environment as a run holds it."""
+    """Return an environment as a run stores it."""
     fields = {
         "description": "", "image": Image("torch-2.13.0"), "preload": (("", f"lib{name}.so"),), "claims": (),
         "variables": {"OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": None}, "changes_numerics": name == "bf16",
@@ -75,7 +75,7 @@ def make_design(plan: Plan, **more: Any) -> Design:
 
 
 def make_run(plan: Plan, name: str = "made-up", *, design: Mapping[str, Any] | None = None, **more: Any) -> Run:
-    """Return run.json's content for a plan; ``design`` lies over the plan's limits."""
+    """Return run.json's content for a plan; ``design`` overrides the plan's limits."""
     fields = {
         "name": name, "created": "2026-01-01T00:00:00Z", "design": make_design(plan, **(design or {})),
         "arms": plan.arms, "matrix_digest": "sha256:00", "bench_digest": "sha256:11", "host": HOST,
@@ -87,7 +87,7 @@ def make_run(plan: Plan, name: str = "made-up", *, design: Mapping[str, Any] | N
 
 
 def record_of(slot: Slot, machine: Machine, seconds: float, chance: random.Random) -> dict[str, Any]:
-    """Return a record as docs/record.md has it."""
+    """Return a record as described in docs/record.md."""
     environment = slot.arm.runs
     step = int(seconds * 1e9 / machine.steps)
     loss = machine.loss.get(environment, 0.5) + chance.gauss(0, 1e-4)
@@ -118,7 +118,7 @@ def record_of(slot: Slot, machine: Machine, seconds: float, chance: random.Rando
 
 
 def make_trials(plan: Plan, machine: Machine, blocks: int, seed: int = 1) -> Iterator[Trial]:
-    """Yield the trials of ``blocks`` blocks in the order the plan gives, on a machine that may drift."""
+    """Yield the trials of ``blocks`` blocks in the plan's order, on a machine that may drift."""
     chance = random.Random(seed)
     drift, clock = 0.0, 1.7e9
     for index in range(blocks):
@@ -144,7 +144,7 @@ def slowed(
     by: float = 2.0,
     period: float | None = None,
 ) -> list[Trial]:
-    """Return trials, a block each ``period`` seconds: where ``slow(trial)`` holds they took ``by`` times as long."""
+    """Return trials, one block each ``period`` seconds; those with ``slow(trial)`` are ``by`` times slower."""
     found = []
     for trial in make_trials(plan, machine, blocks):
         document = trial.document
@@ -157,7 +157,7 @@ def slowed(
 
 
 def copied(folder: RunFolder, name: str) -> RunFolder:
-    """Write a run of another name beside one, with the same trials."""
+    """Write a run with another name and the same trials next to one."""
     other = RunFolder(folder.path.with_name(name))
     shutil.copytree(folder.path, other.path)
     body = json.loads(folder.run_file.read_text())
@@ -169,14 +169,14 @@ def write_run(path: Path, plan: Plan, machine: Machine, blocks: int, seed: int =
     """Write a real results folder and return it."""
     folder = RunFolder(path)
     folder.create(make_run(plan, path.name, **more), MATRIX_TEXT)
-    with patch("os.fsync"):  # what is made up need not outlive the machine
+    with patch("os.fsync"):  # synthetic data need not survive a crash
         for trial in make_trials(plan, machine, blocks, seed):
             folder.append(trial)
     return folder
 
 
 def mixed_plan(environments: tuple[str, ...] = ("a", "b", "c"), lone: tuple[str, ...] = ("a",), **more: Any) -> Plan:
-    """Return a plan in turns of which ``lone`` take none, compared with a copy of the baseline that takes none."""
+    """Return an interleaved plan in which ``lone`` run separately, compared with a separate copy of the baseline."""
     plan = make_plan(environments, **more)
     return replace(
         plan, arms=with_separate_references(plan.arms, {arm.name for arm in plan.arms if arm.environment in lone})
@@ -184,7 +184,7 @@ def mixed_plan(environments: tuple[str, ...] = ("a", "b", "c"), lone: tuple[str,
 
 
 def mixed_trials(plan: Plan, machine: Machine, blocks: int) -> Iterator[Trial]:
-    """Yield trials of which those that took no turns had half the speed, and another loss, than in turns."""
+    """Yield trials; separate ones have half the speed, and another loss, of interleaved ones."""
     alone = {arm.name for arm in plan.arms if arm.is_alone}
     alone |= {arm.name for arm in plan.arms if arm.reference in alone}
     for trial in make_trials(plan, machine, blocks):

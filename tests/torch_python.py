@@ -1,6 +1,6 @@
-"""Build a venv; print, as JSON, where tests find a Python with torch, and the libraries.
+"""Build a venv, and print the paths of a Python with torch and of the libraries for tests, as JSON.
 
-The venv is the baseline's, or that of the environment that ENVMATRIX_TEST_ENVIRONMENT names.
+The venv is for the baseline, or for the environment named by ENVMATRIX_TEST_ENVIRONMENT.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A package of somebody else that offers models (docs/workloads.md), laid out as an installer does."""
+"""A third-party package with models (docs/workloads.md), laid out as an installer does."""
 
 _MODULE = '''
 import subprocess, sys

@@ -1,4 +1,4 @@
-"""Which keys of a record its models do not know."""
+"""Search for keys of a record that its models do not know."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 def unknown_keys(part: object, before: str = "") -> Iterator[str]:
-    """Yield their paths."""
+    """Yield the paths of these keys."""
     if isinstance(part, BaseModel):
         yield from (before + key for key in part.model_extra or {})
         for name in type(part).model_fields:

@@ -1,4 +1,4 @@
-"""``bench command`` that counts its looks in a file, for programs that work until they were looked at.
+"""``bench command`` that counts its checks of processes in a file, for programs that work until they were seen.
 
 python tests/watched.py COUNT_FILE command ...
 """
@@ -21,7 +21,7 @@ with open(most, "w") as written: written.write(str(time.process_time()))
 
 
 def work(file: Path, cpu_s: float = 0.2) -> str:
-    """Return Python, fit for quotes of a shell, that works so long, and until a whole look was taken at it."""
+    """Return Python code, safe in shell quotes, that works for ``cpu_s`` and until a whole check has seen it."""
     source = file.with_suffix(".py")
     source.write_text(_WORK.format(file=str(file), cpu_s=cpu_s))
     return f'exec(open("{source}").read())'
@@ -39,7 +39,7 @@ def counted(file: str) -> None:
 
     Path(file).write_text("0\n")
     tree.Watch._look = look
-    tree._SHARE = 1  # it looks as often as it ever does
+    tree._SHARE = 1  # check as often as possible
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Checks of the method itself, not shipped: simulations of the statistics, self-benchmarks, storms of kills."""
+"""Validation of the method, not shipped: simulations of the statistics, self-benchmarks, storms of kills."""

@@ -1,11 +1,10 @@
-"""Hold effects in turns against those of long trials, on several machines: `nox -s selfbench -- --agreement`.
+"""Compare effects of interleaved and of long trials, on several machines: `nox -s selfbench -- --agreement`.
 
-Blocks in turns and blocks of long trials one after the other run in one go, in an order that is drawn anew each time.
-With `--stretch SECONDS` the long trials of a block live together too, and each goes on for so long before the next one
-does: what a machine does in minutes meets all of them then, and far fewer blocks say as much. With `--paired` both are
-windows of one process (tests/paired.py), which takes fewer blocks still. Each machine's blocks are a part of their own
-(tests/measured_parts.py): what is compared is the ratio of both effects, within each part, and it is the same in all of
-them. `--minutes 0` makes the figures again.
+Interleaved blocks and blocks of long trials alternate within one session, in random order. With `--stretch SECONDS` the
+long trials of a block are alive together and take turns of that length. They then share what a machine does in minutes,
+so far fewer blocks give the same precision. With `--paired` both are windows of one process (validation/paired.py),
+which needs even fewer blocks. Each machine's blocks are a separate part (validation/measured_parts.py). The ratio of
+both effects is estimated within each part and assumed to be the same in all. `--minutes 0` only recomputes the results.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ WAYS = ("turns", "long")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked beside what ``precision`` takes."""
+    """Add the options that ``precision`` does not have."""
     parser.add_argument("--agreement", action="store_true", help="effects in turns against those of long trials")
     parser.add_argument("--long", type=float, default=60.0, help="seconds of steps of a long trial")
     parser.add_argument(
@@ -60,7 +59,7 @@ def designs_of(chosen: argparse.Namespace) -> list[str]:
 
 
 def plan_of(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Return what must be the same to go on with a part."""
+    """Return the settings that must be equal to continue a part."""
     return {
         "designs": designs_of(chosen), "environments": chosen.environments, "long": chosen.long, "turn": chosen.turn,
         "engine": chosen.engine, "launcher": chosen.launcher, "matrix": load(find_matrix(chosen.matrix)).digest,
@@ -69,7 +68,7 @@ def plan_of(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(chosen: argparse.Namespace) -> None:
-    """Measure in the part that goes on here, all designs one after the other."""
+    """Measure in the part that continues here, one design after the other."""
     whole, own = chosen.to, {"stretch": chosen.stretch or None, "paired": chosen.paired or None}
     if any(part.plan.get(key) != value for part in parts.parts_in(whole) for key, value in own.items()):
         raise InputError(f"{whole} holds other long trials (--stretch, --paired); all in a folder are judged together",
@@ -88,14 +87,14 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def run_design(chosen: argparse.Namespace, name: str, minutes: float) -> None:
-    """Run blocks of one design in both ways until its share of the time is over."""
+    """Run blocks of one design in both ways until its share of the time is used."""
     notes, began, turns = chosen.to / "blocks.jsonl", time.monotonic(), opened(chosen, name, "turns")
     with measuring([turns]):
         if not turns.block:
             turns.run_block(notes)
     options, own = as_long(turns, chosen.long, chosen.stretch)
     long = opened(chosen, name, "long", options, own=own)
-    run = long.experiment.run  # an earlier start may have begun it
+    run = long.experiment.run  # it may have been begun by an earlier start
     steps = run.workloads[run.arms[0].workload].options["steps"]
     progress(f"{name}: long trials have {steps} steps" + (f", {run.design.turn} at a time" if chosen.stretch else ""))
     turns.experiment.folder.lock()
@@ -104,7 +103,7 @@ def run_design(chosen: argparse.Namespace, name: str, minutes: float) -> None:
 
 
 def as_long(turns: Way, seconds: float, stretch: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the workloads and the design of long trials have of their own, by what steps take in turns."""
+    """Return the workload options and design fields of long trials, from the interleaved step times."""
     limit = {"trial_limit": max(turns.experiment.run.design.trial_limit, 10 * seconds)}
     if not stretch:
         return {"steps": long_steps(turns, seconds)}, limit
@@ -115,7 +114,7 @@ def as_long(turns: Way, seconds: float, stretch: float) -> tuple[dict[str, Any],
 
 
 def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
-    """Return what a part measured of a design in both ways, None where either has no block."""
+    """Return a part's results for a design in both ways, or None if either has no block."""
     folders = [RunFolder(part.path / f"{name}-{way}") for way in WAYS]
     if not all(parts.is_run(folder.path) for folder in folders):
         return None
@@ -127,7 +126,7 @@ def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
 
 
 def compared(there: Sequence[Part], name: str) -> dict[str, Any] | None:
-    """Return what both ways found of a design in all parts together, None where none has it."""
+    """Return the results for a design over all parts, or None if no part has it."""
     found = {part.path.name: sides for part in there if (sides := sides_of(part, name))}
     if not found:
         return None
@@ -151,7 +150,7 @@ def _row(arm: str, turns: Sequence[figures.Measured], long: Sequence[figures.Mea
 
 
 def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of a comparison."""
+    """Yield the table of a comparison."""
     each = "; ".join(f"part {part}: {blocks['turns']} and {blocks['long']}" for part, blocks in found["blocks"].items())
     yield f"\n{found['design']}: effects in turns against those of long trials; 95 % intervals"
     yield f"  blocks in turns, and of long trials: {each}"
@@ -164,7 +163,7 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def said_of(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which arms disagree, and which are not decided."""
+    """Yield lines with the arms that disagree and those that are undecided."""
     apart = [row["arm"] for row in found["arms"] if row["agreement"] == "DISAGREE"]
     yield f"  arms that disagree by more than 3 %: {', '.join(apart) or 'none'}"
     open_ = [row["arm"] for row in found["arms"] if row["agreement"] not in ("DISAGREE", "agree")]
@@ -172,7 +171,7 @@ def said_of(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def write(chosen: argparse.Namespace) -> None:
-    """Write agreement.json of all parts, and print its tables."""
+    """Write agreement.json for all parts, and print its tables."""
     there = parts.chosen_parts(chosen)
     is_paired = all(part.plan.get("paired") for part in there)
     compare, table = (paired.compared, paired.lines_of) if is_paired else (compared, lines_of)
@@ -186,6 +185,6 @@ def write(chosen: argparse.Namespace) -> None:
 
 
 def measure(chosen: argparse.Namespace) -> int:
-    """Measure, then say what all parts found, of an interrupted measuring too."""
+    """Measure, then write the results of all parts, even if the measurement was interrupted."""
     status = attempted(lambda: run(chosen)) if chosen.minutes > 0 else 0
     return attempted(lambda: write(chosen)) or status

@@ -1,6 +1,6 @@
-"""Blocks of a run that `nox -s selfbench -- --precision` measures: here, or as jobs (`--launcher slurm --node n1`).
+"""Blocks of a run for `nox -s selfbench -- --precision`: here, or as jobs (`--launcher slurm --node n1`).
 
-One job is out at a time. Its seconds are those of whoever waits for it: with what the queue takes.
+One job is submitted at a time. Its duration is that seen by the caller, including the time in the queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def here(
     progress: ProgressCallback,
     lengths: TurnLengths | None = None,
 ) -> Iterator[Trial]:
-    """Run a block on this machine; ``lengths`` of turns that differ (None: the design's)."""
+    """Run a block on this machine; ``lengths`` are unequal turn lengths (None: the design's)."""
     for group in groups.of(slots):
         if groups.runs_side_by_side(group[0]):
             for part in groups.split_by_memory(group):
@@ -39,7 +39,7 @@ def here(
 
 @dataclass
 class Jobs:
-    """What hands blocks over, and the answers that its launcher asks for."""
+    """Submits blocks to a launcher, and answers the launcher's questions."""
 
     experiment: Experiment
     groups_of: TrialGrouper
@@ -53,18 +53,18 @@ class Jobs:
         )
 
     def trials(self, *blocks: list[Slot]) -> Iterator[Trial]:
-        """Yield the trials of blocks; without a block, of those that are still out from an earlier start."""
+        """Yield the trials of blocks; without blocks, those still running from an earlier start."""
         try:
             for trial in self.launcher.trials(blocks, self):
                 yield trial
                 self.done.add(trial.trial)
         except (KeyboardInterrupt, GeneratorExit):
             interrupts.mark_handled()
-            self.launcher.interrupted()  # its jobs are cancelled: what went on alone would have no time of its own
+            self.launcher.interrupted()  # cancels its jobs: a job that continued alone would have no duration
             raise
 
     def last_block(self) -> int:
-        """Return the last block that a job was ever made for, -1: none."""
+        """Return the last block that had a job, or -1."""
         folders = block_folders(self.experiment.folder.path / "slurm")
         return max((int(folder.path.name[1:]) for folder in folders), default=-1)
 
@@ -73,7 +73,7 @@ class Jobs:
         return run_with_rebuild(self.experiment, slot, self.progress)
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
-        """Part a block into what lives together."""
+        """Split a block into groups that are alive together."""
         return self.groups_of.of(block)
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
@@ -81,8 +81,8 @@ class Jobs:
         raise NotImplementedError
 
     def begins(self, slot: Slot, together: int = 1) -> None:
-        """Tell nobody: the end of a round is told."""
+        """Do nothing: only the end of a round is reported."""
 
     def is_done(self, trial: str) -> bool:
-        """Say whether a trial is on disk."""
+        """Return whether a trial is on disk."""
         return trial in self.done

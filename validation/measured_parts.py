@@ -1,10 +1,10 @@
-"""The parts of a long measure: what one machine measured is a part, and the figures are made over all of them.
+"""Parts of a long measurement: each part comes from one machine, and results are computed over all parts.
 
-A folder holds parts 1, 2, ... The last one goes on where that can be: on the machine that began it, with the same
-bench/ and the same plan. Else a new one begins, and says why. A part is told by part.json (the machine's kind, when it
-began, the digest of bench/). Which machine it was is in a file of its own that is not to be committed, as trials.jsonl:
-what the figures take of that is kept beside it, small (`keep`). A part without that file is one of elsewhere, which
-nothing is added to.
+A folder contains parts 1, 2, ... The last one is continued on the machine that began it, with the same bench/ and plan.
+Otherwise a new part begins, with a message why. A part is described by part.json (kind of machine, start time, digest
+of bench/). The machine's identity is in a separate file which, like trials.jsonl, must not be committed. `keep` stores
+a small copy of the needed fields next to trials.jsonl. A part without the identity file comes from elsewhere and is
+never extended.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
 
-#: Kept of each trial beside trials.jsonl, and what is kept of its record: all that figures are made of.
+#: The small copy of trials.jsonl, and the fields of a record in it: everything that results need.
 KEPT = "trials.jsonl.gz"
 _OF_RECORD = ("schema", "bench", "data", "metrics", "result", "workload")
-#: Says which machine a part is measured on; not committed.
+#: File with the identity of the part's machine; not committed.
 _MACHINE = "machine"
 _MACHINE_ID = Path("/etc/machine-id")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one machine measured. ``plan`` is what must be the same to go on with it."""
+    """The results of one machine. ``plan`` has the settings that must be equal to continue the part."""
 
     path: Path
     began: str
@@ -48,17 +48,17 @@ class Part:
 
     @property
     def words(self) -> str:
-        """What people are told of it."""
+        """Return a description of the part for people."""
         return f"{self.path.name} ({self.began[:10]}, {self.host}, bench {self.bench})"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked of all measures that have parts."""
+    """Add the options of all measurements with parts."""
     parser.add_argument("--of-bench", default="", metavar="DIGEST", help="only parts of this bench/ in the figures")
 
 
 def parts_in(folder: Path, of_bench: str = "") -> list[Part]:
-    """Return the parts of a folder in order; ``of_bench``: only those whose bench/ has a digest that begins so."""
+    """Return the parts of a folder in order; ``of_bench`` selects those whose bench/ digest starts with it."""
     files = sorted(folder.glob("*/part.json"), key=lambda file: _number(file.parent))
     found = [Part(file.parent, **json.loads(file.read_text())) for file in files if _number(file.parent)]
     return [part for part in found if part.bench.startswith(of_bench)]
@@ -69,25 +69,25 @@ def _number(path: Path) -> int:
 
 
 def bench_here() -> str:
-    """Return the digest of bench/ as it is now, as it is told."""
+    """Return the shortened digest of the current bench/."""
     return bench_options.folder_digest(project.bench_folder()).removeprefix("sha256:")[:12]
 
 
 def host_here() -> str:
-    """Return what kind of machine this is, for people."""
+    """Return the kind of this machine, for people."""
     host = this_host()
     memory = "" if host.memory_bytes is None else f", {host.memory_bytes / 2**30:.0f} GiB"
     return f"{len(host.cpus)} CPUs of {host.cpu_model or 'a kind nobody knows'}{memory}"
 
 
 def machine_here(node: str) -> str:
-    """Return what tells this machine (or the ``node`` that it hands jobs to) from others, and names neither."""
+    """Return a hash that identifies this machine (or the ``node`` of its jobs) without its name."""
     known = _MACHINE_ID.read_text() if _MACHINE_ID.exists() else ""
     return hashlib.sha256(json.dumps([known, this_host().to_json(), node]).encode()).hexdigest()
 
 
 def part_here(folder: Path, plan: Mapping[str, Any], node: str, progress: ProgressCallback) -> Path:
-    """Return the part that goes on here: the last one, or a new one where that cannot be."""
+    """Return the part to continue here: the last one, or a new one if that is not possible."""
     there, plan = parts_in(folder), json.loads(json.dumps(plan))
     why = _foreign(there[-1], plan, node) if there else ""
     if there and not why:
@@ -103,13 +103,13 @@ def part_here(folder: Path, plan: Mapping[str, Any], node: str, progress: Progre
 
 
 def goes_on(folder: Path, plan: Mapping[str, Any], node: str) -> bool:
-    """Say whether the last part goes on here."""
+    """Return whether the last part can be continued here."""
     there = parts_in(folder)
     return bool(there) and not _foreign(there[-1], json.loads(json.dumps(plan)), node)
 
 
 def _foreign(part: Part, plan: Mapping[str, Any], node: str) -> str:
-    """Say why a part does not go on here, '' where it does."""
+    """Return why a part cannot be continued here, or ''."""
     file = part.path / _MACHINE
     if not file.exists() or file.read_text().strip() != machine_here(node):
         return "of another machine"
@@ -120,7 +120,7 @@ def _foreign(part: Part, plan: Mapping[str, Any], node: str) -> str:
 
 
 def told(parts: Sequence[Part]) -> Iterator[str]:
-    """Yield what the figures are made of."""
+    """Yield lines that describe the parts behind the results."""
     yield f"{len(parts)} part{'s' if len(parts) != 1 else ''}: {'; '.join(part.words for part in parts)}"
     of: dict[str, list[str]] = {}
     for part in parts:
@@ -131,13 +131,13 @@ def told(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def as_json(parts: Sequence[Part]) -> list[Mapping[str, Any]]:
-    """Return the parts as they are written into figures."""
+    """Return the parts as they are written into results."""
     return [{"part": part.path.name, "began": part.began, "host": part.host, "bench": part.bench, "plan": part.plan}
             for part in parts]  # fmt: skip
 
 
 def chosen_parts(chosen: argparse.Namespace) -> list[Part]:
-    """Return the parts that figures are to be made of; InputError where there is none."""
+    """Return the parts to compute results from; raise InputError if there are none."""
     found = parts_in(chosen.to, chosen.of_bench)
     if not found:
         of = f" of bench {chosen.of_bench}" if chosen.of_bench else ""
@@ -146,9 +146,9 @@ def chosen_parts(chosen: argparse.Namespace) -> list[Part]:
 
 
 def keep(folder: RunFolder, *, steps: bool = False) -> None:
-    """Keep what figures take of a run's trials in a small file, which takes the place of trials.jsonl elsewhere.
+    """Store the needed fields of a run's trials in a small file that replaces trials.jsonl elsewhere.
 
-    ``steps``: they take the times of the steps of turns, too.
+    ``steps``: also keep the step times of turns.
     """
     if not folder.trials_file.exists():
         return
@@ -168,7 +168,7 @@ def _small(trial: Trial, *, steps: bool) -> Trial:
 
 
 def trials_of(folder: RunFolder, plan: Plan) -> Iterator[Trial]:
-    """Yield the trials of a run, or what is kept of them."""
+    """Yield the trials of a run, from trials.jsonl or its small copy."""
     file = folder.path / KEPT
     if folder.trials_file.exists() or not file.exists():
         yield from folder.trials(plan)
@@ -182,5 +182,5 @@ def trials_of(folder: RunFolder, plan: Plan) -> Iterator[Trial]:
 
 
 def is_run(folder: Path) -> bool:
-    """Say whether a folder holds a run whose figures can be made."""
+    """Return whether a folder contains a run to compute results from."""
     return (folder / "run.json").exists()

@@ -1,14 +1,14 @@
-"""Hold turns against long stretches of the same processes: `nox -s selfbench -- --agreement --paired`.
+"""Compare short turns with long stretches of the same processes: `nox -s selfbench -- --agreement --paired`.
 
-Each process takes the turns that the design asks of it, and then goes on: `--long` seconds of steps in all, `--stretch`
-seconds in one go before others do, and between two stretches turns again, twice as many as the design's. Its steps in
-turns and those of its stretches are of one process and of the same minutes, so that what it is as a whole (its memory
-layout, its luck) and what the machine does meanwhile is in both, and cancels in their ratio. A block so says far more
-than one of each kind from different processes (tests/agreement.py). Apart from that the first turns, which are all that
-a trial of the design has, are held against the stretches: that says whether its first steps are those of a long trial.
+Each process first takes the turns of its design. Then it takes `--long` seconds of steps in stretches of `--stretch`
+seconds, with turns between two stretches, twice as many as the design's. Turns and stretches come from the same process
+and the same minutes. Properties of the process (memory layout, chance) and of the machine are therefore in both and
+cancel in their ratio. So a block is far more informative than blocks of different processes (validation/agreement.py).
+The first turns, all that a trial of the design has, are also compared with the stretches: this shows whether its first
+steps are like those of a long trial.
 
-The windows of each trial are kept in `windows.json` of their run, small enough to be committed; `--minutes 0` makes
-the figures again. Where processes live on this machine alone: a batch script's turns are all alike.
+The windows of each trial are kept in `windows.json`, small enough to commit; `--minutes 0` only recomputes the results.
+This only works on this machine: a batch script's turns have equal lengths.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from validation import precision_figures as figures
 from validation.measured_parts import Part
 from validation.precision import Way, in_time, measuring, opened, paired_by_block, progress, shown
 
-#: Seconds of steps that are set apart where a stretch begins: its process found its caches cold, and its core at rest.
+#: Seconds of steps excluded at the start of a stretch: the process's caches are cold, and its core was idle.
 APART_S = 1.0
-#: Between two stretches there are so many times the design's turns: these are what a block's noise comes from.
+#: Turns between two stretches, in multiples of the design's turns: they determine a block's noise.
 AGAIN = 2
-#: The windows of a trial: its steps in the turns of the design, in those between stretches, and in stretches.
+#: Windows of a trial: steps in the turns of the design, in turns between stretches, and in stretches.
 WINDOWS = ("first", "turns", "long")
 KEPT = "windows.json"
 
@@ -46,7 +46,7 @@ Windows = Mapping[str, Sequence[Any]]
 
 
 def run_design(chosen: argparse.Namespace, name: str, minutes: float) -> None:
-    """Run blocks of one design until its share of the time is over."""
+    """Run blocks of one design until its share of the time is used."""
     if chosen.launcher != "here":
         raise InputError("--paired: a batch script's turns are all alike", remedy="leave --launcher out, or --paired")
     notes, began, short = chosen.to / "blocks.jsonl", time.monotonic(), opened(chosen, name, "turns")
@@ -63,13 +63,13 @@ def run_design(chosen: argparse.Namespace, name: str, minutes: float) -> None:
 
 
 def steps_in_turns(way: Way) -> int:
-    """Return how many steps a trial has that is run as the design says."""
+    """Return the number of steps of a trial that runs as in the design."""
     run = way.experiment.run
     return int(run.workloads[run.arms[0].workload].options["steps"])
 
 
 def long_steps(way: Way, seconds: float) -> int:
-    """Return how many steps take so long, by the reference's trials."""
+    """Return the number of steps that take this many seconds, from the reference's trials."""
     measured = read_measurements(way.experiment.folder, way.experiment.plan)
     known = [measured.median(arm.name, "step_median_s") for arm in way.experiment.plan.arms if not arm.reference]
     steps = [seconds / step for step in known if step]
@@ -83,12 +83,12 @@ def _stretches(chosen: argparse.Namespace) -> int:
 
 
 def _short_steps(in_turns: int, chosen: argparse.Namespace) -> int:
-    """Return how many steps a process takes in turns, before its stretches and between them."""
+    """Return the number of steps that a process takes in turns, before and between its stretches."""
     return in_turns * (1 + AGAIN * (_stretches(chosen) - 1))
 
 
 def lengths_of(way: Way, in_turns: int, chosen: argparse.Namespace) -> TurnLengths:
-    """Return the lengths of the turns of a run that may have been begun earlier: the design's, and stretches."""
+    """Return the turn lengths (the design's, and stretches) of a run, which may have been begun earlier."""
     design, stretches = way.experiment.run.design, _stretches(chosen)
     stretch = (steps_in_turns(way) - _short_steps(in_turns, chosen)) // stretches
     long = (math.ceil(stretch * APART_S / chosen.stretch), stretch)
@@ -100,7 +100,7 @@ def lengths_of(way: Way, in_turns: int, chosen: argparse.Namespace) -> TurnLengt
 
 
 def windows_of(trials: Iterable[Trial], turn: int) -> dict[str, list[Any]]:
-    """Return the mean seconds of a step in each window of each trial that came to its end; ``turn`` of the design."""
+    """Return the mean seconds per step in each window of each successful trial; ``turn`` is the design's."""
     found: dict[str, list[Any]] = {"block": [], "arm": [], **{window: [] for window in WINDOWS}}
     for trial in trials:
         timing = trial.record.timing if trial.outcome == "ok" and trial.record else None
@@ -125,7 +125,7 @@ def _taken(timing: Timing, turn: int) -> dict[str, list[int]]:
 
 
 def keep(folder: RunFolder, turn: int) -> Windows:
-    """Return the windows of a run's trials, and keep them in a small file that takes the place of trials.jsonl."""
+    """Return the windows of a run's trials, and store them in a small file that replaces trials.jsonl."""
     file = folder.path / KEPT
     if folder.trials_file.exists():
         windows = windows_of(folder.trials(folder.load().plan), turn)
@@ -134,7 +134,7 @@ def keep(folder: RunFolder, turn: int) -> Windows:
 
 
 def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
-    """Return what a part measured of a design in each window, None where it has no block of it."""
+    """Return a part's results for a design in each window, or None if it has no block of it."""
     folder = RunFolder(part.path / f"{name}-paired")
     if not folder.run_file.exists():
         return None
@@ -144,7 +144,7 @@ def sides_of(part: Part, name: str) -> list[figures.Measured] | None:
 
 
 def measured_of(plan: Plan, windows: Windows, window: str) -> figures.Measured:
-    """Return the log ratios of one window: arms x blocks, NaN where an arm or all copies of its reference broke."""
+    """Return the log ratios of a window: arms x blocks, NaN if an arm or all its references failed."""
     blocks = sorted(set(windows["block"]))
     rates = {arm.name: np.full(len(blocks), np.nan) for arm in plan.arms}
     for block, arm, seconds in zip(windows["block"], windows["arm"], windows[window], strict=True):
@@ -153,7 +153,7 @@ def measured_of(plan: Plan, windows: Windows, window: str) -> figures.Measured:
 
 
 def compared(there: Sequence[Part], name: str) -> dict[str, Any] | None:
-    """Return what all windows found of a design in all parts together, None where none has it."""
+    """Return the results of all windows for a design over all parts, or None if no part has it."""
     found = {part.path.name: sides for part in there if (sides := sides_of(part, name))}
     if not found:
         return None
@@ -187,7 +187,7 @@ def _row(
 
 
 def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of a comparison."""
+    """Yield the table of a comparison."""
     blocks = "; ".join(f"part {part}: {count}" for part, count in found["blocks"].items())
     yield f"\n{found['design']}: turns against long stretches of the same processes; 95 % intervals, each for itself"
     yield f"  blocks: {blocks}"

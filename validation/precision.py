@@ -1,9 +1,8 @@
-"""Measure how precise a minute of turns is: `nox -s selfbench -- --precision`. `--agreement` measures in the same way.
+"""Measure the precision of a minute of interleaved trials: `nox -s selfbench -- --precision`; also for `--agreement`.
 
-Two ways to measure the same arms run in one go, block by block, in an order that is drawn anew each time: so whatever
-the machine does meets both. Every arm takes turns here, those whose level says `turns: false` too: whether they may is
-the question. Each way is a real run in the folder, which goes on where it is when the command is given again;
-`--minutes 0` makes the figures again.
+Two ways to measure the same arms alternate block by block, in random order, so both meet the same conditions. All arms
+are interleaved here, even those with `turns: false`: whether that is valid is the question. Each way is a real run in
+the folder, continued when the command is repeated; `--minutes 0` only recomputes the results.
 """
 
 from __future__ import annotations
@@ -47,21 +46,21 @@ from validation.measured_blocks import Jobs, here
 from validation.measured_parts import keep, trials_of
 from validation.precision_figures import Measured
 
-#: The design of two copies of the baseline, made of the first other one that is asked for, or of `default`.
+#: The design of two copies of the baseline, based on the first other requested design, or on `default`.
 COPIES = "copies"
-#: The share of the time that two copies get, where other designs are measured too.
+#: The share of time for the two copies, if other designs are measured too.
 _SHARE = 0.25
 _MOST = 100_000
 
 
 def progress(text: str) -> None:
-    """Tell whoever waits."""
+    """Print a progress message."""
     print(text, file=sys.stderr, flush=True)
 
 
 @dataclass
 class Way:
-    """One way to measure a design: a run, and its next block."""
+    """One way to measure a design: a run and its next block."""
 
     design: str
     name: str
@@ -72,7 +71,7 @@ class Way:
     lengths: TurnLengths | None = None
 
     def run_block(self, notes: Path) -> float:
-        """Run one block, note how long it took, and return that."""
+        """Run one block; record and return its duration (s)."""
         began, load = time.time(), os.getloadavg()[0]
         start, slots = time.monotonic(), self.experiment.plan.block(self.block)
         run = self.experiment, self.groups, slots, progress, self.lengths
@@ -85,7 +84,7 @@ class Way:
         return seconds
 
     def keep(self, trials: Iterator[Trial]) -> None:
-        """Write trials down, each before the next one is asked for."""
+        """Write each trial to disk before asking for the next one."""
         for trial in trials:
             with interrupts.held():
                 self.groups.note(self.experiment.folder.append(trial))
@@ -93,7 +92,7 @@ class Way:
                 progress(f"{trial.trial} {trial.arm}: {trial.outcome}: {trial.reason}")
 
     def take_up(self, trial: Trial) -> None:
-        """Take in a trial of an earlier start."""
+        """Register a trial of an earlier start."""
         self.groups.note(trial)
         self.block = max(self.block, trial.block + 1)
         if self.jobs:
@@ -101,7 +100,7 @@ class Way:
 
 
 def every_arm_in_turns(matrix: Matrix) -> Matrix:
-    """Return a matrix in which no level says `turns: false`."""
+    """Return a matrix in which no level has `turns: false`."""
     factors = {
         name: factor.model_copy(update={"levels": {
             level: body.model_copy(update={"turns": True}) for level, body in factor.levels.items()
@@ -112,14 +111,14 @@ def every_arm_in_turns(matrix: Matrix) -> Matrix:
 
 
 def with_copies(matrix: Matrix, design: Design) -> Matrix:
-    """Return a matrix that has the further copies of the baseline that a design names."""
+    """Return a matrix with the further copies of the baseline that a design names."""
     levels = matrix.environments[design.baseline].levels
     made = {name: EnvironmentEntry(name=name, levels=levels) for name in design.environments}
     return matrix.model_copy(update={"environments": {**made, **matrix.environments}})
 
 
 def design_of(matrix: Matrix, name: str, chosen: argparse.Namespace, schedule: str, count: int = 2) -> Design:
-    """Return a design as it is measured here: it ends by the clock alone. ``count``: of copies, so many processes."""
+    """Return a design for this measurement: only the clock ends it. ``count`` is the number of copies."""
     copies = name == COPIES and COPIES not in matrix.designs
     others = [other for other in chosen.design.split(",") if other != COPIES]
     found = find_design(matrix, [*others, "default"][0] if copies else name)
@@ -135,10 +134,10 @@ def opened(
     chosen: argparse.Namespace, name: str, way: str, options: Mapping[str, Any] | None = None, *,
     count: int = 2, own: Mapping[str, Any] | None = None,
 ) -> Way:  # fmt: skip
-    """Begin a run, or go on with the one in the folder.
+    """Begin a run, or continue the one in the folder.
 
-    ``options`` are what its workloads have of their own, ``count`` how many processes copies are, ``own`` what its
-    design has of its own.
+    ``options`` override those of its workloads, ``count`` is the number of processes for copies, ``own`` overrides
+    fields of its design.
     """
     folder, matrix = RunFolder(chosen.to / f"{name}-{way}"), every_arm_in_turns(load(find_matrix(chosen.matrix)))
     design = design_of(matrix, name, chosen, "turns" if way == "turns" else "sequential", count)
@@ -161,7 +160,7 @@ def opened(
     found = Way(name, way, experiment, groups, 0, Jobs(experiment, groups, progress) if elsewhere else None)
     for trial in experiment.folder.trials(experiment.plan):
         found.take_up(trial)
-    if found.jobs:  # what an earlier start left out is waited for before anything is timed
+    if found.jobs:  # wait for trials of an earlier start before anything is timed
         found.keep(found.jobs.trials())
         found.block = max(found.block, found.jobs.last_block() + 1)
     return found
@@ -178,7 +177,7 @@ def with_options(matrix: Matrix, design: Design, options: Mapping[str, Any]) -> 
 
 @contextlib.contextmanager
 def measuring(ways: Sequence[Way]) -> Iterator[None]:
-    """Hold this machine for oneself, leave nothing running, and take Ctrl-C for the end of the measuring."""
+    """Lock this machine, remove leftovers, and treat Ctrl-C as the end of the measurement."""
     with interrupts.handle_signals(), alone_on_machine(progress):
         for way in ways:
             _remove_leftovers(way.experiment, progress)
@@ -193,7 +192,7 @@ def measuring(ways: Sequence[Way]) -> Iterator[None]:
 def in_time(ways: Sequence[Way], minutes: float, notes: Path, *, even: bool) -> None:
     """Run blocks of all ways until the time is over.
 
-    ``even``: as many of each. Else the first way has a quarter of the time that the others take.
+    ``even``: as many blocks of each. Otherwise the first way gets a quarter of the time of the others.
     """
     chance = random.Random(f"{ways[0].design}:{ways[0].block}")
     deadline, longest, began = time.monotonic() + 60 * minutes, 0.0, time.monotonic()
@@ -212,7 +211,7 @@ def in_time(ways: Sequence[Way], minutes: float, notes: Path, *, even: bool) -> 
 
 
 def measured_of(folder: RunFolder, notes: Mapping[tuple[str, int], float]) -> tuple[Measured, Measurements]:
-    """Read what a run measured: the whole blocks alone."""
+    """Return the measurements of a run, from whole blocks only."""
     run = folder.load()
     numbers = fold_trials(run.plan, trials_of(folder, run.plan))
     whole = [index for index, block in enumerate(numbers.blocks) if (folder.path.name, int(block)) in notes]
@@ -221,7 +220,7 @@ def measured_of(folder: RunFolder, notes: Mapping[tuple[str, int], float]) -> tu
 
 
 def paired_by_block(plan: Plan, rates: Callable[[str], figures.Floats], seconds: figures.Floats) -> Measured:
-    """Return the log ratios of a plan's arms over their references, of the rates of each arm block by block."""
+    """Return the log ratios of a plan's arms over their references, from the rates of each arm per block."""
     arms, rows = [], []
     for family in families(plan):
         names = [arm.name for arm in family.arms]
@@ -238,7 +237,7 @@ def read_notes(file: Path) -> dict[tuple[str, int], float]:
 
 
 def compared(folder: Path, name: str, other: str = "sequential") -> dict[str, Any] | None:
-    """Return what turns and another way found of a design, None where one of them has no run."""
+    """Return the results of turns and another way for a design, or None if one has no run."""
     if not all((folder / f"{name}-{way}" / "run.json").exists() for way in ("turns", other)):
         return None
     for way in ("turns", other):
@@ -265,7 +264,7 @@ def compared(folder: Path, name: str, other: str = "sequential") -> dict[str, An
 
 
 def lengths(folder: RunFolder, seconds: float) -> list[str]:
-    """Return the lines on how long a turn should be, and how many steps to set apart, as the turns of a run say."""
+    """Return lines about the best turn length and the number of steps to exclude, from a run's turns."""
     run = folder.load()
     timed = [(trial, trial.record.timing) for trial in trials_of(folder, run.plan) if trial.record]
     found = precision_parts.stacked([
@@ -279,9 +278,9 @@ def lengths(folder: RunFolder, seconds: float) -> list[str]:
 
 
 def _rows(timing: Timing) -> figures.Floats:
-    """Return the times of all steps of a trial's turns (turns, steps), those that are set apart too.
+    """Return the times of all steps of a trial's turns (turns, steps), including excluded ones.
 
-    Its last turn may be shorter than the others, and is left out then.
+    A shorter last turn is left out.
     """
     steps = iter(timing.steps_ns or ())
     rows = [[*(turn.apart_ns or ()), *itertools.islice(steps, turn.steps or 0)] for turn in timing.turns or ()]
@@ -304,14 +303,14 @@ def _row(arm: str, turns: Measured, rest: Measured, other: str) -> dict[str, Any
 
 
 def shown(found: Mapping[str, float] | None, form: str = ".2f") -> str:
-    """Write an estimate and its interval."""
+    """Format an estimate and its interval."""
     if not found:
         return "not known"
     return f"{found['value']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"
 
 
 def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of a comparison."""
+    """Yield the table of a comparison."""
     other, block_s = part["other"], part["block_s"]
     yield f"\n{part['design']}: turns against {other}; 95 % intervals (jackknife of the log over blocks, Welch's t)"
     yield "  " + ", ".join(f"{part['blocks'][way]} blocks of {block_s[way]:.1f} s {way}" for way in block_s)
@@ -340,7 +339,7 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def written(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Write precision.json of all that is in the folder, and print its tables."""
+    """Write precision.json for everything in the folder, and print its tables."""
     names = sorted({path.name.rpartition("-")[0] for path in chosen.to.glob("*/") if (path / "run.json").exists()})
     parts = [found for name in names if (found := compared(chosen.to, name))]
     document = {"schema": 1, "command": ["selfbench", *sys.argv[1:]], "parts": parts}
@@ -361,7 +360,7 @@ def _precision(chosen: argparse.Namespace) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked."""
+    """Add the options of this measurement."""
     parser.add_argument("--precision", action="store_true", help="precision per minute, turns against one by one")
     parser.add_argument("--design", default=f"{COPIES},default", help=f"names with commas; {COPIES}: two baselines")
     parser.add_argument("--environments", default="", help="of the design only these, names with commas")
@@ -375,7 +374,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def attempted(work: Callable[[], object]) -> int:
-    """Measure, and say what ended it too soon: Ctrl-C (130) or an error (its exit code); 0: nothing did."""
+    """Run ``work``; return 0, 130 after Ctrl-C, or the exit code of an error, with a message."""
     try:
         work()
     except KeyboardInterrupt:
@@ -388,7 +387,7 @@ def attempted(work: Callable[[], object]) -> int:
 
 
 def measure(chosen: argparse.Namespace) -> int:
-    """Measure, then say what was found, of an interrupted measuring too."""
+    """Measure, then write the results, even if the measurement was interrupted."""
     chosen.to.mkdir(parents=True, exist_ok=True)
     status = attempted(lambda: _precision(chosen)) if chosen.minutes > 0 else 0
     written(chosen)

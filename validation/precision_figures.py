@@ -1,11 +1,11 @@
-"""What a minute of measuring is worth: arithmetic of `nox -s selfbench -- --precision`. Pure arrays.
+"""Precision per minute of measuring: arithmetic of `nox -s selfbench -- --precision`, on arrays only.
 
-A way to measure has a variance of the paired log ratio a block, and a time a block. Its precision a minute is
-1 / (variance * minutes a block). Two ways are compared by the ratio of theirs; over many arms, by its geometric mean.
+A way to measure has a variance of the paired log ratio per block, and a time per block. Its precision per minute is 1 /
+(variance * minutes per block). Two ways are compared by their ratio; for many arms, by its geometric mean.
 
-Intervals are Miller's (1968) jackknife of the logarithm, blocks left out one at a time, with Welch's t: unlike the F
-ratio it needs no normal noise, and holds for the mean over arms that share a reference (for one arm and normal noise
-both are alike: 20 against 20 blocks give a factor of 2.5 to either side).
+Intervals are Miller's (1968) jackknife of the logarithm, leaving out one block at a time, with Welch's t. Unlike the F
+ratio this needs no normal noise, and is valid for the mean over arms that share a reference. For one arm and normal
+noise both agree: 20 against 20 blocks give a factor of 2.5 either way.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Floats = NDArray[np.float64]
-#: Below so many blocks a variance has no interval.
+#: With fewer blocks a variance has no interval.
 LEAST = 3
-#: Effects that differ by more are not the same.
+#: Effects that differ by more are not equal.
 ALIKE = 0.03
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and the two ends of its 95 % interval."""
+    """A number and its 95 % interval."""
 
     value: float
     low: float
@@ -40,14 +40,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a schedule measured: log ratios (arms x blocks, NaN where there is none), and seconds of each block."""
+    """Results of a schedule: log ratios (arms x blocks, NaN if missing) and the seconds of each block."""
 
     arms: tuple[str, ...]
     ratios: Floats
     seconds: Floats
 
     def of(self, arms: Sequence[str]) -> Measured:
-        """Return some arms alone."""
+        """Return the results of some arms."""
         return Measured(tuple(arms), self.ratios[[self.arms.index(arm) for arm in arms]], self.seconds)
 
 
@@ -62,13 +62,13 @@ def _welch(ours: Floats, theirs: Floats) -> Estimate:
 
 
 def _log_precision(ratios: Floats, seconds: Floats) -> float:
-    """Return the mean over arms of log(1 / variance), less log(minutes a block)."""
+    """Return the mean over arms of log(1 / variance), minus log(minutes per block)."""
     variances = np.array([row[np.isfinite(row)].var(ddof=1) for row in ratios])
     return float(-np.log(variances).mean() - math.log(seconds.mean() / 60))
 
 
 def _pseudo(measured: Measured) -> Floats | None:
-    """Return the jackknife's pseudo-values of the log of the precision a minute; None with too few blocks."""
+    """Return the jackknife's pseudo-values of the log precision per minute, or None with too few blocks."""
     count = measured.seconds.size
     there = np.isfinite(measured.ratios).sum(axis=1)
     if not there.size or there.min() < LEAST + 1 or (np.nanvar(measured.ratios, axis=1) == 0).any():
@@ -80,19 +80,19 @@ def _pseudo(measured: Measured) -> Floats | None:
 
 
 def gain(ours: Measured, theirs: Measured) -> Estimate | None:
-    """Return how many times as precise a minute of ``ours`` is; None where either has too few blocks."""
+    """Return the ratio of the precisions per minute of ``ours`` and ``theirs``, or None with too few blocks."""
     one, other = _pseudo(ours), _pseudo(theirs)
     return None if one is None or other is None else _welch(one, other).as_ratio()
 
 
 def _rows(parts: Sequence[Measured], arm: str) -> list[Floats]:
-    """Return an arm's log ratios in each part (none where it has none)."""
+    """Return an arm's log ratios in each part, empty if it is missing."""
     found = [one.ratios[one.arms.index(arm)] if arm in one.arms else np.empty(0) for one in parts]
     return [row[np.isfinite(row)] for row in found]
 
 
 def _variance(rows: Sequence[Floats]) -> tuple[float, int]:
-    """Return the variance from block to block within parts, and its degrees of freedom: a mean for each part."""
+    """Return the variance between blocks within parts, and its degrees of freedom (one mean per part)."""
     freedom = sum(row.size - 1 for row in rows if row.size)
     if freedom < 1:
         return math.nan, 0
@@ -100,15 +100,15 @@ def _variance(rows: Sequence[Floats]) -> tuple[float, int]:
 
 
 def deviation(parts: Sequence[Measured], arm: str) -> float | None:
-    """Return the standard deviation of an arm's paired log ratio within parts; None below two blocks."""
+    """Return the standard deviation of an arm's paired log ratio within parts, or None below two blocks."""
     variance, freedom = _variance(_rows(parts, arm))
     return math.sqrt(variance) if freedom else None
 
 
 def effect(parts: Sequence[Measured], arm: str, together: int = 1) -> Estimate | None:
-    """Return an arm's ratio over all blocks with Student's interval; None below two blocks in a part.
+    """Return an arm's ratio over all blocks with Student's interval, or None below two blocks in a part.
 
-    ``together``: so many such intervals hold together (1: it holds for itself).
+    ``together``: number of intervals that are simultaneous (1: this one only).
     """
     rows = _rows(parts, arm)
     variance, freedom = _variance(rows)
@@ -121,12 +121,12 @@ def effect(parts: Sequence[Measured], arm: str, together: int = 1) -> Estimate |
 
 
 def difference(ours: Sequence[Measured], theirs: Sequence[Measured], arm: str) -> Estimate | None:
-    """Return the ratio of an arm's effects in two schedules, measured side by side in several parts.
+    """Return the ratio of an arm's effects in two schedules that were measured together in several parts.
 
-    It is the same in all parts, the effects need not be: the differences within each part are weighted as if a block
-    told as much in either schedule, and each schedule's variance is that within parts, with one degree of freedom less
-    for each. Satterthwaite's t; of one part it is Welch's. None where either variance is not known. The intervals of
-    all arms hold together.
+    The ratio is assumed equal in all parts; the effects may differ. Differences within parts are weighted as if blocks
+    of both schedules were equally informative. Each schedule's variance is within parts, minus one degree of freedom
+    for each. Satterthwaite's t (Welch's for one part). None if a variance is unknown. The intervals of all arms are
+    simultaneous.
     """
     pairs = [pair for pair in zip(_rows(ours, arm), _rows(theirs, arm), strict=True) if pair[0].size and pair[1].size]
     found = [_variance([pair[side] for pair in pairs]) for side in (0, 1)]
@@ -146,9 +146,9 @@ def difference(ours: Sequence[Measured], theirs: Sequence[Measured], arm: str) -
 
 
 def agreement(found: Estimate | None, together: Estimate | None = None) -> str:
-    """Say whether two schedules agree on an arm: within 3 %, and within their intervals.
+    """Return whether two schedules agree on an arm: within 3 %, and within their intervals.
 
-    ``together``: the interval that must leave out 1 for a disagreement, where ``found`` holds for itself alone.
+    ``together``: the simultaneous interval that must exclude 1 for a disagreement, if ``found`` is for one arm only.
     """
     if found is None:
         return "not known"
@@ -162,11 +162,11 @@ def agreement(found: Estimate | None, together: Estimate | None = None) -> str:
 
 
 def blocks_for(parts: Sequence[Measured], arm: str, half: float) -> int | None:
-    """Return about how many blocks bring an arm's half-width to ``half`` (a fraction); None below two blocks."""
+    """Return about how many blocks give an arm the half-width ``half`` (a fraction), or None below two blocks."""
     sd = deviation(parts, arm)
     return None if sd is None else max(2, math.ceil((1.96 * sd / math.log1p(half)) ** 2))
 
 
 def as_json(found: Estimate | None) -> Mapping[str, float] | None:
-    """Return an estimate as it is written."""
+    """Return an estimate as JSON data."""
     return found and {"value": found.value, "low": found.low, "high": found.high}

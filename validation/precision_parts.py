@@ -1,8 +1,8 @@
-"""What the turns of a measured run say of how long a turn should be: arithmetic of `nox -s selfbench -- --precision`.
+"""Best length of a turn, from the turns of a measured run: arithmetic of `nox -s selfbench -- --precision`.
 
-The log of a turn's mean time, arm and block effects removed, varies within a process (from turn to turn) and with the
-process as a whole. More turns average the first, only more processes the second; the steps that begin a turn and the
-start of a block's processes are what both cost (Kalibera & Jones 2013: repeat where the variance is, for its price).
+The log of a turn's mean time, without arm and block effects, varies between turns of a process and between processes.
+More turns reduce the first variance, only more processes the second. The cost is the first steps of each turn and the
+start of a block's processes (Kalibera & Jones 2013: repeat at the level of the variance, given its cost).
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-#: Lengths of a turn that are held against each other.
+#: Turn lengths to compare.
 LENGTHS = (1, 2, 3, 5, 10)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Variances of the log of a turn's mean: from turn to turn ``within`` a process, and of the ``process``."""
+    """Variances of the log of a turn's mean: between turns ``within`` a process, and between processes."""
 
     within: float
     process: float
 
 
 def parts(steps: Floats, length: int) -> Parts:
-    """Estimate both from the times of steps (blocks x arms x turns x steps), of each turn the first ``length`` ones."""
+    """Estimate both from step times (blocks x arms x turns x steps), with the first ``length`` of each turn."""
     logs = np.log(steps[..., :length].mean(axis=-1))
     blocks, arms, turns = logs.shape
     apart = logs - logs.mean(axis=(0, 2), keepdims=True)
-    apart -= apart.mean(axis=1, keepdims=True)  # what a moment did to all arms
+    apart -= apart.mean(axis=1, keepdims=True)  # effect of a moment on all arms
     means = apart.mean(axis=2)
     within = ((apart - means[..., None]) ** 2).sum() / (blocks * (arms - 1) * (turns - 1))
     whole = (means**2).sum() / ((blocks - 1) * (arms - 1))
@@ -40,9 +40,9 @@ def parts(steps: Floats, length: int) -> Parts:
 
 
 def block_s(steps: Floats, length: int, taken: int, measured_s: float, apart: int) -> float:
-    """Return what a block would take with turns of ``length``, of one that took ``measured_s`` with its own.
+    """Return a block's duration with turns of ``length``, from one that took ``measured_s`` with its own turns.
 
-    Each turn has ``apart`` steps more, that count in nothing.
+    Each turn has ``apart`` further, excluded steps.
     """
     _, arms, turns, own = steps.shape
     step_s = float(steps.mean()) / 1e9
@@ -51,12 +51,12 @@ def block_s(steps: Floats, length: int, taken: int, measured_s: float, apart: in
 
 
 def lines(steps: Floats, measured_s: float, apart: int) -> Iterator[str]:
-    """Yield a line for each length of a turn, at the same steps a trial as were taken."""
+    """Yield a line for each turn length, for the same number of steps per trial as measured."""
     taken = steps.shape[2] * steps.shape[3]
     yield f"  {'steps of a turn':15} {'sd of a turn':>12} {'sd of a process':>15} {'a block':>9}  precision per minute"
     lengths = [length for length in LENGTHS if length <= steps.shape[3]]
     found = {length: (parts(steps, length), block_s(steps, length, taken, measured_s, apart)) for length in lengths}
-    process = float(np.mean([variances.process for variances, _ in found.values()]))  # it is one; no length has its own
+    process = float(np.mean([variances.process for variances, _ in found.values()]))  # one value for all lengths
     worth = {
         length: 1 / ((process + variances.within / math.ceil(taken / length)) * seconds)
         for length, (variances, seconds) in found.items()
@@ -69,9 +69,9 @@ def lines(steps: Floats, measured_s: float, apart: int) -> Iterator[str]:
 
 
 def places(processes: Sequence[Floats]) -> Iterator[str]:
-    """Yield how much longer the first steps of a turn take than its last two: (turns, steps) ns of each process.
+    """Yield the ratio of a turn's first steps to its last two; each process has (turns, steps) in ns.
 
-    The mean over processes of each one's ratio, with the 95 % that its spread from process to process leaves.
+    The mean over processes, with a 95 % interval from the spread between processes.
     """
     whole = [np.log(steps[:, :3].mean(axis=0) / steps[:, -2:].mean()) for steps in processes if steps.shape[1] > 3]
     if len(whole) < 2:
@@ -84,9 +84,9 @@ def places(processes: Sequence[Floats]) -> Iterator[str]:
 
 
 def stacked(trials: Sequence[tuple[int, str, Sequence[int], Sequence[int]]]) -> Floats | None:
-    """Return the steps of the blocks in which every arm has all its turns, of one length.
+    """Return the steps of the blocks in which every arm has all its turns, all of one length.
 
-    A trial is its block, its arm, the steps of each turn, and the times of all. None: fewer than two blocks are whole.
+    A trial is (block, arm, steps of each turn, all step times). Return None if fewer than two blocks are complete.
     """
     arms = sorted({arm for _, arm, _, _ in trials})
     shapes = {tuple(turns) for _, _, turns, _ in trials}

@@ -1,4 +1,4 @@
-"""Measure envmatrix itself: `nox -s selfbench`. Each line is a measure, what was found, and what was promised."""
+"""Measure envmatrix itself: `nox -s selfbench`. Each line has a measure, its result and the promised limit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def planning() -> Iterator[Line]:
 
 
 def long_search(trials: int, sizes: tuple[int, ...]) -> tuple[Search, list[Batch]]:
-    """Return a made-up world's search, and blocks of twelve of its cells that were read."""
+    """Return the search of a simulated world, and measured blocks of twelve cells each."""
     there = simulated_tuning.world(1, 0.03, sizes)
     chance = np.random.default_rng(1)
     blocks = trials // 14
@@ -76,9 +76,9 @@ def long_search(trials: int, sizes: tuple[int, ...]) -> tuple[Search, list[Batch
 
 
 def proposing() -> Iterator[Line]:
-    """Time what a search that knows much thinks between two steps, and weigh it (but for what it has read)."""
+    """Yield the time and memory that a search with many trials needs to propose its next step."""
     search, batches = long_search(10_000, simulated_tuning.SIZES)
-    assert search.columns.size  # they are worked out once for a search
+    assert search.columns.size  # they are computed once per search
     assert search.neighbours
     known = f"after 10,000 trials, {len(search.space.codes):,} cells"
     for phase, budget in ("screen", Budget(20_000, 10_000)), ("race", Budget(16_000, 6_000)):
@@ -100,7 +100,7 @@ def reporting(trials: int) -> Iterator[Line]:
         names = ("baseline", *(f"env-{number}" for number in range(8)))
         plan = make_plan(names, max_blocks=trials // 10)
         folder = write_run(Path(scratch) / "run", plan, Machine(speed={}), 0)
-        with folder.trials_file.open("w") as file:  # without the fsync a trial that `append` does
+        with folder.trials_file.open("w") as file:  # like `append`, but without fsync for each trial
             for trial in make_trials(plan, Machine(speed={}), trials // len(plan.arms)):
                 file.write(trial.line() + "\n")
         code = (
@@ -116,7 +116,7 @@ def reporting(trials: int) -> Iterator[Line]:
 
 
 def trial_overhead(pairs: int, engine: str, promised: float) -> Iterator[Line]:
-    """Time whole trials of ``engine`` and the bare process of the venv in turn; keep the differences."""
+    """Time trials of ``engine`` and the venv's bare process alternately; yield the overhead."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "matrix.yaml"
         file.write_text(MATRIX)
@@ -147,7 +147,7 @@ def trial_overhead(pairs: int, engine: str, promised: float) -> Iterator[Line]:
 
 
 def containers(pairs: int) -> Iterator[Line]:
-    """Measure the container engines that are here; build what is missing first, so that it is not timed."""
+    """Measure the installed container engines; missing images are built first and not timed."""
     if find_engine("docker").unavailable() is None:
         yield from trial_overhead(pairs, "docker", 0.3)
         argv = [sys.executable, "-m", "envmatrix", "build", "--engine", "docker"]
@@ -163,7 +163,7 @@ def containers(pairs: int) -> Iterator[Line]:
 
 
 def folder_bytes(path: Path) -> int:
-    """Disk really used: a file with several names (hard links) counts once."""
+    """Return the disk usage of a folder in bytes; hard links count once."""
     seen: dict[tuple[int, int], int] = {}
     for file in path.rglob("*"):
         if file.is_file() and not file.is_symlink():

@@ -1,4 +1,4 @@
-"""What simulations share: a figure with its interval, and the trials of a made-up machine."""
+"""Shared parts of the simulations: a rate with its interval, and the trials of a simulated machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from envmatrix.stats.noise import NOISES, deal_into_blocks, scale_noise
 from envmatrix.stats.selftest import false_alarm_rate
 
 Floats = NDArray[np.float64]
-#: Noise of a trial's log time about its own block.
+#: Noise of a trial's log time within its block.
 SIZE = 0.03
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One simulated figure with its 95 % interval (None: a plain number)."""
+    """One simulated result with its 95 % interval (None: a plain number)."""
 
     question: str
     machine: str
@@ -29,14 +29,14 @@ class Figure:
     runs: int
 
     def line(self) -> str:
-        """Return the figure as a line of text."""
+        """Return the result as a line of text."""
         value = f"{self.value:.1%}" if self.low is not None else f"{self.value:.3f}"
         interval = f" [{self.low:.1%}, {self.high:.1%}]" if self.low is not None else ""
         return f"{self.question:34} {self.machine:15} {self.procedure:42} {value}{interval}"
 
 
 def rate(question: str, machine: str, procedure: str, hits: NDArray[np.bool_]) -> Figure:
-    """Return how often something happened, as a figure."""
+    """Return the rate of an event as a result."""
     found = false_alarm_rate(int(hits.sum()), hits.size)
     return Figure(question, machine, procedure, found.rate or 0.0, found.low, found.high, hits.size)
 
@@ -57,7 +57,7 @@ def absolute_t(differences: Floats) -> Floats:
 
 
 def standard_errors(differences: Floats) -> Floats:
-    """Return the errors that the means of (runs, arms, blocks) differences are judged by: (runs, arms)."""
+    """Return the errors used for the means of (runs, arms, blocks) differences: (runs, arms)."""
     _, arms, blocks = differences.shape
     variances = differences.var(axis=2, ddof=1)
     if is_moderated(blocks, arms):

@@ -1,4 +1,4 @@
-"""What the headlines of many made-up runs say: who is recommended, what is told of it, and what simplicity costs."""
+"""Headlines of many simulated runs: the recommended environment, its reported gain, and the cost of simplicity."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from envmatrix.stats.pairing import Views
 from envmatrix.stats.selection import Candidates, recommend_candidate
 from validation.simulated import SIZE, Figure, Floats, over_two_copies, rate, standard_errors, trials_of
 
-#: True speed-ups among which one is recommended, and the noise of a shared machine.
+#: True speed-ups to choose from, and the noise of a shared machine.
 CHOICES = {
     "nine of 1.05": (1.05,) * 9,
     "one of 1.15, eight of 1": (1.15,) + (1.0,) * 8,
     "nine of 1": (1.0,) * 9,
 }
 _SHARED = 0.08
-#: True speed-ups, and how many levels each differs by from the baseline; noise of a trial about its block.
+#: True speed-ups, the number of levels that differ from the baseline, and the noise of a trial within its block.
 SIMPLE = {
     "1.16 (3 levels), 1.10 (1), seven of 1.0": ((1.16, 1.10, *(1.0,) * 7), (3, 1, *(1,) * 7)),
     "1.00 to 1.16, faster with more levels": (tuple(1 + 0.02 * at for at in range(9)), tuple(range(1, 10))),
@@ -30,9 +30,9 @@ _NOISE = 0.04
 def _headlines(
     differences: Floats, settings: Sequence[tuple[int, ...]] | None = None
 ) -> list[tuple[int, bool, float, float, float]]:
-    """Return, for each of (runs, arms, blocks) that names one: who, and whether the first one is in the best set.
+    """Return for each of (runs, arms, blocks) with a recommendation: its arm, and whether arm 0 is in the best set.
 
-    Then the gain that is told, the plain one of the fastest, and the lower bound, as log ratios.
+    Then the reported gain, the plain gain of the fastest arm, and the lower bound, as log ratios.
     """
     _, arms, blocks = differences.shape
     mean = differences.mean(axis=2)
@@ -49,7 +49,7 @@ def _headlines(
 
 
 def choice(machine: str, case: str, blocks: int, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Tell what the headlines of many runs say on average, beside what is true of whom they name."""
+    """Return averages of the headlines of many runs, and the truth about the recommended arms."""
     speeds = np.log(CHOICES[case])
     logs = trials_of(machine, len(speeds) + 2, blocks, runs, chance) * (_SHARED / SIZE)
     found = _headlines(logs[:, 2:] - logs[:, :2].mean(axis=1, keepdims=True) + speeds[None, :, None])
@@ -72,7 +72,7 @@ def choice(machine: str, case: str, blocks: int, runs: int, chance: np.random.Ge
 
 
 def choices(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return what headlines say of every case; a tenth of ``runs`` each."""
+    """Return the headlines' results for every case, with a tenth of ``runs`` each."""
     return [
         figure
         for case in CHOICES
@@ -82,7 +82,7 @@ def choices(machine: str, runs: int, chance: np.random.Generator) -> list[Figure
 
 
 def simple(machine: str, case: str, blocks: int, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Tell how much slower than the best the recommended one truly is, of the runs that name one."""
+    """Return how much slower than the best the recommended arm truly is, over runs with a recommendation."""
     gains, levels = np.log(SIMPLE[case][0]), SIMPLE[case][1]
     logs = trials_of(machine, len(gains) + 2, blocks, runs, chance) * (_NOISE / SIZE)
     found = _headlines(over_two_copies(logs) + gains[None, :, None], [(count,) for count in levels])
@@ -102,6 +102,6 @@ def simple(machine: str, case: str, blocks: int, runs: int, chance: np.random.Ge
 
 
 def simplicity(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return what recommending simple environments costs; a tenth of ``runs`` each."""
+    """Return the cost of recommending simple environments, with a tenth of ``runs`` each."""
     cells = [(case, blocks) for case in SIMPLE for blocks in (6, 8, 12, 20)]
     return [figure for cell in cells for figure in simple(machine, *cell, max(20, runs // 10), chance)]

@@ -1,4 +1,4 @@
-"""How often a history marks a change where there was none, and finds one that was there."""
+"""History simulations: how often a change is marked where there is none, and how often a true one is found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _steady(runs: int, length: int, chance: np.random.Generator) -> Floats:
 
 
 def _two_levels(runs: int, length: int, chance: np.random.Generator) -> Floats:
-    """Draw a machine that is 10 % slower in every other run or so."""
+    """Draw a machine that is 10 % slower in about every other run."""
     return chance.normal(0.0, SIZE / 10, (runs, length)) - 0.1 * (chance.random((runs, length)) < 0.5)
 
 
@@ -30,7 +30,7 @@ _COURSES: Mapping[str, Course] = {"normal": _steady, "two levels": _two_levels, 
 
 
 def histories(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Look for changes in histories of several lengths; runs are days apart, so that ``quiet`` stands for all."""
+    """Return rates of marked changes for several history lengths; ``quiet`` represents all machines."""
     if machine != "quiet":
         return []
     runs = max(20, runs // 10)

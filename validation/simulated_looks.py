@@ -1,4 +1,4 @@
-"""How often runs err that are read, resumed and read again until something is decided."""
+"""Error rates of runs that are read, resumed and read again until something is decided."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _plan(environments: int, looked: tuple[int, ...]) -> Plan:
 
 
 def _critical(environments: int, at: Sequence[int], level: float | None = None) -> float:
-    """Return what |t| is judged by at the last of several looks."""
+    """Return the critical |t| at the last of several interim analyses."""
     level = level or confidence_level(_plan(environments, tuple(at[:-1])), at[-1])
     return critical_value(at[-1], environments, 2, level=level)
 
 
 def decided(differences: Floats, at: Sequence[int], level: float | None = None) -> NDArray[np.bool_]:
-    """Return which of (runs, arms, blocks) are called different at any of the looks; ``level``: at each the same."""
+    """Return which of (runs, arms, blocks) are called different at any analysis; ``level`` is the same at each."""
     environments = differences.shape[1]
     found = np.zeros(len(differences), dtype=np.bool_)
     for number, blocks in enumerate(at, 1):
@@ -40,7 +40,7 @@ def decided(differences: Floats, at: Sequence[int], level: float | None = None) 
 
 
 def regular(machine: str, environments: int, runs: int, chance: np.random.Generator) -> Iterator[Figure]:
-    """Resume after every block, or every five, until one of identical environments is called different."""
+    """Resume after every block, or every five, until one of several identical environments is called different."""
     differences = over_two_copies(trials_of(machine, environments + 2, 100, runs, chance))
     for every, most in ((1, 40), (5, 40), (1, 100), (5, 100)):
         at = range(_LEAST, most + 1, every)
@@ -52,7 +52,7 @@ def regular(machine: str, environments: int, runs: int, chance: np.random.Genera
 
 
 def greedy(machine: str, environments: int, runs: int, chance: np.random.Generator) -> Figure:
-    """Resume for 2 blocks where it is nearly decided, else for 10: looks that the data themselves choose."""
+    """Resume for 2 blocks if nearly decided, otherwise for 10: the data choose the interim analyses."""
     differences = over_two_copies(trials_of(machine, environments + 2, 40, runs, chance))
     found = np.zeros(runs, dtype=np.bool_)
     waiting: list[tuple[tuple[int, ...], NDArray[np.int64]]] = [((10,), np.arange(runs))]
@@ -68,7 +68,7 @@ def greedy(machine: str, environments: int, runs: int, chance: np.random.Generat
 
 
 def by_hand(machine: str, environments: int, runs: int, chance: np.random.Generator) -> Figure:
-    """End the run as soon as the live display shows one environment ahead by 3 %: one look that nobody counted."""
+    """End the run once the live display shows a lead of 3 %: one uncounted interim analysis."""
     differences = over_two_copies(trials_of(machine, environments + 2, 40, runs, chance))
     open_runs, found = np.ones(runs, dtype=np.bool_), np.zeros(runs, dtype=np.bool_)
     for blocks in range(_LEAST, 41):
@@ -80,7 +80,7 @@ def by_hand(machine: str, environments: int, runs: int, chance: np.random.Genera
 
 
 def price(machine: str, environments: int, runs: int, chance: np.random.Generator) -> Iterator[Figure]:
-    """Tell what the looks that may follow cost, and what looking again brings: how often a true 3 % is found."""
+    """Yield how often a true 3 % is found with one or several interim analyses: their cost and benefit."""
     differences = over_two_copies(trials_of(machine, environments + 2, 40, runs, chance))
     differences[:, 0] += np.log1p(SIZE)
     question = f"a true {SIZE:.0%} among {environments} found"
@@ -94,7 +94,7 @@ def price(machine: str, environments: int, runs: int, chance: np.random.Generato
 
 
 def looks(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Simulate runs that are resumed; a quarter of ``runs`` each."""
+    """Simulate runs that are resumed, with a quarter of ``runs`` each."""
     runs = max(20, runs // 4)
     figures: list[Figure] = []
     for environments in (1, 3, 9):

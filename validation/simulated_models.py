@@ -1,4 +1,4 @@
-"""Made-up runs whose third environment has the noise of a model: slow phases, slow processes, failures and others."""
+"""Simulated runs whose third environment has a noise model: slow phases, slow processes, failures and others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from envmatrix.plan import make_arms
 from envmatrix.stats.noise import drifting
 from validation.simulated import SIZE, Floats
 
-#: One environment is truly faster than all others, by 5 %.
+#: One environment is truly 5 % faster than all others.
 GAIN = float(np.log(1.05))
 TRIAL_S, LIMIT_S = 7.6, 60.0
-#: By how much a slow phase slows the marked arm more than the others.
+#: Additional slowdown of the marked arm in a slow phase.
 _SLOWED = 0.1
 ARMS = make_arms(("a", "b", "ab"), ("w",), ("e",), "baseline")
 LEVELS = {"baseline": ("0", "0"), "a": ("1", "0"), "b": ("0", "1"), "ab": ("1", "1")}
@@ -23,9 +23,9 @@ MARKED = next(row for row, arm in enumerate(ARMS) if arm.environment == "ab")
 
 @dataclass(frozen=True)
 class Trials:
-    """Log speeds (arms, blocks) of a run, NaN where a trial timed out, and the marked arm's true log effect.
+    """Log speeds (arms, blocks) of a run, NaN for timeouts, and the marked arm's true log effect.
 
-    ``phases``: what the machine's phases did to that effect in the time of each block; their mean over all runs is 0.
+    ``phases``: change of that effect by the machine's phases during each block; the mean over all runs is 0.
     """
 
     logs: Floats
@@ -33,7 +33,7 @@ class Trials:
     phases: Floats | None = None
 
     def own(self, blocks: int) -> float:
-        """Return the true log effect over the phases that the first ``blocks`` of this very run had."""
+        """Return the true log effect over the phases in the first ``blocks`` of this run."""
         return self.truth + (0.0 if self.phases is None else float(self.phases[:blocks].mean()))
 
 
@@ -64,7 +64,7 @@ def _drift(blocks: int, chance: np.random.Generator) -> Trials:
 
 
 def _phases(blocks: int, chance: np.random.Generator) -> Trials:
-    """Slow and fast phases of 40 s on average; the marked arm is 10 % slower in the slow ones."""
+    """Draw slow and fast phases of 40 s on average; the marked arm is 10 % slower in slow ones."""
     ends = np.cumsum(chance.exponential(40.0, int(blocks * len(ARMS) * TRIAL_S / 10) + 100))
     edges = np.arange(blocks + 1) * len(ARMS) * TRIAL_S
     begins = edges[:-1] + chance.integers(0, len(ARMS), blocks) * TRIAL_S
@@ -79,7 +79,7 @@ def _phases(blocks: int, chance: np.random.Generator) -> Trials:
 
 
 def _slow_processes(share: float, by: float, *, rare: bool) -> Model:
-    """Return a model where a ``share`` of the marked arm's processes is slower; the effect is without them if rare."""
+    """Return a model with a ``share`` of slower processes in the marked arm; if rare, the true effect excludes them."""
 
     def draw(blocks: int, chance: np.random.Generator) -> Trials:
         logs = _quiet(blocks, chance)
@@ -96,7 +96,7 @@ def _heavy(blocks: int, chance: np.random.Generator) -> Trials:
 
 
 def _failing(blocks: int, chance: np.random.Generator) -> Trials:
-    """Let the slowest fifth of the marked arm's processes time out: it is as fast as the others, and seems faster."""
+    """Draw timeouts in the slowest fifth of the marked arm's processes: equally fast, but it seems faster."""
     logs = _quiet(blocks, chance)
     own = chance.normal(0.0, 3 * SIZE, blocks)
     logs[MARKED] = np.where(own < 3 * SIZE * -0.8416, np.nan, own)
@@ -104,30 +104,30 @@ def _failing(blocks: int, chance: np.random.Generator) -> Trials:
 
 
 def _skewed(blocks: int, chance: np.random.Generator) -> Trials:
-    """Let the marked arm's log times have an exponential tail, the same on average."""
+    """Draw an exponential tail in the marked arm's log times, with the same mean."""
     logs = _quiet(blocks, chance)
     logs[MARKED] = GAIN - skewed((blocks,), chance)
     return Trials(logs)
 
 
 def skewed(shape: tuple[int, ...], chance: np.random.Generator) -> Floats:
-    """Return log times whose mean is 0 and whose standard deviation is 10 %, most below the mean and some far above."""
+    """Return log times with mean 0 and standard deviation 10 %: most below the mean, some far above."""
     return np.asarray(0.1 * (chance.exponential(1.0, shape) - 1.0))
 
 
 def _reference_failing(blocks: int, chance: np.random.Generator) -> Trials:
-    """Let the slowest fifth of the reference's trials, both copies', time out: nothing differs, all seem slower."""
+    """Draw timeouts in the slowest fifth of both reference copies: nothing differs, but all others seem slower."""
     logs = chance.normal(0.0, SIZE, (len(ARMS), blocks))
     logs[:2] = without_slowest(logs[:2], SIZE)
     return Trials(logs, 0.0)
 
 
 def without_slowest(logs: Floats, noise: float) -> Floats:
-    """Return normal log speeds about 0, NaN for the slowest fifth of them."""
+    """Return normal log speeds around 0, with NaN for the slowest fifth."""
     return np.asarray(np.where(logs < noise * -0.8416, np.nan, logs))
 
 
-#: Models whose runs have lost trials that were not lost by chance.
+#: Models with trials that are missing not at random.
 SELECTED = ("failures", "reference failures")
 MODELS: Mapping[str, Model] = {
     "normal": _normal,

@@ -1,4 +1,4 @@
-"""How often an effect is falsely said not to be the same on all nodes, and how often that is found."""
+"""Node effects: how often an effect is falsely called different between nodes, and how often a difference is found."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Draw = Callable[[np.random.Generator], list[OnNode]]
 
 
 def alike(sizes: Sequence[int], noises: Sequence[float], lasts: float = 0.0, less: float = 0.0) -> Draw:
-    """Return what draws an effect on nodes of so many blocks and such noise.
+    """Return a function that draws an effect on nodes with these block counts and noise levels.
 
-    A block resembles the one before by ``lasts``; on the last node the effect is ``less`` by that log.
+    ``lasts`` is the correlation of successive blocks; on the last node the log effect is lower by ``less``.
     """
 
     def draw(chance: np.random.Generator) -> list[OnNode]:
@@ -45,13 +45,13 @@ EFFECTS: Mapping[str, Draw] = {
 
 
 def differ(draw: Draw, chance: np.random.Generator) -> bool:
-    """Whether the effect of any of eight environments is said not to be the same on all nodes."""
+    """Return whether any of eight environments is reported to differ between nodes."""
     found = {str(number): anova_p_value(draw(chance)) for number in range(8)}
     return any(p < _LEVEL for p in holm({name: p for name, p in found.items() if p is not None}).values())
 
 
 def nodes(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return how often nodes are said to differ; a tenth of ``runs`` each, made once."""
+    """Return how often nodes are reported to differ, with a tenth of ``runs`` each; computed once."""
     if machine != next(iter(NOISES)):
         return []
     runs = max(20, runs // 10)

@@ -1,4 +1,4 @@
-"""How often a pair of environments is falsely called different that was picked after looking at the table."""
+"""How often a pair of environments, picked after seeing the table, is falsely called different."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FALSE = ("faster", "slower")
 
 
 def arms_of(environments: int) -> tuple[Arm, ...]:
-    """Return the arms of a run of so many environments, the baseline and its control first."""
+    """Return the arms of a run with that many environments, the baseline and its control first."""
     return make_arms(tuple(f"e{number}" for number in range(environments)), ("w",), ("e",), "baseline")
 
 
 def picked(logs: Floats, plan: Plan) -> tuple[bool, bool, bool]:
-    """Return what is falsely called different where none is: any in the table, the furthest pair, that of largest t."""
+    """Return false differences without a true one: any in the table, the furthest pair, the pair with the largest t."""
     measured = measured_of(logs, plan.arms)
     analysis = estimate(plan, measured, metrics=())
     table = any(one.verdict in _FALSE for one in analysis.primary_effects() if not one.is_control)
@@ -45,7 +45,7 @@ def _figures(machine: str, environments: int, blocks: int, runs: int, chance: np
 
 
 def pairs(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Simulate pairs picked after looking; a tenth of ``runs`` each."""
+    """Simulate pairs picked after seeing the table, with a tenth of ``runs`` each."""
     runs = max(20, runs // 10)
     cells = [(environments, blocks) for environments in _ENVIRONMENTS for blocks in _BLOCKS]
     return [figure for cell in cells for figure in _figures(machine, *cell, runs, chance)]

@@ -1,4 +1,4 @@
-"""What slow phases of the machine do to intervals, and what it costs to allow for them where there are none."""
+"""Slow phases of the machine: their effect on intervals, and the cost of correcting for absent ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from validation.simulated import SIZE, Figure, Floats, rate
 
 _EACH_HALF = (1.0 + LEVEL) / 2
 _MINUTES, _BLOCK_S, _PHASES_S = (3, 5, 6, 12, 24), (10.0, 20.0, 38.0), (20.0, 40.0, 60.0)
-#: Phases that last longer than is allowed for, and runs that are long enough for shorter ones.
+#: Phases longer than the correction covers, and runs that are long enough for shorter ones.
 _LONGER_S, _LONG_MINUTES = (120.0, 180.0, 300.0, 600.0), (12, 24)
-#: By how much a slow phase slows the environment more than its reference.
+#: Additional slowdown of the environment, relative to its reference, in a slow phase.
 _SLOWED = 0.1
 
 
 def in_phases(runs: int, begins: Floats, mean_s: float, chance: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return (runs, blocks) log ratios of trials somewhere in their block, and each run's own mean: over all its time.
+    """Return (runs, blocks) log ratios of trials at random times in their blocks, and each run's mean over its time.
 
-    Fast and slow phases have exponential lengths; what is so every second is drawn.
+    Fast and slow phases have exponential lengths, drawn second by second.
     """
     block_s = int(begins[1])
     seconds = block_s * begins.size
@@ -36,7 +36,7 @@ def in_phases(runs: int, begins: Floats, mean_s: float, chance: np.random.Genera
 
 
 def _reaches(logs: Floats, begins: Floats) -> dict[str, Floats]:
-    """Return half-widths of intervals: ours, the usual one's, and that of slow cosines alone, whatever the data."""
+    """Return half-widths of three intervals: ours, the usual one, and one from slow cosines only."""
     count = begins.size
     found = summarise_pairs(logs, apart(begins))
     waves = min(count - 1, int(float(begins[-1] + begins[1]) / PHASE_S))
@@ -72,9 +72,9 @@ def _figures(
 
 
 def phases(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return how often the interval of an environment that phases slow misses its mean: of all time, and of the run's.
+    """Return how often the interval of an environment with slow phases misses its long-run mean and its run's mean.
 
-    Its machines are its own, so that it is made once, for the first one.
+    It uses its own machines, so it is computed once, for the first one.
     """
     if machine != next(iter(NOISES)):
         return []

@@ -1,4 +1,4 @@
-"""How often a gate fails falsely on a machine whose runs differ from day to day, and what it finds."""
+"""Gates on a machine whose runs differ from day to day: false failures, and true losses found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Judge = Callable[[list[Mean], Mean], Quotient]
 
 
 def _rows(machine: str, runs: int, olds: int, chance: np.random.Generator) -> list[list[Mean]]:
-    """Return, for each of ``runs`` repeats, the means of ``olds`` runs and of a new one, but for what days do."""
+    """Return, for each of ``runs`` repeats, the means of ``olds`` runs and a new one, without day effects."""
     logs = -NOISES[machine](runs * (olds + 1), _BLOCKS, SIZE, chance)
     found = [mean for mean in (mean_of_logs(one, 2) for one in logs) if mean]
     return [found[start : start + olds + 1] for start in range(0, len(found), olds + 1)]
@@ -46,7 +46,7 @@ def _of_two(olds: list[Mean], new: Mean) -> Quotient:
 
 
 def stored(machine: str, day: float, runs: int, chance: np.random.Generator) -> Iterator[Figure]:
-    """Compare a run with stored ones: whether nothing, or 5 % or 15 %, was lost since."""
+    """Compare a run with stored ones, after a true loss of nothing, 5 % or 15 %."""
     name = f"day-to-day {day:.0%}"
     for olds in (3, 5, 10):
         rows, days = _rows(machine, runs, olds, chance), chance.normal(0.0, day, (runs, olds + 1))
@@ -70,6 +70,6 @@ def rerun(machine: str, day: float, runs: int, chance: np.random.Generator) -> I
 
 
 def gates(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Simulate both forms of the gate; a quarter of ``runs`` each."""
+    """Simulate both forms of the gate, with a quarter of ``runs`` each."""
     runs = max(20, runs // 4)
     return [figure for day in _DAYS for form in (rerun, stored) for figure in form(machine, day, runs, chance)]

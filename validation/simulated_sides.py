@@ -1,4 +1,4 @@
-"""False verdicts where one environment's noise is skewed, or where the reference loses its slow trials."""
+"""False verdicts if one environment's noise is skewed, or if the reference loses its slow trials."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Draw = Callable[[int, int, np.random.Generator], Floats]
 
 
 def one_skewed(arms: int, blocks: int, chance: np.random.Generator) -> Floats:
-    """Return log speeds of like arms, of which the last has an exponential tail (sd 10 %, the others 2 %)."""
+    """Return log speeds of equal arms; the last has an exponential tail (sd 10 %, the others 2 %)."""
     logs = chance.normal(0.0, _NOISE, (arms, blocks))
     logs[-1] = -skewed((blocks,), chance)
     return logs
 
 
 def reference_fails(arms: int, blocks: int, chance: np.random.Generator) -> Floats:
-    """Return log speeds of like arms; baseline and control, the first two, lose their slowest fifth."""
+    """Return log speeds of equal arms; baseline and control, the first two, lose their slowest fifth."""
     logs = chance.normal(0.0, _NOISE, (arms, blocks))
     logs[:2] = without_slowest(logs[:2], _NOISE)
     return logs
 
 
 def verdicts(draw: Draw, environments: int, blocks: int, runs: int, chance: np.random.Generator) -> list[set[str]]:
-    """Return which verdicts a table has, the control's left out, run by run; nothing differs."""
+    """Return the verdicts in the table of each run, without the control's; nothing truly differs."""
     plan = plan_of(blocks, arms_of(environments))
     found = []
     for _ in range(runs):
@@ -57,5 +57,5 @@ def _figures(runs: int, chance: np.random.Generator) -> Iterator[Figure]:
 
 
 def sides(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return how often anything is falsely called faster or slower; a tenth of ``runs`` each, made once."""
+    """Return rates of false 'faster' or 'slower', with a tenth of ``runs`` each; computed once."""
     return list(_figures(max(20, runs // 10), chance)) if machine == next(iter(NOISES)) else []

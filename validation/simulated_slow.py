@@ -1,4 +1,4 @@
-"""How often slow trials of one environment are seen, and what intervals are worth where they are or are not."""
+"""Slow trials of one environment: how often they are detected, and the coverage of intervals with and without them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, MARKED
 from validation.simulated_table import measured_of, plan_of
 
-#: Slow trials of how many, by how much they are slower, and the noise of a trial.
+#: Slow trials (count, of blocks), their slowdowns, and the noise of a trial.
 _COUNTS = ((1, 10), (3, 10), (4, 10), (1, 20), (5, 20), (8, 20), (2, 40), (10, 40), (16, 40))
 _SLOWER = (0.1, 0.25, 0.5, 1.0)
 _NOISES = (SIZE, 0.08)
-#: What share of processes is slow where intervals are looked at, and after how many blocks.
+#: Shares of slow processes in coverage simulations, and numbers of blocks.
 _SHARES, _BLOCKS = (0.05, 0.1, 0.2, 0.3, 0.4), (10, 20)
 _QUIET = "none slow"
 
 
 def _seen(noise: float, count: int, blocks: int, slower: float, runs: int, chance: np.random.Generator) -> Figure:
-    """How often any of the ``count`` slow ones among an environment's trials is called slow."""
+    """Return how often any of the ``count`` slow trials of an environment is called slow."""
     found = []
     for _ in range(runs):
         logs = chance.normal(0.0, noise, (len(ARMS), blocks))
@@ -43,14 +43,14 @@ def _detection(runs: int, chance: np.random.Generator) -> Iterator[Figure]:
 
 
 def _mixed(share: float, slower: float, blocks: int, chance: np.random.Generator) -> Floats:
-    """Draw a run whose marked environment is as fast as the others, but for a share of its processes."""
+    """Draw a run whose marked environment equals the others, except for a share of slow processes."""
     logs = chance.normal(0.0, SIZE, (len(ARMS), blocks))
     logs[MARKED] -= np.log1p(slower) * (chance.random(blocks) < share)
     return logs
 
 
 def _covered(share: float, slower: float, blocks: int, runs: int, chance: np.random.Generator) -> Iterator[Figure]:
-    """Hold the interval against the mean of all processes and against a usual one, also where none was seen."""
+    """Compare the interval with the mean of all processes and a usual one, also if no slow trial was found."""
     usual, mean = 0.0, -share * float(np.log1p(slower))
     plan, rows = plan_of(blocks), []
     for _ in range(runs):
@@ -73,7 +73,7 @@ def _covered(share: float, slower: float, blocks: int, runs: int, chance: np.ran
 
 
 def slow_processes(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return what slow processes of one of three environments do; a tenth of ``runs`` each, made once."""
+    """Return the effect of slow processes in one of three environments, with a tenth of ``runs`` each; run once."""
     if machine != next(iter(NOISES)):
         return []
     runs = max(20, runs // 10)

@@ -1,4 +1,4 @@
-"""How often the steps of a process are called what they are: steady from the first one on, later, slower, or never."""
+"""Classification of a process's steps (steady from the start, later, slower, or never): how often it is right."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from envmatrix.stats.noise import NOISES, autoregressive
 from envmatrix.stats.steady import KINDS, classify
 from validation.simulated import Figure, Floats, rate
 
-#: Seconds of a step of the default workload on two CPUs, and the steps of a look that is cut to 6.6 s, or whole.
+#: Seconds per step of the default workload on two CPUs, and the steps of a steady-state run of 6.6 s, or a full one.
 _STEP_S, _LENGTHS = 0.025, (264, 400)
-#: How the steps of a process go -> the log of each step's time over that of the steady state.
+#: Course of a process's steps -> log of each step's time relative to the steady state.
 _COURSES: Mapping[str, Callable[[int], Floats]] = {
     "flat": np.zeros,
     "40 steps 25 % slower": lambda count: np.where(np.arange(count) < 40, np.log(1.25), 0.0),
@@ -21,7 +21,7 @@ _COURSES: Mapping[str, Callable[[int], Floats]] = {
     "80 steps 10 % faster": lambda count: np.where(np.arange(count) < 80, -np.log(1.1), 0.0),
     "last fifth 25 % slower": lambda count: np.where(np.arange(count) < 0.8 * count, 0.0, np.log(1.25)),
 }
-#: Machine -> standard deviations of what lasts for a step, for 0.16 s and for 17 s.
+#: Machine -> standard deviations of noise that lasts for one step, for 0.16 s and for 17 s.
 _MACHINES: Mapping[str, tuple[float, float, float]] = {
     "independent": (0.05, 0.0, 0.0),
     "calm": (0.01, 0.02, 0.01),
@@ -39,7 +39,7 @@ def _noise(runs: int, count: int, sizes: tuple[float, float, float], chance: np.
 
 
 def steady_states(machine: str, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Return how often each course is called what it is; the machines are its own, so that it is made once."""
+    """Return how often each course is classified correctly; it has its own machines, so it is computed once."""
     if machine != next(iter(NOISES)):
         return []
     figures = []

@@ -1,8 +1,8 @@
-"""Question by question, noise model by noise model: how often real analyses of made-up runs err.
+"""Error rates of real analyses of simulated runs, for each question and noise model.
 
-Each run is a 2 x 2 factorial whose third arm has the noise of the model; the others have that of a quiet machine. It is
-judged by ``estimate``, ``choose``, ``attribute`` and ``next_arms``, as a run on disk is; gates and histories are judged
-by what ``compare`` and ``history`` make of such runs.
+Each run is a 2 x 2 factorial. Its third arm has the model's noise; the others have that of a quiet machine. The
+analyses are those of real runs: ``estimate``, ``choose``, ``attribute`` and ``next_arms``; for gates and histories, the
+functions behind ``compare`` and ``history``.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, SELECTED, TRIAL_S, Model, Trials
 
 _BEST = ARMS[MARKED].name
-#: Standard deviation of what a day does to a run, and the runs of a history.
+#: Standard deviation of a run's day effect, and the runs of a history.
 _DAY, _HISTORY = 0.02, 14
 _BLOCKS = (10, 20, 40)
 _COPIES = tuple(row for row, arm in enumerate(ARMS) if arm.environment in ("baseline", "control"))
-#: Of a run with slow phases: its intervals held against the mean over the time that it lasted, and no other.
+#: For a run with slow phases: its intervals compared with the mean over its own duration only.
 _OWN = "any misses the run's own mean"
-#: Of several looks at it: what each claims, which is its own mean in a short run only.
+#: For several interim analyses: compared with their target, which is the run's own mean only in a short run.
 _CLAIMED = "looks: any misses what it claims"
-#: What takes several analyses of a run is asked of one run in so many.
+#: Questions that need several analyses of a run use one run in this many.
 _DEAR = 4
 
 
 def plan_of(blocks: int, arms: tuple[Arm, ...] = ARMS) -> Plan:
-    """Return the plan of a made-up run."""
+    """Return the plan of a simulated run."""
     return Plan("table", arms, 1, 6, blocks, 1e-6, SIZE, 1e9)
 
 
@@ -77,9 +77,9 @@ def measured_of(logs: Floats, of: tuple[Arm, ...] = ARMS) -> Measurements:
 
 
 def _wrong(analysis: Analysis, truth: Mapping[str, float]) -> tuple[bool, bool]:
-    """Return whether any interval misses the truth, at worst where trials broke, and whether any verdict is false.
+    """Return whether any interval, at worst with failed trials, misses the truth, and whether any verdict is false.
 
-    The control's comparison promises its own 95 % and is left out.
+    The control's comparison has its own 95 % and is left out.
     """
     missed = false = False
     for effect in (one for one in analysis.primary_effects() if not one.is_control):
@@ -109,7 +109,7 @@ Answers = Iterator[tuple[str, bool]]
 
 
 def judged(drawn: Trials, blocks: int, parts: Collection[str]) -> Answers:
-    """Yield, question by question, whether the analyses of one run err; ``parts`` are those of ``PARTS``."""
+    """Yield, for each question, whether the analyses of one run err; ``parts`` are keys of ``PARTS``."""
     plan, measured = plan_of(blocks), measured_of(drawn.logs)
     for name in parts:
         yield from PARTS[name](plan, measured, drawn)
@@ -152,16 +152,16 @@ def _looks_err(plan: Plan, measured: Measurements, drawn: Trials) -> Answers:
             yield _CLAIMED, any(_claim_misses(one, drawn, count) for one, count in zip(read, _BLOCKS, strict=True))
 
 
-#: What one run is asked. A further question is one more line here, or in one of these.
+#: Questions about one run; add further ones here or in one of these functions.
 PARTS: Mapping[str, Callable[[Plan, Measurements, Trials], Answers]] = {
     "runs": _table_errs, "attribution": _attribution_errs, "race": _race_errs, "looks": _looks_err,
 }  # fmt: skip
-#: What is asked of several runs, each of a day of its own.
+#: The questions about several runs, each with its own day.
 DAYS = "days"
 
 
 def _claim_misses(one: Analysis, drawn: Trials, blocks: int) -> bool:
-    """Whether any interval misses what a look claims: the run's own mean where it is short, else that of all time."""
+    """Return whether any interval misses its target: the run's own mean if it is short, otherwise the long-run mean."""
     short = too_short(measured_of(drawn.logs[:, :blocks]).apart)
     return _wrong(one, _truth(drawn.own(blocks) if short else drawn.truth))[0]
 
@@ -171,7 +171,7 @@ def _truth(gain: float) -> Mapping[str, float]:
 
 
 def _looks(plan: Plan, measured: Measurements) -> list[Analysis]:
-    """Return the analyses of a run that is read, resumed and read again as the table's rows are."""
+    """Return the analyses of a run that is read, resumed and read again at the table's block counts."""
     return [
         estimate(replace(plan, looked=_BLOCKS[:at]), first_blocks(measured, count), metrics=())
         for at, count in enumerate(_BLOCKS)
@@ -179,7 +179,7 @@ def _looks(plan: Plan, measured: Measurements) -> list[Analysis]:
 
 
 def _fails(analysis: Analysis, gain: float) -> bool:
-    """Whether ``compare --rerun`` would fail the marked arm, the new side, had it the speed of the baseline."""
+    """Return whether ``compare --rerun`` fails the marked arm as new side, if it is as fast as the baseline."""
     effect = analysis.find(_BEST)
     if (
         effect is None
@@ -191,7 +191,7 @@ def _fails(analysis: Analysis, gain: float) -> bool:
 
 
 def _judged_days(draw: Model, blocks: int, chance: np.random.Generator) -> Answers:
-    """Yield whether a gate between stored runs, and a history, err over runs of days of their own."""
+    """Yield whether a gate between stored runs and a history err, over runs with their own day effects."""
     runs = [draw(blocks, chance).logs for _ in range(_HISTORY)]
     days = chance.normal(0.0, _DAY, len(runs))
     means = [mean_of_logs(logs[MARKED] + day, 2) for logs, day in zip(runs, days, strict=True)]
@@ -210,10 +210,10 @@ def _rate_misses(analysis: Analysis, share: float) -> bool:
 def table(
     machine: str, runs: int, chance: np.random.Generator, ask: str | None = None, only: str | None = None
 ) -> list[Figure]:
-    """Return each question's rate of error under each noise model, of ``runs``; of some of them where it is dear.
+    """Return the error rate of each question under each noise model, from ``runs`` runs, or fewer for slow questions.
 
-    ``ask`` is one of ``PARTS``, or ``DAYS``: then that alone, of all runs; ``only`` is one noise model. These are its
-    own, so that the table is made once, for the first machine.
+    ``ask`` is one of ``PARTS`` or ``DAYS``: only that, with all runs; ``only`` is one noise model. The table has its
+    own models, so it is computed once, for the first machine.
     """
     figures: list[Figure] = []
     if machine != next(iter(NOISES)):
@@ -244,14 +244,14 @@ def _answers(model: str, blocks: int, runs: int, chance: np.random.Generator, as
 
 
 def _asked(question: str, model: str) -> bool:
-    """Return whether a question is put to a model: a rate of slow trials where there is one, no selected runs."""
+    """Return whether a question applies to a model: slow rates to "rare slow" only, few to ``SELECTED`` models."""
     if question.startswith("slow rate"):
         return model == "rare slow"
     return model not in SELECTED or question.startswith(("difference", "best set", "looks"))
 
 
 def lines(figures: list[Figure]) -> list[str]:
-    """Return the table: a row a question and number of blocks, a column a noise model; * where 5 % is surely missed."""
+    """Return the table: a row per question and block count, a column per noise model; * if 5 % is surely missed."""
     rows: dict[tuple[str, str], dict[str, Figure]] = {}
     for figure in figures:
         rows.setdefault((figure.question, figure.procedure), {})[figure.machine] = figure

@@ -1,9 +1,8 @@
-"""Made-up worlds to search: levels that help, harm or do nothing, pairs, cells that fail, noise with drift.
+"""Simulated worlds to search: levels that help, harm or do nothing, pairs, failing cells, noise with drift.
 
-``python -m validation.simulation --tune`` (or ``nox -s statistics -- --tune``) searches them side by side with
-what is usual: random cells of which the best reading is taken, one factor at a time, TPE where Optuna is there (nox
-installs it).
-``--tune --nodes 1 4`` searches them on so many nodes, each of which drifts on its own.
+``python -m validation.simulation --tune`` (or ``nox -s statistics -- --tune``) compares the search with usual methods:
+the best reading of random cells, one factor at a time, and TPE if Optuna is installed (nox installs it). ``--tune
+--nodes 1 4`` searches on that many nodes, each with its own drift.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ Floats = NDArray[np.float64]
 #: Ten factors: 51,840 cells before constraints.
 SIZES = (4, 4, 3, 3, 3, 2, 2, 2, 5, 3)
 TRIALS = 300
-#: A search of few cells, with few trials: 72 before constraints.
+#: A search with few cells (72 before constraints) and few trials.
 FEW = (4, 3, 3, 2)
 FEW_TRIALS = 100
 NOISES = (0.03, 0.08)
-#: The constants of the search were chosen on worlds below; figures are of worlds from here on.
+#: The search's constants were chosen on lower-numbered worlds; results use worlds from this one on.
 FIRST = 1000
 _PAIRS = 4
 _DRIFT_LASTS = 0.98  # about fifty trials
@@ -45,10 +44,10 @@ _DRIFT_LASTS = 0.98  # about fifty trials
 
 @dataclass(eq=False)
 class World:
-    """A space, the true log gain of each of its cells, those that fail, and machines whose noise drifts.
+    """A space, the true log gain of each cell, its failing cells, and machines with drifting noise.
 
-    ``drift`` is (nodes, trials). ``trials`` may be run, ``ran`` counts those that were, ``rounds`` those that ran one
-    after the other.
+    ``drift`` is (nodes, trials). ``trials`` is the budget, ``ran`` the number run so far, ``rounds`` the number of
+    sequential rounds.
     """
 
     space: Space
@@ -62,7 +61,7 @@ class World:
     rounds: int = 0
 
     def trial(self, row: int, node: int = 0, at: int | None = None) -> float:
-        """Run a cell, in round ``at`` (None: after all others): the log of its score, nan where it fails."""
+        """Run a cell in round ``at`` (None: after all others); return its log score, nan if it fails."""
         at = self.rounds if at is None else at
         slow = float(self.drift[node, at % self.drift.shape[1]])
         self.ran += 1
@@ -71,7 +70,7 @@ class World:
         return float("nan") if self.failing[row] else float(self.gains[row]) + slow + noise
 
     def batch(self, proposal: Proposal) -> Batch:
-        """Run blocks, each in a random order, on all nodes side by side; what comes next waits for the last of them."""
+        """Run blocks in random order on all nodes in parallel; the next batch waits for the last node."""
         nodes, begun = len(self.drift), self.rounds
         ran = [0] * nodes
         cells = np.array([0, 0, *proposal.rows])
@@ -88,15 +87,15 @@ class World:
 
     @property
     def best(self) -> float:
-        """The largest gain there is, as a share."""
+        """Return the largest possible gain, as a fraction."""
         return float(np.expm1(np.where(self.failing, -np.inf, self.gains).max()))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a method came to: the cell it names, the gain it claims and its interval, as log ratios (None: no claim).
+    """Result of a method: the chosen cell, its claimed gain and interval, as log ratios (None: no claim).
 
-    ``guesses``: whether the truth lies in what the model thinks each setting may bring.
+    ``guesses``: whether the model's interval for each setting's contribution contains the truth.
     """
 
     row: int
@@ -114,7 +113,7 @@ def _all_cells(sizes: tuple[int, ...]) -> Codes:
 def world(
     number: int, size: float, sizes: tuple[int, ...] = SIZES, nodes: int = 1, trials: int = TRIALS
 ) -> World:  # fmt: skip
-    """Make a world of factors with so many levels: number and noise decide all of it; on more nodes it is the same."""
+    """Return a world with these levels per factor, determined by number and noise; more nodes do not change it."""
     chance = np.random.default_rng((20_261_122, number))
     mains = [np.zeros(levels) for levels in sizes]
     for effects in mains:
@@ -143,7 +142,7 @@ def world(
 
 
 def _some_pairs(cells: Codes, couples: Sequence[tuple[int, int]], chance: np.random.Generator) -> NDArray[np.bool_]:
-    """Return the cells that hold one of two pairs of levels."""
+    """Return the cells that contain one of two pairs of levels."""
     found, sizes = np.zeros(len(cells), dtype=np.bool_), cells.max(axis=0) + 1
     for at in chance.integers(0, len(couples), 2):
         a, b = couples[at]
@@ -152,7 +151,7 @@ def _some_pairs(cells: Codes, couples: Sequence[tuple[int, int]], chance: np.ran
 
 
 def tuned(there: World) -> Found:
-    """Search as ``envmatrix tune`` does, on as many nodes as there are."""
+    """Search like ``envmatrix tune``, on the world's number of nodes."""
     search, batches = Search(there.space, width=len(there.drift)), list[Batch]()
     while step := search.next_step(batches, Budget(there.trials, there.trials - there.ran)):
         batches.append(there.batch(step))
@@ -168,7 +167,7 @@ def tuned(there: World) -> Found:
 
 
 def _guesses(there: World, search: Search, batches: list[Batch]) -> tuple[bool, ...]:
-    """Return of each setting of what was confirmed whether its truth lies in what the model thinks it may bring."""
+    """Return, for each confirmed setting, whether the model's interval for its contribution contains the truth."""
     row, space = batches[-1].rows[0], there.space
     names = [space.factors[at] for at in np.flatnonzero(space.codes[row])]
     fewer = dict(zip(names, Neighbours(space.codes).fewer(row).tolist(), strict=True))
@@ -180,7 +179,7 @@ def _guesses(there: World, search: Search, batches: list[Batch]) -> tuple[bool, 
 
 
 def random_maximum(there: World) -> Found:
-    """Try random cells, a reading each, every tenth one the baseline; take the highest reading."""
+    """Try random cells once each, every tenth one the baseline; take the highest reading."""
     rows = there.chance.integers(0, len(there.space.codes), there.trials)
     rows[::10] = 0
     scores = np.array([there.trial(int(row)) for row in rows])
@@ -189,7 +188,7 @@ def random_maximum(there: World) -> Found:
 
 
 def one_factor_at_a_time(there: World) -> Found:
-    """Try each level alone, in turn, until the trials are spent; join the best level of each factor."""
+    """Try each single level repeatedly until the trials are used; combine the best level of each factor."""
     codes = there.space.codes
     alone = [0, *np.flatnonzero((codes > 0).sum(axis=1) == 1).tolist()]
     sums, counts = np.zeros(len(alone)), np.zeros(len(alone))
@@ -206,12 +205,12 @@ def one_factor_at_a_time(there: World) -> Found:
         if gain > 0:
             joined[factor], claimed = codes[row, factor], claimed + float(gain)
     found = np.flatnonzero((codes == joined).all(axis=1))
-    row = int(found[0]) if found.size and not there.failing[found[0]] else 0  # what cannot be leaves the baseline
+    row = int(found[0]) if found.size and not there.failing[found[0]] else 0  # an impossible cell gives the baseline
     return Found(row, claimed)
 
 
 def tpe(there: World) -> Found:
-    """Let Optuna's TPE propose every cell, and claim its best value. A cell that cannot be costs it no trial."""
+    """Let Optuna's TPE propose every cell, and claim its best value. Impossible cells cost it no trial."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -230,7 +229,7 @@ def tpe(there: World) -> Found:
 
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=1))
     ends = [lambda of, _: of.stop() if there.ran >= there.trials else None]
-    study.optimize(objective, n_trials=4 * there.trials, callbacks=ends)  # it may insist on what cannot be
+    study.optimize(objective, n_trials=4 * there.trials, callbacks=ends)  # it may repeat impossible cells
     return Found(int(study.best_trial.user_attrs["row"]), float(study.best_value) - base)
 
 
@@ -245,19 +244,19 @@ def searched(
     name: str, size: float, first: int, worlds: int, sizes: tuple[int, ...] = SIZES, nodes: int = 0,
     trials: int = TRIALS,
 ) -> list[Figure]:  # fmt: skip
-    """Search worlds with one method: how much of the best gain it finds, and how far its claim is from the truth.
+    """Search worlds with one method; return the share of the best gain it finds, and the error of its claim.
 
-    ``nodes`` (0: one, and none of it is told): then also how many trials ran one after the other.
+    ``nodes``: also report the number of sequential rounds (0: one node, not reported).
     """
     shares, off, worse, holds, rounds, idle, guesses = [], [], [], [], [], [], list[bool]()
     for number in range(first, first + worlds):
         there = world(number, size, sizes, max(1, nodes), trials)
         found = {**METHODS, "Optuna TPE, best value": tpe}[name](there)
         true = float(there.gains[found.row])
-        if there.best > EQUAL_GAIN:  # else there is nothing to find
+        if there.best > EQUAL_GAIN:  # otherwise there is nothing to find
             shares.append(np.expm1(true) / there.best)
         idle.append(idle_settings(there, found.row))
-        if found.row or found.claimed > 0:  # what claims nothing is not off by nothing
+        if found.row or found.claimed > 0:  # no claim, no error
             off.append(100 * (np.expm1(found.claimed) - np.expm1(true)))
         guesses += found.guesses
         worse.append(true < 0)
@@ -280,7 +279,7 @@ def searched(
 
 
 def idle_settings(there: World, row: int) -> int:
-    """Count the settings of a cell that could go while in all no more than EQUAL of its true gain does."""
+    """Return how many settings of a cell could be removed while losing at most EQUAL_GAIN of its true gain."""
     gains = np.where(there.failing, -np.inf, there.gains)
     codes = there.space.codes
     needed = simplify_row(row, Neighbours(codes), gains)
@@ -290,13 +289,13 @@ def idle_settings(there: World, row: int) -> int:
 def on_nodes(
     several: Sequence[int], first: int = FIRST, worlds: int = 200, sizes: tuple[int, ...] = SIZES
 ) -> Iterator[Figure]:
-    """Yield the figures of docs/tune.md on several nodes: as many trials in all, on so many of them."""
+    """Yield docs/tune.md's results on several nodes: the same total of trials, on that many nodes."""
     for size, nodes in itertools.product(NOISES, several):
         yield from searched("envmatrix tune", size, first, worlds, sizes, nodes)
 
 
 def searches(first: int = FIRST, worlds: int = 200) -> Iterator[Figure]:
-    """Yield the figures of docs/tune.md, those of each method and noise when they are there."""
+    """Yield docs/tune.md's results, each method and noise level as soon as it is ready."""
     for size, name in itertools.product(NOISES, METHODS):
         yield from searched(name, size, first, worlds)
     with suppress(ImportError):

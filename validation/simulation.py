@@ -1,6 +1,6 @@
-"""The figures of docs/statistics.md: ``python -m validation.simulation`` (or ``nox -s statistics``).
+"""The numbers in docs/validation/simulations*.md: ``python -m validation.simulation`` (or ``nox -s statistics``).
 
-What is simulated is the noise; what judges it is the code that judges real runs.
+The noise is simulated; the analysis is the code for real runs.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from validation.simulated_table import DAYS, PARTS, lines, table
 from validation.simulated_tuning import FIRST, on_nodes, searches
 
 Floats = NDArray[np.float64]
-#: Speed-ups of the race: hand-measured ones of allocators and OpenMP runtimes on two cores.
+#: Speed-ups in the race: measured for allocators and OpenMP runtimes on two cores.
 SPEEDS = (1.28, 1.26, 1.26, 1.25, 1.08, 0.96, 0.92, 0.91, 0.88, 1.00, 1.01)
 
 
 def a_then_b(machine: str, trials: int, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Run all of A, then all of the identical B, and test as is usual: Welch's t and Mann-Whitney's U."""
+    """Run all of A, then all of the identical B; apply the usual tests, Welch's t and Mann-Whitney's U."""
     from scipy import stats
 
     noise = NOISES[machine](runs, 2 * trials, SIZE, chance)
@@ -67,7 +67,7 @@ def family_t(logs: Floats) -> Floats:
 
 
 def any_alarm(machine: str, environments: int, blocks: int, runs: int, chance: np.random.Generator) -> Figure:
-    """How often randomised blocks call any of several identical environments different."""
+    """Return how often randomised blocks call any of several identical environments different."""
     t = family_t(trials_of(machine, environments + 2, blocks, runs, chance))
     alarms = np.asarray((t > critical_value(blocks, environments, 2, level=LEVEL)).any(axis=1), dtype=np.bool_)
     question = "false alarms, one A/A" if environments == 1 else f"any false alarm, {environments} A/A"
@@ -75,7 +75,7 @@ def any_alarm(machine: str, environments: int, blocks: int, runs: int, chance: n
 
 
 def power(machine: str, gain: float, blocks: int, runs: int, chance: np.random.Generator, scale: float = 1.0) -> Figure:
-    """How often a true difference of ``gain`` of one environment is found; ``scale`` multiplies the noise."""
+    """Return how often a true ``gain`` of one environment is found; ``scale`` multiplies the noise."""
     logs = trials_of(machine, 3, blocks, runs, chance) * scale
     logs[:, 2] += np.log1p(gain)
     found = family_t(logs)[:, 0] > critical_value(blocks, 1, 2, level=LEVEL)
@@ -84,7 +84,7 @@ def power(machine: str, gain: float, blocks: int, runs: int, chance: np.random.G
 
 
 def stopped_on_precision(machine: str, target: float, runs: int, chance: np.random.Generator) -> Figure:
-    """How often an A/A is called different when the run ends as soon as its interval is narrow enough."""
+    """Return how often an A/A is called different if the run ends once its interval is narrow enough."""
     least, most = 6, 40
     logs = trials_of(machine, 3, most, runs, chance)
     difference = logs[:, 2] - logs[:, :2].mean(axis=1)
@@ -143,13 +143,13 @@ def _one_race(logs: Floats, plan: Plan, speeds: Sequence[float]) -> _Raced:
 
 
 def _proved_without(machine: str, logs: Floats) -> Figure:
-    """How often all arms running all blocks show, at one look, that none is better than the leader by 3 %."""
+    """Return how often full runs prove, in one analysis, that no arm is 3 % better than the leader."""
     proved = [surely_near_best(Views((one,)), len(SPEEDS), SIZE) is not None for one in logs]
     return rate("a best within 3 % is proved", machine, f"no race, {logs.shape[2]} blocks", np.array(proved))
 
 
 def race(machine: str, runs: int, chance: np.random.Generator, blocks: int = 40) -> list[Figure]:
-    """Race eleven environments and compare with all of them running all blocks."""
+    """Race eleven environments, and compare with running all blocks of all of them."""
     plan = _race_plan(SPEEDS, blocks)
     arms = len(SPEEDS) + 2
     logs = trials_of(machine, arms, blocks, runs, chance)
@@ -171,7 +171,7 @@ def race(machine: str, runs: int, chance: np.random.Generator, blocks: int = 40)
 
 
 def _leaves_out(estimates: Sequence[Estimate], truth: Sequence[float]) -> bool:
-    """Say whether any interval leaves out its true ratio."""
+    """Return whether any interval excludes its true ratio."""
     return any(
         found.low is not None and found.high is not None and not found.low <= true <= found.high
         for found, true in zip(estimates, truth, strict=True)
@@ -179,7 +179,7 @@ def _leaves_out(estimates: Sequence[Estimate], truth: Sequence[float]) -> bool:
 
 
 def attributed(machine: str, noisy: float, blocks: int, runs: int, chance: np.random.Generator) -> list[Figure]:
-    """Attribute runs of an all-null 2 x 2 x 2; ``noisy``: one level's cells have so much further noise of their own."""
+    """Attribute runs of an all-null 2 x 2 x 2; ``noisy`` is additional noise of one level's cells."""
     levels = (("0", "1"),) * 3
     cells = tuple(itertools.product(*levels))
     logs = trials_of(machine, len(cells) + 1, blocks, runs, chance)
@@ -216,7 +216,7 @@ def _comparisons(machine: str, runs: int, chance: np.random.Generator) -> list[F
 
 
 Topic = Callable[[str, int, np.random.Generator], list[Figure]]
-#: A further topic is one more entry, at the end: each draws its own numbers.
+#: Add further topics at the end: each has its own random numbers, by position.
 TOPICS: Mapping[str, Topic] = {
     "comparisons": _comparisons,
     "attribution": _attributions,
@@ -238,9 +238,9 @@ TOPICS: Mapping[str, Topic] = {
 def all_figures(
     runs: int, seed: int = 1, only: str | None = None, ask: str | None = None, model: str | None = None
 ) -> list[Figure]:
-    """Simulate every figure, each machine with ``runs`` runs (a tenth, where each is slow).
+    """Simulate all results, each machine with ``runs`` runs (a tenth for slow topics).
 
-    ``ask`` (and of what it asks ``model``): a part of the table alone (``simulated_table.table``).
+    ``ask`` (with noise model ``model``): only this part of the table (``simulated_table.table``).
     """
     figures: list[Figure] = []
     topics: Mapping[str, Topic] = {**TOPICS, "table": partial(table, ask=ask, only=model)}
@@ -254,7 +254,7 @@ def all_figures(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the figures."""
+    """Print the results."""
     parser = argparse.ArgumentParser(prog="python -m validation.simulation", description=__doc__)
     parser.add_argument("--runs", type=int, default=5000, help="simulated runs a figure (default: 5000)")
     parser.add_argument("--seed", type=int, default=1, help="seed (default: 1)")

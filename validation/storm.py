@@ -1,6 +1,6 @@
 """Random kills at random moments: `nox -s storm -- --kills 1000`. Prints what was lost, doubled or left running.
 
-Each tool is a fork of this process, which has imported all that a tool imports: kills hit its work, and are many.
+Each tool is a fork of this process, which has imported everything: kills hit the tool's work, and many fit in.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tests.engines.conftest import write_wheel
 from tests.faults.conftest import _SHARED, Toy
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-#: Of a toy's design the schedule: in turns all processes but one are stopped.
+#: Schedule -> toy design; when interleaved, all processes but one are stopped.
 DESIGNS = {"sequential": "toy", "turns": "turns"}
 COLUMNS = (
     "kills", "at work", "stopped", "left running", "lines lost", "lines doubled", "trials not ok", "not completed",
 )  # fmt: skip
-#: Seconds in which all that a killed tool had started must have ended, and a tool that was asked to end.
+#: Seconds for the end of everything that a killed tool started, and for a tool that was asked to end.
 _ENDED_S, _TOOL_S = 30.0, 300.0
 _fork = multiprocessing.get_context("fork")
 
 
 def new_toy(root: Path, name: str) -> Toy:
-    """Return a project, with the cache that all projects of a storm share."""
+    """Return a project; all projects of a storm share one cache."""
     return Toy(root / f"toy-{name}", root / "cache", {
         "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root / "wheels"),
     })  # fmt: skip
 
 
 def _be_tool(toy: Toy, arguments: tuple[str, ...]) -> None:
-    """Become the tool: its signals, variables, folder and output."""
+    """Become the tool: set signals, variables, folder and output, and run the command."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(toy.folder)
@@ -65,7 +65,7 @@ def start(toy: Toy, *arguments: str) -> multiprocessing.process.BaseProcess:
 
 
 def stopped(processes: Iterable[int]) -> bool:
-    """Whether one of them stands still: by a signal, or by the freezer of its control group."""
+    """Return whether a process is stopped, by a signal or by its control group's freezer."""
     for pid in processes:
         with contextlib.suppress(OSError):
             if (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "TD":
@@ -81,16 +81,16 @@ def still_running(toy: Toy) -> int:
 
 
 class Storm:
-    """Kills and resumes runs on one engine in one schedule, and counts what went wrong."""
+    """Kills and resumes runs on one engine with one schedule, and counts errors."""
 
     def __init__(self, root: Path, engine: str, schedule: str, chance: random.Random) -> None:
         self.root, self.engine, self.schedule, self.chance = root, engine, schedule, chance
         self.found: Counter[str] = Counter()
-        #: The longest time (s) that a tool is let live, so that two of three get a line written.
+        #: Longest time (s) before a kill, such that two of three tools write a line.
         self.span = 0.0
 
     def whole(self) -> None:
-        """Do two runs without a kill: one makes the image, one says how long a run takes. Without these no storm."""
+        """Do two complete runs: one builds the image, one gives the duration. Without them no storm can begin."""
         for number in range(2):
             toy, began = self._toy(number), time.monotonic()
             self._complete(toy)
@@ -117,13 +117,13 @@ class Storm:
         return start(toy, *(["resume"] if toy.newest else new), "--quiet")
 
     def _kept(self, toy: Toy) -> list[str]:
-        """Return the trials on disk that no resume runs again: of those that took turns together, whole blocks."""
+        """Return the trials on disk that no resume repeats; interleaved ones count in whole blocks."""
         names = [trial["trial"] for trial in toy.trials()]
         together = len(toy.block()) if names and self.schedule == "turns" else 1
         return names[: len(names) - len(names) % together]
 
     def _killed(self, toy: Toy) -> bool:
-        """Start or resume a run, kill it, and say so: False when it has ended before."""
+        """Start or resume a run and kill it; return False if it ended first."""
         before = self._kept(toy)
         tool = self._go_on(toy)
         tool.join(self.chance.uniform(0, self.span))
@@ -153,7 +153,7 @@ class Storm:
 
 
 def prepared(engine: str) -> Path:
-    """Return a new folder with the wheel of the toy, and a cache that has the user's downloads."""
+    """Return a new folder with the toy's wheel and a cache with the user's downloads."""
     root = Path(tempfile.mkdtemp(prefix="storm-")) / engine
     (root / "cache").mkdir(parents=True)
     (root / "wheels").mkdir()

@@ -1,14 +1,13 @@
-"""Hold what `envmatrix tune` claims against an independent run: `nox -s selfbench -- --tune`.
+"""Check claims of `envmatrix tune` with an independent run: `nox -s selfbench -- --tune`.
 
-A try is a search of a design, or of a program of one's own (`-- python train.py`). When the searches of a start are
-over, one run checks what they claim, and what earlier ones left unchecked (validation/tuned_check.py). How they are
-judged: validation/tuned_verdict.py.
+A try is a search of a design, or of a user's program (`-- python train.py`). After a start's searches, one run checks
+their claims and those left unchecked by earlier starts (validation/tuned_check.py). The criteria are in
+validation/tuned_verdict.py.
 
-Tries lie in the part of their machine (validation/measured_parts.py), those of different designs and programs side by
-side: `asked.json` says what each is of, and `tries.jsonl` which commit of the code ran each of them, and when. The same
-command goes on: with a check and with tries that were stopped or killed, wherever that was and whatever they are of,
-then with further ones; nothing that has ended is lost, and what is not over is not judged. `--tries 0` searches
-nothing and checks what is left, `--minutes 0` only judges again.
+Tries of different designs and programs are together in the part of their machine (validation/measured_parts.py).
+`asked.json` has the subject of each, `tries.jsonl` the commits that ran it, with times. Repeating the command continues
+unfinished checks and tries, whatever their subject, and then adds further ones. Nothing finished is lost, and nothing
+unfinished is judged. `--tries 0` only checks what is left, `--minutes 0` only judges.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 def commit() -> str:
-    """Return the commit of this checkout, with a + where more than results was changed; '' where git cannot say."""
+    """Return this checkout's commit, with + if more than results/ has changed; '' if git cannot tell."""
     changed = ["status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/results"]
     try:
         said = [
@@ -62,7 +61,7 @@ def commit() -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked beside what ``precision`` and ``verdicts`` take (--to, --design, --engine, --tries)."""
+    """Add the options that ``precision`` and ``verdicts`` lack (they have --to, --design, --engine, --tries)."""
     parser.add_argument("--tune", action="store_true", help="search, and hold the claim against an independent run")
     parser.add_argument("--budget", default="20m", help="with --tune, of a search")
     parser.add_argument("--blocks", type=int, default=40, help="with --tune, of a check")
@@ -74,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def subject(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Return what a command searches."""
+    """Return the subject of a command's search."""
     if chosen.program:
         steps = {"metric_steps": chosen.metric_steps} if chosen.metric_steps else {}
         return {"program": list(chosen.program), **steps}
@@ -82,12 +81,12 @@ def subject(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def asked_of(what: Mapping[str, Any]) -> ProgramRequest:
-    """Return what is asked of a program that is searched for."""
+    """Return the request for a search of a program."""
     return ProgramRequest(tuple(what["program"]), metric_steps=what.get("metric_steps", ""))
 
 
 def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) -> bool:
-    """Search, or go on with it; say whether it is over."""
+    """Search, or continue a search; return whether it has finished."""
     if StudyFolder(folder).steps():
         begun = tunes.resume_study(folder, None, progress, what.get("matrix"))
     else:
@@ -101,7 +100,7 @@ def search(chosen: argparse.Namespace, what: Mapping[str, Any], folder: Path) ->
 
 
 def part_of(chosen: argparse.Namespace) -> Path | None:
-    """Return the part that goes on here, None where there is nothing to do in one; refuse to mix ways to measure."""
+    """Return the part to continue here, None if nothing is left to do; refuse to mix different settings."""
     way = {"budget": chosen.budget, "blocks": chosen.blocks, "named": chosen.named}
     for part in parts.parts_in(chosen.to):
         if part.plan != way:
@@ -112,7 +111,7 @@ def part_of(chosen: argparse.Namespace) -> Path | None:
 
 
 def due(part: Path, count: int) -> list[Path]:
-    """Return the folders of the tries that are to be searched now: those that were stopped before any further one."""
+    """Return the folders of the tries to search now: interrupted ones first, then new ones."""
     known = tries_in(part)
     last = max(map(number_of, known), default=0)
     further = [part / f"try-{number:02d}" for number in range(last + 1, last + 1 + count)]
@@ -120,19 +119,19 @@ def due(part: Path, count: int) -> list[Path]:
 
 
 def note(part: Path, name: str, does: str) -> None:
-    """Note which code does what for a try from now on."""
+    """Record the code version for this step of a try."""
     at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     append_line(part / "tries.jsonl", json.dumps({"try": name, "does": does, "at": at, "commit": commit()}))
 
 
 def subjects_of(part: Path) -> dict[str, Any]:
-    """Return what each try of a part is of."""
+    """Return the subject of each try in a part."""
     file = part / "asked.json"
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def carry_out(chosen: argparse.Namespace, part: Path) -> bool:
-    """Search and check what is due; say whether nothing interrupted it."""
+    """Search and check what is due; return whether it was not interrupted."""
     if not checked(part, [check for check in checks_in(part) if not check.is_over]):
         return False
     for folder in due(part, chosen.tries):
@@ -149,7 +148,7 @@ def carry_out(chosen: argparse.Namespace, part: Path) -> bool:
 
 
 def claim_all(part: Path, most: int | None) -> None:
-    """Write down what each search that is over claims."""
+    """Write the claim of each finished search."""
     known = subjects_of(part)
     for folder in tries_in(part):
         if is_searched(folder) and not claim_of(folder):
@@ -157,7 +156,7 @@ def claim_all(part: Path, most: int | None) -> None:
 
 
 def checked(part: Path, checks: Sequence[Check]) -> bool:
-    """Run checks, or go on with them; say whether nothing interrupted them."""
+    """Run or continue checks; return whether they were not interrupted."""
     for check in checks:
         for name in check.of:
             note(part, name, check.path.name)
@@ -167,7 +166,7 @@ def checked(part: Path, checks: Sequence[Check]) -> bool:
 
 
 def measure(chosen: argparse.Namespace) -> int:
-    """Make further tries, then judge all in the folder that are over."""
+    """Make further tries, then judge all finished ones in the folder."""
     status = 0
     try:
         if chosen.minutes > 0 and (part := part_of(chosen)):
@@ -185,7 +184,7 @@ def measure(chosen: argparse.Namespace) -> int:
 
 
 def judge(chosen: argparse.Namespace) -> int:
-    """Write tune.json of all tries of all parts that are over, and print them; return 1 where the measure is missed."""
+    """Write tune.json for all finished tries of all parts, and print them; return 1 if the criterion is missed."""
     there, whole = parts.parts_in(chosen.to, chosen.of_bench), {}
     for part in there:
         commits, known = commits_of(part.path), subjects_of(part.path)
@@ -209,7 +208,7 @@ def judge(chosen: argparse.Namespace) -> int:
 
 
 def commits_of(folder: Path) -> dict[str, list[str]]:
-    """Return which commits ran each try; a line that a crash cut short says nothing."""
+    """Return the commits that ran each try; truncated lines are skipped."""
     file = folder / "tries.jsonl"
     found: dict[str, dict[str, None]] = {}
     for line in file.read_text().splitlines() if file.exists() else ():

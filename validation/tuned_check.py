@@ -1,8 +1,8 @@
-"""What a search claimed, and the independent run that checks it: of all tries of a machine that nothing checked yet.
+"""Claims of searches, and the independent run that checks all unchecked tries of a machine.
 
-A check is one run, in turns where its design has them, of the baseline, its copy, each distinct recipe that these tries
-confirmed, and the named recipes that their searches expect most of. No search has seen a block of it, and it chooses
-nothing. `claim.json` of a try and `check.json` of a check are all that judging takes beside the check's trials.
+A check is one run, interleaved if its design is. It has the baseline, its copy, each distinct recipe that these tries
+confirmed, and the named recipes with the highest expected gain. Its blocks were not used by any search, and it chooses
+nothing. Judging needs only `claim.json` of a try, `check.json` of a check and the check's trials.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.overrides import Overrides
 from validation.measured_parts import trials_of
 
-#: What of a searched design is none of a check's.
+#: Fields of a searched design that a check does not take over.
 _OF_A_SEARCH = ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady",
                 "claims_first")  # fmt: skip
 _DESIGN = "independent"
@@ -39,7 +39,7 @@ _TRY = re.compile(r"try-(\d+)")
 
 @dataclass(frozen=True)
 class Check:
-    """An independent run: ``of`` maps tries to the environments that are their recipes, ``named`` are named recipes."""
+    """An independent run: ``of`` maps tries to the environments of their recipes; ``named`` are named recipes."""
 
     path: Path
     of: Mapping[str, str]
@@ -49,13 +49,13 @@ class Check:
 
     @property
     def run(self) -> RunFolder:
-        """Its run; none may be there yet."""
+        """Return its run folder, which may not exist yet."""
         files = sorted((self.path / "run").glob("*/run.json"))
         return RunFolder(files[-1].parent if files else self.path / "run" / "none")
 
     @property
     def is_over(self) -> bool:
-        """Whether each block is whole."""
+        """Return whether every block is complete."""
         if not self.run.run_file.exists():
             return False
         plan = self.run.load().plan
@@ -76,26 +76,26 @@ def tries_in(part: Path) -> list[Path]:
 
 
 def is_searched(folder: Path) -> bool:
-    """Say whether the search of a try is over: its answer is written then, and is none of an interrupted one."""
+    """Return whether the search of a try has finished, that is, has an answer without an interruption."""
     file = folder / "tune.json"
     return claim_of(folder) is not None or (file.exists() and not json.loads(file.read_text())["interrupted"])
 
 
 def claim_of(folder: Path) -> Mapping[str, Any] | None:
-    """Return what a try claims, None where that is not written yet."""
+    """Return the claim of a try, or None if it is not written yet."""
     file = folder / "claim.json"
     return dict(json.loads(file.read_text())) if file.exists() else None
 
 
 def words_of(what: Mapping[str, Any]) -> str:
-    """Write what a try is of: a design's name, or the words of a program."""
+    """Return a try's subject as text: a design's name, or a program's command."""
     if "program" not in what:
         return f"design {what.get('design', 'nobody noted')}"
     return f"{shlex.join(what['program'])}{', by its steps' if what.get('metric_steps') else ''}"
 
 
 def write_claim(folder: Path, what: Mapping[str, Any], most: int | None) -> None:
-    """Write down what the search of a try claims, and the named recipes that it expects ``most`` of."""
+    """Write the claim of a try's search, and up to ``most`` named recipes with the highest expected gain."""
     result = tunes.TuneResult(folder)
     (search, _), last = result._search_and_steps, StudyFolder(folder).steps()[-1].load()
     body: dict[str, Any] = {
@@ -118,9 +118,9 @@ def _levels(space: Space, row: int) -> dict[str, str]:
 
 
 def named_of(result: tunes.TuneResult, own: int, most: int | None) -> list[str]:
-    """Return the named recipes that worked in a search beside its ``own``, first those that its model expects most of.
+    """Return named recipes that worked in a search, other than its ``own``, by decreasing expected gain.
 
-    The fresh blocks that confirmed its own recipe say nothing here.
+    The blocks that confirmed its own recipe are not used.
     """
     search, steps = result._search_and_steps
     batches = [step.batch for step in steps]
@@ -140,12 +140,12 @@ def checks_in(part: Path) -> list[Check]:
 
 
 def check_of(part: Path, name: str) -> Check | None:
-    """Return the check that a try is in, None: nothing has begun to check it."""
+    """Return the check that contains a try, or None."""
     return next((check for check in checks_in(part) if name in check.of), None)
 
 
 def unchecked(part: Path) -> list[list[Path]]:
-    """Return the tries that claim something and are in no check, together where one run can check them."""
+    """Return the tries with a claim and without a check, grouped by what one run can check."""
     alike: dict[str, list[Path]] = {}
     for folder in tries_in(part):
         claim = claim_of(folder)
@@ -156,9 +156,9 @@ def unchecked(part: Path) -> list[list[Path]]:
 
 
 def begin_check(part: Path, tries: Sequence[Path], blocks: int) -> Check:
-    """Write down which recipes a check of these tries holds, each once, whichever try or name it is of."""
+    """Write the recipes for a check of these tries, each once, even if several tries or names share it."""
     claims = {folder.name: claim for folder in tries if (claim := claim_of(folder))}
-    known: dict[str, str] = {}  # what a row has -> the environment that has it
+    known: dict[str, str] = {}  # settings of a row -> the environment with them
     named: dict[str, None] = {}
     levels: dict[str, Mapping[str, str]] = {}
     for claim in claims.values():
@@ -181,7 +181,7 @@ def _text(row: Mapping[str, str]) -> str:
 
 
 def matrix_of(check: Check, folder: Path) -> Matrix:
-    """Return the matrix of a check of the recipes that searches confirmed; ``folder``: one of these tries."""
+    """Return the matrix for checking confirmed recipes; ``folder`` is one of these tries."""
     study, matrix = StudyFolder(folder).load(), tunes._study_matrix(StudyFolder(folder))
     kept = study.design.model_dump(mode="json", exclude_defaults=True)
     kept = {key: value for key, value in kept.items() if key not in _OF_A_SEARCH}
@@ -193,7 +193,7 @@ def matrix_of(check: Check, folder: Path) -> Matrix:
 
 
 def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:
-    """Run a check, or go on with it; say whether it was not interrupted."""
+    """Run or continue a check; return whether it was not interrupted."""
     folder = part / next(iter(check.of))
     progress(f"{check.path.name} of {', '.join(check.of)}")
     if check.run.run_file.exists():

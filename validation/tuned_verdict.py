@@ -1,11 +1,10 @@
-"""Whether an independent run confirms what `envmatrix tune` claimed, try by try and of all tries.
+"""Verdict on claims of `envmatrix tune` from independent runs, per try and over all tries.
 
-A try is confirmed when its check, an independent run which chose nothing (validation/tuned_check.py), shows the
-recipe to be faster than the baseline (its 95 % interval lies above 1), and its gain is the one that was claimed but
-for chance: the logs of both differ by no more than the root of the sum of squares of the halves of both intervals
-that face each other, which is the 95 % interval of the difference of two runs. Too much and too little are misses
-alike, and so is what the machine did meanwhile. A try is good when it is confirmed and no named recipe is shown to be
-faster than its own. One that recommends nothing is not.
+A try is confirmed by its check, an independent run that chose nothing (validation/tuned_check.py), on two conditions.
+The recipe is faster than the baseline (its 95 % interval is above 1). Its gain equals the claim up to chance: the logs
+differ by at most the root sum of squares of the facing half-widths, the 95 % interval of the difference of two runs.
+Too much and too little both count as misses, and so does drift of the machine. A try is good if it is confirmed and no
+named recipe is significantly faster than its own. A try without a recommendation is not good.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from envmatrix.stats.measurements import fold_trials
 from validation.measured_parts import trials_of
 from validation.tuned_check import check_of, claim_of
 
-#: Tries that are wanted, how many of them must be good, and by how much a search may exceed its budget.
+#: Tries that are required, how many of them must be good, and by how much a search may exceed its budget.
 TRIES, GOOD, OVER = 10, 9, 1.05
 
 Json = Mapping[str, Any]
 
 
 def verdict_of(part: Path, folder: Path) -> dict[str, Any] | None:
-    """Return what a try claimed and what its check says; None: it is not over."""
+    """Return a try's claim and its check's result, or None if it is unfinished."""
     claim = claim_of(folder)
     if claim is None:
         return None
@@ -62,7 +61,7 @@ def verdict_of(part: Path, folder: Path) -> dict[str, Any] | None:
 def judged(
     claimed: tuple[float | None, float, float], found: tuple[float | None, float | None, float | None]
 ) -> dict[str, bool]:
-    """Say whether a run shows a gain at all, and whether it is the one that was claimed (ratio, low, high of both)."""
+    """Return whether a run shows a gain, and whether it equals the claim; both are (ratio, low, high)."""
     ratio, low, high = found
     if not (claimed[0] and ratio and low and high):
         return {"faster": False, "as_claimed": False, "confirmed": False}
@@ -73,7 +72,7 @@ def judged(
 
 
 def summary_of(tries: Mapping[str, Json]) -> dict[str, Any]:
-    """Judge all tries that are over, and tell how many there are of each subject."""
+    """Judge all finished tries, and count those of each subject."""
     good = [one for one in tries.values() if one["good"]]
     claims = [one for one in tries.values() if one.get("ratio") and one["claimed"]]
     of: dict[str, list[bool]] = {}
@@ -94,7 +93,7 @@ def summary_of(tries: Mapping[str, Json]) -> dict[str, Any]:
 
 
 def lines_of(tries: Mapping[str, Json], total: Json) -> list[str]:
-    """Write all tries and what they come to."""
+    """Return lines for all tries and their summary."""
     lines = [line_of(name, one) for name, one in tries.items()]
     if len(total["of"]) > 1:
         lines += [f"of {name}: {one['good']} of {one['tries']} good" for name, one in total["of"].items()]
@@ -108,7 +107,7 @@ def lines_of(tries: Mapping[str, Json], total: Json) -> list[str]:
 
 
 def line_of(name: str, one: Json) -> str:
-    """Write a try in a line."""
+    """Return a line about a try."""
     recipe = ", ".join(f"{factor}={level}" for factor, level in one["recipe"].items()) or "the baseline"
     spent = f"{one['spent_s']:.0f} s of {one['budget_s']:.0f} s"
     first = f"  {name} ({one['of']}): "

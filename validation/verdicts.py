@@ -1,15 +1,15 @@
-"""Count what the tool decides of real processes: `nox -s selfbench -- --alarms`, and `--decides`.
+"""Count decisions about real processes: `nox -s selfbench -- --alarms`, and `--decides`.
 
-`--alarms`: copies of the baseline in turns, ten a block as the main job has, with next to no work, so that many pairs
-fit into a minute. They are five pairs that share no process, and of each pair every `min_blocks` blocks that follow one
-another are judged as a run of two copies, by the code that judges runs: how often are two identical things called
-different? The pairs of a block share its minutes.
+`--alarms`: copies of the baseline, interleaved, ten per block as in the main job, with so little work that many pairs
+fit into a minute. They form five pairs without shared processes. For each pair, every `min_blocks` successive blocks
+are analysed as a run of two copies, with the code for real runs: how often are two identical things called different?
+The pairs of a block share its minutes.
 
-`--decides`: the main job itself, again and again. An environment differs on a machine where the mean over all tries of
-that machine says so (what differs on one may not on another); a try is good when it decides (faster, slower) every one.
+`--decides`: the main job, repeated. An environment differs on a machine if the mean over all tries of that machine
+shows it; machines may disagree. A try is good if it decides (faster, slower) each of these.
 
-Both go on in their folder when the command is given again, also on another machine (tests/measured_parts.py), so that
-long measuring is several short ones.
+Repeating the command continues in the folder, also on another machine (validation/measured_parts.py), so that a long
+measurement can be split.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from validation import measured_parts as parts
 from validation import precision
 from validation.precision import COPIES, progress
 
-#: Work that takes no time: what is counted is how often a verdict errs, and a pair is the start of two processes.
+#: Work that takes no time: the error rate of verdicts is measured, and a pair is the start of two processes.
 TINY: Mapping[str, Any] = {"model": "mlp", "widths": "10", "eval_samples": 0}
-#: So many decisions say something of an error of 5 %.
+#: Decisions needed to assess an error rate of 5 %.
 ENOUGH, ALLOWED = 200, 0.05
-#: The difference that a try must decide (a fraction), in so many tries of so many; the half-width that is wanted.
+#: Difference that a try must decide (a fraction), number of tries, good ones among them, required half-width.
 DIFFERS, TRIES, GOOD, HALF_WIDTH = 0.08, 5, 4, 0.05
 
 
 def pairs_of(plan: Plan) -> list[tuple[Arm, Arm]]:
-    """Part the arms of each workload and engine, which are all alike, into pairs; one that is left over is in none."""
+    """Split the equal arms of each workload and engine into pairs; an odd one is left out."""
     alike: dict[tuple[str, str], list[Arm]] = {}
     for arm in plan.arms:
         alike.setdefault((arm.workload, arm.engine), []).append(arm)
@@ -57,7 +57,7 @@ def pairs_of(plan: Plan) -> list[tuple[Arm, Arm]]:
 
 
 def decisions(plan: Plan, trials: Sequence[Trial]) -> Iterator[Effect]:
-    """Yield the effect of one of a pair over the other in each ``min_blocks`` whole blocks that follow one another."""
+    """Yield the effect within each pair for every ``min_blocks`` successive complete blocks."""
     ordered = sorted((trial for trial in trials if trial.outcome == "ok"), key=lambda trial: trial.block)
     baseline = next(arm.environment for arm in plan.arms if arm.reference is None)
     for pair in pairs_of(plan):
@@ -96,7 +96,7 @@ def alarms_of(effects: Sequence[Effect]) -> dict[str, Any]:
 
 
 def alarms(chosen: argparse.Namespace) -> None:
-    """Measure copies in turns for some minutes, in the part that goes on here."""
+    """Measure interleaved copies for some minutes, in the part to continue here."""
     plan = {"processes": chosen.processes, "engine": chosen.engine, "launcher": chosen.launcher, "turn": chosen.turn,
             "design": chosen.design, "matrix": load(find_matrix(chosen.matrix)).digest}  # fmt: skip
     at = argparse.Namespace(**{**vars(chosen), "to": parts.part_here(chosen.to, plan, chosen.node, progress)})
@@ -106,7 +106,7 @@ def alarms(chosen: argparse.Namespace) -> None:
 
 
 def judge_alarms(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Judge all parts together, print what they say, and write it down."""
+    """Judge all parts together, print the results, and write them."""
     there, every, each = parts.chosen_parts(chosen), [], {}
     for part in there:
         folder = RunFolder(part.path / f"{COPIES}-turns")
@@ -143,7 +143,7 @@ def tries_of(each: Mapping[str, Sequence[Try]]) -> dict[str, Any]:
 
 
 def tries_of_part(runs: Sequence[Try]) -> dict[str, Any]:
-    """Say what differs on a machine by its tries, and which of them decide all of it."""
+    """Return the environments that differ on a machine by its tries, and which tries decide all of them."""
     names = sorted({name for run in runs for name in run})
     ratios = {name: statistics.geometric_mean([run[name][0] for run in runs if name in run]) for name in names}
     differing = [name for name in names if abs(math.log(ratios[name])) >= math.log1p(DIFFERS)]
@@ -155,7 +155,7 @@ def tries_of_part(runs: Sequence[Try]) -> dict[str, Any]:
 
 
 def effects_of(folder: RunFolder) -> Try:
-    """Return environment -> (ratio, half-width, verdict) of a run; one without an interval is as wide as can be."""
+    """Return environment -> (ratio, half-width, verdict) of a run; without an interval the width is infinite."""
     run = folder.load()
     trials = parts.trials_of(folder, run.plan)
     found = estimate(run.plan, fold_trials(run.plan, trials), workloads=run.workloads, metrics=())
@@ -167,7 +167,7 @@ def effects_of(folder: RunFolder) -> Try:
 
 
 def decides(chosen: argparse.Namespace) -> int:
-    """Run the main job so often, first what was stopped; return what it exits with where that says it broke."""
+    """Run the main job several times, interrupted runs first; return its exit code if it failed."""
     name = next((name for name in chosen.design.split(",") if name != COPIES), "default")
     matrix = ("--matrix", chosen.matrix) if chosen.matrix else ()
     plan = {"design": name, "engine": chosen.engine, "launcher": chosen.launcher,
@@ -179,7 +179,7 @@ def decides(chosen: argparse.Namespace) -> int:
     for words in (stopped + [begin] * chosen.tries)[: chosen.tries]:
         argv = [sys.executable, "-m", "envmatrix", *words, "--results", str(part), *matrix]
         done = subprocess.run(argv, check=False).returncode
-        if done not in (0, 3, 7):  # 3, 7: some trials broke or did other work, and the others say what they say
+        if done not in (0, 3, 7):  # 3, 7: some trials failed or did other work; the others are valid
             return done
         ended = tries_in(part)[-1].name if words is begin else words[1]
         append_line(part / "tries.jsonl", json.dumps({"run": ended}))
@@ -192,12 +192,12 @@ def tries_in(part: Path) -> list[Path]:
 
 
 def over(part: Path) -> set[str]:
-    """Return the runs of a part that came to their end."""
+    """Return the finished runs of a part."""
     return {json.loads(line)["run"] for _, line in read_whole_lines(part / "tries.jsonl")}
 
 
 def judge_decides(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Judge all tries of all parts that are over, print what they say, and write it down."""
+    """Judge all finished tries of all parts, print the results, and write them."""
     there, runs = parts.chosen_parts(chosen), dict[str, dict[str, Try]]()
     for part in there:
         ended: dict[str, Try] = {}
@@ -221,7 +221,7 @@ def judge_decides(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def lines_of(part: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the tries of a part found."""
+    """Yield the results of a part's tries."""
     ratios = ", ".join(f"{name} {found['ratios'][name]:.2f}x" for name in found["differing"]) or "none"
     yield f"part {part}: environments that differ by {DIFFERS:.0%} or more: {ratios}"
     for run, left, width in zip(found["runs"], found["undecided"], found["median_half_widths"], strict=True):
@@ -230,14 +230,14 @@ def lines_of(part: str, found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def pairs(text: str) -> int:
-    """Read how many processes a block has: an even number."""
+    """Return the number of processes per block, which must be even."""
     if not text.isdecimal() or int(text) < 2 or int(text) % 2:
         raise argparse.ArgumentTypeError(f"{text!r}: pairs of processes are wanted, such as 2 or 10")
     return int(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what can be asked beside what ``precision`` takes (--minutes, --to, --design, --engine, --launcher, ...)."""
+    """Add the options that ``precision`` lacks (it has --minutes, --to, --design, --engine, --launcher, ...)."""
     parser.add_argument("--alarms", action="store_true", help="how often two copies in turns are called different")
     parser.add_argument("--processes", type=pairs, default=10, help="with --alarms, of a block: pairs of copies")
     parser.add_argument("--decides", action="store_true", help="run the main job, and say which tries decide enough")
@@ -245,7 +245,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(chosen: argparse.Namespace) -> int:
-    """Measure what was asked, then judge all parts; 1 where what is wanted is missed."""
+    """Measure what was requested, then judge all parts; return 1 if the criterion is missed."""
     found: dict[str, Any] = {}
     broke: list[int] = []
 

@@ -1,6 +1,6 @@
-"""Evidence: what this process's environment really is, read back from inside it (docs/record.md).
+"""Evidence: the actual settings of this process's environment, verified at run time (docs/record.md).
 
-Nothing here runs during the timed part, and an item that cannot be read is None: evidence never ends a run.
+Nothing here runs during the timed part. An item that cannot be read is None: evidence never ends a run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench.evidence.reading import attempt
 
 
 def before_torch() -> dict[str, Any]:
-    """Read what ``import torch`` may change, and what must be read before the work; call it first."""
+    """Read the values that ``import torch`` or the work may change. Call it before both."""
     return {
         "affinity_before": attempt(machine.affinity),
         "load_1m": attempt(lambda: os.getloadavg()[0]),
@@ -42,9 +42,9 @@ def before_torch() -> dict[str, Any]:
 def collect(
     first: Mapping[str, Any], affinity_after: list[int] | None, steal_ticks: int | None = None
 ) -> dict[str, Any]:
-    """Return the whole evidence.
+    """Return all evidence.
 
-    ``first`` comes from ``before_torch``, ``affinity_after`` is the mask just after the import, and
+    ``first`` comes from ``before_torch``, ``affinity_after`` is the CPU mask just after importing torch, and
     ``steal_ticks`` the machine's stolen ticks during the timed part.
     """
     torch = sys.modules.get("torch")

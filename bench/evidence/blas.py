@@ -1,4 +1,4 @@
-"""Which library multiplies matrices."""
+"""The BLAS library that multiplies matrices."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bench.evidence.reading import attempt
 
 
 def collect() -> dict[str, Any]:
-    """Return the owner of ``sgemm`` and what torch says it was built with.
+    """Return the library that defines ``sgemm``, and the BLAS that torch was built with.
 
-    PyTorch's wheels hold MKL inside libtorch_cpu, so the owner is that file and ``built_with`` says mkl.
+    PyTorch's wheels link MKL statically into libtorch_cpu, so that file is the library and ``built_with`` is mkl.
     """
     path = dynamic.symbol_owner("sgemm_") or dynamic.symbol_owner("cblas_sgemm")
     return {

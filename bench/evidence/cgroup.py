@@ -1,4 +1,4 @@
-"""Limits that control groups put on this process, version 1 and 2."""
+"""Limits that control groups (version 1 and 2) impose on this process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def memberships() -> dict[str, str]:
 
 
 def memory_limit_bytes() -> int | None:
-    """Return the tightest memory limit of this group and its parents, or None when there is none."""
+    """Return the tightest memory limit of this group and its parents, or None if there is none."""
     limits = [value for value in _values("memory", "memory.limit_in_bytes", "memory.max") if value < _UNLIMITED]
     return min(limits) if limits else None
 
 
 def oom_kills() -> int | None:
-    """Return how many processes of this group the kernel has killed as memory ran out, or None when nobody counts."""
+    """Return how many processes of this group the kernel's OOM killer has ended, or None if that is not counted."""
     for folder in folders("memory"):
         for name in ("memory.oom_control", "memory.events"):
             words = (text(f"{folder}/{name}") or "").split()
@@ -39,14 +39,14 @@ def oom_kills() -> int | None:
 
 
 def memory_ran_out(kills: int | None) -> str:
-    """Say how many processes were killed beyond ``kills``: not every engine tells it of a container's children."""
+    """Return text with the OOM kills beyond ``kills``: some engines do not report those of a container's children."""
     kills_now = attempt(oom_kills)
     killed = kills_now - kills if kills_now is not None and kills is not None else 0
     return f" as memory ran out ({killed} killed by the kernel)" if killed > 0 else ""
 
 
 def events() -> int | None:
-    """Open what tells when this group of version 2 is frozen, or return None where nothing does."""
+    """Open the file that signals when this version 2 group is frozen, or return None if there is none."""
     for folder in folders(""):
         try:
             return os.open(f"{folder}/cgroup.events", os.O_RDONLY)
@@ -56,12 +56,12 @@ def events() -> int | None:
 
 
 def cpu_limit() -> float | None:
-    """Return the CPU quota in CPUs (1.5 is one and a half), or None when there is none."""
+    """Return the CPU quota in CPUs (1.5 is one and a half), or None if there is none."""
     return min(_quotas().values(), default=None)
 
 
 def cpu_periods() -> tuple[int, int] | None:
-    """Return how many periods of the tightest CPU quota its group has run in, and in how many it used it up."""
+    """Return how many periods the group with the tightest CPU quota has run, and how many were throttled."""
     for folder in groups_by_quota():
         counts = cpu_stat(folder)
         if "nr_periods" in counts:
@@ -70,13 +70,13 @@ def cpu_periods() -> tuple[int, int] | None:
 
 
 def groups_by_quota() -> list[str]:
-    """Return the groups of CPU time, that of the tightest quota first: those below it count nothing of it."""
+    """Return the groups of the CPU controller, tightest quota first: groups below it do not count its throttling."""
     quotas = _quotas()
     return sorted(folders("cpu"), key=lambda folder: quotas.get(folder, math.inf))
 
 
 def cpu_stat(folder: str) -> dict[str, int]:
-    """Return what a group counts of its CPU time."""
+    """Return the CPU counters of a group."""
     return {name: int(value) for name, value in map(str.split, (text(f"{folder}/cpu.stat") or "").splitlines())}
 
 
@@ -93,7 +93,7 @@ def _quotas() -> dict[str, float]:
 
 
 def cpu_set() -> str | None:
-    """Return the CPU list of this group, as the kernel writes it, or None."""
+    """Return the CPU list of this group in the kernel's notation, or None."""
     for folder in folders("cpuset"):
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
             cpus = text(f"{folder}/{name}")
@@ -103,7 +103,7 @@ def cpu_set() -> str | None:
 
 
 def pids_limit() -> int | None:
-    """Return the largest number of processes and threads, or None when there is no limit."""
+    """Return the limit on processes and threads, or None if there is none."""
     limits = list(_values("pids", "pids.max", "pids.max"))
     return min(limits) if limits else None
 
@@ -117,7 +117,7 @@ def _values(controller: str, *names: str) -> Iterator[int]:
 
 
 def folders(controller: str) -> Iterator[str]:
-    """Yield this process's group folder and its parents, nearest first, in both versions' places."""
+    """Yield this process's group folder and its parents, nearest first, for version 1 and version 2."""
     groups = memberships()
     mount_places = []
     if controller in groups:
@@ -126,7 +126,7 @@ def folders(controller: str) -> Iterator[str]:
     if "" in groups:
         mount_places += [(_ROOT, groups[""]), (_ROOT + "/unified", groups[""])]
     for mount, group in mount_places:
-        # A container sees the host's path in /proc but its own group at the mount's root, so go up to it.
+        # In a container, /proc shows the host's path, but the mount's root is the container's own group: go up to it.
         path_parts = [part for part in group.split("/") if part]
         for depth in range(len(path_parts), -1, -1):
             folder = "/".join([mount, *path_parts[:depth]])

@@ -1,4 +1,4 @@
-"""What decides how processes talk: NCCL's and Gloo's presence and version, and the settings hidden in files."""
+"""Communication libraries: NCCL's and Gloo's presence and version, and settings hidden in files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bench.evidence import dynamic
 from bench.evidence.reading import attempt
 from bench.variables import shown
 
-#: NCCL reads both at its start, beside its variables, and says so nowhere.
+#: NCCL reads both at start-up, in addition to its variables, without reporting it.
 #: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
 _HIDDEN = ("/etc/nccl.conf", "~/.nccl.conf")
-#: The library of PyTorch that calls NCCL (or RCCL, which has the same functions), and one of them.
+#: PyTorch's libraries that call NCCL (or RCCL, which has the same functions), and one such function.
 _TORCH_LIBRARIES, _FUNCTION = ("libtorch_cuda.so", "libtorch_hip.so"), "ncclAllReduce"
 _PREFIXES = ("GLOO_", "NCCL_", "TORCH_NCCL_", "UCX_", "FI_")
 
@@ -39,7 +39,7 @@ def collect() -> dict[str, Any]:
 
 
 def hidden_settings(paths: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return {path: {NAME: value}} of the configuration files that exist; {} is the good answer."""
+    """Return {path: {NAME: value}} for each configuration file that exists; normally {}."""
     found = {}
     for path in map(os.path.expanduser, paths):
         settings = attempt(partial(_settings, path))
@@ -57,7 +57,7 @@ def _settings(path: str) -> dict[str, str]:
 def bound_nccl() -> dict[str, str] | None:
     """Return path and version of the NCCL whose functions PyTorch calls; several may be loaded.
 
-    ncclGetVersion answers 22703 for 2.27.3.
+    ncclGetVersion returns 22703 for 2.27.3.
     """
     for torch in dynamic.loaded_paths():
         if os.path.basename(torch).startswith(_TORCH_LIBRARIES):
@@ -73,6 +73,6 @@ def bound_nccl() -> dict[str, str] | None:
 
 
 def nccl_version(number: int) -> str:
-    """Write NCCL's version number as text; before 2.9 the minor version had one digit (nccl.h, NCCL_VERSION)."""
+    """Return NCCL's version number as text; before 2.9 the minor version had one digit (nccl.h, NCCL_VERSION)."""
     base = 10000 if number >= 10000 else 1000
     return f"{number // base}.{number % base // 100}.{number % 100}"

@@ -1,4 +1,4 @@
-"""The GPU as this process has it: libraries really loaded, driver, clocks, throttling, who else is on it."""
+"""Evidence on the GPU: loaded libraries, driver, clocks, throttling, and other processes that use it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LIBRARIES = ("libcuda", "libcudart", "libcudnn", "libcublas", "libcublasLt", "l
 
 
 def collect() -> dict[str, Any]:
-    """Return the evidence on CUDA; where there is none it still says why (driver, libraries, this torch)."""
+    """Return the evidence on CUDA; without CUDA it still shows driver, libraries and torch's build."""
     torch = sys.modules["torch"]
-    is_initialized = attempt(torch.cuda.is_initialized)  # before anything here is asked of a GPU
+    is_initialized = attempt(torch.cuda.is_initialized)  # before any query below initialises CUDA
     paths = attempt(dynamic.loaded_paths) or []
     return {
         "used": is_initialized,
@@ -37,7 +37,7 @@ def collect() -> dict[str, Any]:
 
 
 def libraries_by_family(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return {family: [paths]} of the CUDA libraries that are mapped: what serves, not what is installed."""
+    """Return {family: [paths]} of the CUDA libraries that are mapped, not just installed."""
     families: dict[str, list[str]] = {}
     for path in paths:
         family = os.path.basename(path).split(".so", 1)[0]
@@ -47,13 +47,13 @@ def libraries_by_family(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _kernel_driver() -> str | None:
-    """Return the version of the kernel's driver from /proc, which needs no library."""
+    """Return the version of the kernel driver from /proc, which needs no library."""
     match = re.search(r"Module\s+([0-9.]+)", text("/proc/driver/nvidia/version") or "")
     return match[1] if match else None
 
 
 def _driver_cuda(paths: Iterable[str]) -> str | None:
-    """Return the newest CUDA that the loaded driver serves, as text: 12080 is 12.8 (cuDriverGetVersion)."""
+    """Return the newest CUDA version that the loaded driver supports: 12080 is 12.8 (cuDriverGetVersion)."""
     path = next(path for path in paths if os.path.basename(path).startswith("libcuda.so"))
     number = ctypes.c_int()
     if dynamic.library(path).cuDriverGetVersion(ctypes.byref(number)):
@@ -78,7 +78,7 @@ def _device(properties: Any) -> dict[str, Any]:
 
 
 def _settings(torch: Any, used: bool | None) -> dict[str, Any]:
-    """Return what the process really computes with, where torch can be asked."""
+    """Return torch's settings for numerical formats, cuDNN and GPU memory."""
     options = attempt(lambda: torch.cuda.memory._snapshot()["allocator_settings"]) or {}
     return {
         "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
@@ -119,9 +119,9 @@ def _answer(place: Any, name: str) -> Any:
 
 
 def rounds_to_tf32(torch: Any, device: str) -> bool:
-    """Whether a matrix product of fp32 numbers drops bits that fp32 keeps and TF32 (10 bits) does not.
+    """Return whether a product of fp32 matrices drops bits that fp32 keeps and TF32 (10 bits) does not.
 
-    Variables such as NVIDIA_TF32_OVERRIDE act below torch, whose flags then still say the opposite.
+    Variables such as NVIDIA_TF32_OVERRIDE act below torch, whose flags do not show them.
     """
     number = 1 + 2.0**-12
     left_factor = torch.full((64, 64), number, device=device)
@@ -129,7 +129,7 @@ def rounds_to_tf32(torch: Any, device: str) -> bool:
 
 
 def _module_loading() -> str | None:
-    """Ask the driver (cuModuleGetLoadingMode, CUDA 11.7): 1 is eager, 2 is lazy (cuda.h)."""
+    """Return the driver's module loading mode (cuModuleGetLoadingMode, CUDA 11.7): 1 is eager, 2 lazy (cuda.h)."""
     path = next(path for path in dynamic.loaded_paths() if os.path.basename(path).startswith("libcuda.so"))
     mode = ctypes.c_int()
     if dynamic.library(path).cuModuleGetLoadingMode(ctypes.byref(mode)):
@@ -138,7 +138,7 @@ def _module_loading() -> str | None:
 
 
 def nvml_evidence() -> dict[str, Any]:
-    """Ask NVIDIA's management library about every GPU, or return None where there is none."""
+    """Return the state of every GPU from NVIDIA's management library. Raises OSError if it is missing."""
     with Nvml() as library:
         return {
             "driver": attempt(library.driver),

@@ -1,6 +1,6 @@
-"""Asking the dynamic linker which library a symbol really comes from.
+"""Queries of the dynamic linker: which library a symbol resolves to.
 
-What is loaded (/proc/self/maps) proves nothing: two OpenMP runtimes are loaded and one serves.
+/proc/self/maps is not enough: two OpenMP runtimes may be loaded while torch uses one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def loaded_paths() -> list[str]:
 
 
 def library(path: str) -> ctypes.CDLL:
-    """Return a handle on a library that is loaded already; it is never loaded anew."""
+    """Return a handle of a library that is already loaded, without loading it."""
     return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
 
 
 def search_scopes(library_name: str = "libtorch_cpu.so") -> Iterator[ctypes.CDLL]:
-    """Yield what to search, in the linker's order: the global scope, then a library of PyTorch and its needs."""
+    """Yield the scopes to search in the linker's order: the global one, then PyTorch's library and its dependencies."""
     yield ctypes.CDLL(None)
     for path in attempt(loaded_paths) or []:
         if os.path.basename(path).startswith(library_name):
@@ -48,7 +48,7 @@ def search_scopes(library_name: str = "libtorch_cpu.so") -> Iterator[ctypes.CDLL
 
 
 def symbol_owner(symbol: str, library_name: str = "libtorch_cpu.so") -> str | None:
-    """Return the path of the library whose ``symbol`` serves torch, or None when nobody defines it."""
+    """Return the path of the library that provides ``symbol`` to torch, or None if none defines it."""
     for handle in search_scopes(library_name):
         path = attempt(partial(_owner_in, handle, symbol))
         if path and ".so" in os.path.basename(path):
@@ -59,9 +59,9 @@ def symbol_owner(symbol: str, library_name: str = "libtorch_cpu.so") -> str | No
 
 
 def bound_owner(path: str, symbol: str) -> str | None:
-    """Return the path of the library whose ``symbol`` a loaded library calls; None if it was not bound yet.
+    """Return the library whose ``symbol`` a loaded library calls, or None if it is not bound yet.
 
-    Its own table of addresses says it: what was loaded later, or to its own needs alone, is not what it calls.
+    Reads the caller's jump table: a copy loaded later, or with local scope only, is not called.
     """
     slot, base = elf.jump_slot(path, symbol), dict(_loaded_objects()).get(path)
     address = ctypes.c_void_p.from_address(base + slot).value if slot is not None and base else None
@@ -72,8 +72,8 @@ def bound_owner(path: str, symbol: str) -> str | None:
 def _first_library_with(symbol: str) -> str | None:
     """Return the first library in the linker's order that defines ``symbol``.
 
-    A program that is not position independent (Debian's python3) and takes a function's address answers
-    for it with a stub of its own; calls still go to the first library: https://www.airs.com/blog/archives/41
+    An executable that is not position independent (Debian's python3) and takes a function's address has a stub for it.
+    Calls still go to the first library: https://www.airs.com/blog/archives/41
     """
     for path in _link_order():
         owner_path = attempt(partial(_owner_of, path, symbol))
@@ -87,16 +87,16 @@ def _owner_of(path: str, symbol: str) -> str | None:
 
 
 class _Object(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("name", ctypes.c_char_p))  # the beginning of struct dl_phdr_info
+    _fields_ = (("base", ctypes.c_void_p), ("name", ctypes.c_char_p))  # the first fields of struct dl_phdr_info
 
 
 def _link_order() -> list[str]:
-    """Return the loaded libraries in the order in which the linker searches them: preloaded ones first."""
+    """Return the loaded libraries in the linker's search order: preloaded ones first."""
     return [name for name, _ in _loaded_objects()]
 
 
 def _loaded_objects() -> list[tuple[str, int]]:
-    """Return path and base of each loaded library, in the order in which the linker searches them."""
+    """Return path and base address of each loaded library, in the linker's search order."""
     objects = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
@@ -120,7 +120,7 @@ def _file_of(address: ctypes.c_void_p) -> str | None:
 
 
 def short_name(path: str) -> str:
-    """Name a library by its family: ``libgomp-a34b3233.so.1`` is libgomp, a link to libiomp5 is libiomp5."""
+    """Return a library's family name: libgomp for ``libgomp-a34b3233.so.1``, libiomp5 for a link to it."""
     name = os.path.basename(os.path.realpath(path))
     stem = name.split(".so", 1)[0]
     for family in ("libtcmalloc", "libmimalloc", "libjemalloc", "libgomp", "libiomp5", "libomp"):
@@ -130,7 +130,7 @@ def short_name(path: str) -> str:
 
 
 def call_function(handle: ctypes.CDLL, name: str, result: Any = ctypes.c_int) -> Any:
-    """Call a C function without arguments, or return None where the library does not have it."""
+    """Call a C function without arguments; return None if the library does not have it."""
     function = getattr(handle, name, None)
     if function is None:
         return None

@@ -1,6 +1,6 @@
-"""What a program or library defines for others and takes from them, read from the file: the loader's own tables.
+"""A reader of ELF files: which symbols a program or library defines for others, and which it takes from them.
 
-System V ABI, "Dynamic Section"; the hash table is GNU's: https://flapenguin.me/elf-dt-gnu-hash
+System V ABI, "Dynamic Section"; GNU's hash table: https://flapenguin.me/elf-dt-gnu-hash
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Segment(NamedTuple):
 
 
 def defines(path: str, symbol: str) -> bool:
-    """Whether a 64-bit little-endian ELF file defines ``symbol`` for others. OSError, ValueError: not to be read."""
+    """Return whether a 64-bit little-endian ELF file exports ``symbol``. Raises OSError or ValueError if unreadable."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         segments = _segments(content)
         tables = _tables(content, segments)
@@ -37,7 +37,7 @@ def defines(path: str, symbol: str) -> bool:
 
 
 def jump_slot(path: str, symbol: str) -> int | None:
-    """Return where, from its base on, a loaded file keeps the address of a function that it calls of another one."""
+    """Return the offset, from the load address, of a file's jump slot for an external function; None if it has none."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         segments = _segments(content)
         tables = _tables(content, segments)
@@ -52,9 +52,9 @@ def jump_slot(path: str, symbol: str) -> int | None:
 
 
 def needed_libraries(path: str) -> list[str] | None:
-    """Return the names of the libraries that a program's file says it needs, None: no loader has to do with it.
+    """Return the names of the libraries that a program's file needs; None if it has no loader (statically linked).
 
-    OSError, ValueError: not to be read.
+    Raises OSError or ValueError if the file cannot be read.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         segments = _segments(content)

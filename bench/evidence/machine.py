@@ -1,4 +1,4 @@
-"""The processor and the system below."""
+"""Evidence on the processor and the operating system."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def affinity() -> list[int]:
 
 
 def cpu() -> dict[str, Any]:
-    """Return model, counts, frequency policy and where each thread may run."""
+    """Return the CPU's model, counts and frequency policy, and the CPU sets of this process's threads."""
     info = fields("/proc/cpuinfo")
     return {
         "model": info.get("model name") or info.get("Model") or platform.machine(),
@@ -85,13 +85,13 @@ def _turbo() -> bool | None:
 
 
 def _vulnerabilities() -> dict[str, str]:
-    """Return what the kernel says of each known flaw: not affected, vulnerable, or which mitigation costs time."""
+    """Return the kernel's status for each known CPU vulnerability: not affected, vulnerable, or the mitigation."""
     folder = _CPUS + "/vulnerabilities"
     return {name: said for name in sorted(os.listdir(folder)) if (said := text(f"{folder}/{name}"))}
 
 
 def _thread_affinity() -> dict[str, int]:
-    """Count the threads per CPU list, the proof of where a pinned OpenMP team sits."""
+    """Return the number of threads per CPU list; it shows where a bound OpenMP team runs."""
     counts: collections.Counter[str | None] = collections.Counter()
     for task in os.listdir("/proc/self/task"):
         counts[fields(f"/proc/self/task/{task}/status").get("Cpus_allowed_list")] += 1
@@ -99,7 +99,7 @@ def _thread_affinity() -> dict[str, int]:
 
 
 def frequency() -> float | None:
-    """Return the mean clock in MHz, as the kernel tells it now, of the CPUs that this process may run on, or None."""
+    """Return the current mean clock in MHz of the CPUs that this process may run on, or None if unknown."""
     own_cpus, speeds, cpu = set(affinity()), [], None
     for line in (text("/proc/cpuinfo") or "").splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
@@ -111,13 +111,13 @@ def frequency() -> float | None:
 
 
 def system() -> dict[str, Any]:
-    """Return kernel, C library and Python."""
+    """Return kernel, C library, Python and other facts of the system."""
     return {
         "kernel": platform.release(),
         "distribution": attempt(_distribution),
         "libc": attempt(lambda: " ".join(part for part in platform.libc_ver() if part)) or None,
         "python": platform.python_version(),
-        # Both are asked for since Python 3.13 and 3.14; before that there is one lock, and no compiler to ask.
+        # Python 3.13 added the first function and 3.14 the second; older ones have a GIL and no JIT.
         "gil": bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
         "jit": attempt(lambda: bool(getattr(sys, "_jit").is_enabled())),  # noqa: B009 - not there in most
         "executable": sys.executable,
@@ -135,5 +135,5 @@ def _distribution() -> str | None:
 
 
 def libraries() -> list[str]:
-    """Return the shared libraries that are loaded (not: that serve)."""
+    """Return the shared libraries that are loaded, whether or not they are used."""
     return dynamic.loaded_paths()

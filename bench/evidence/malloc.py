@@ -1,4 +1,4 @@
-"""Which allocator serves ``malloc``, and the options it really took."""
+"""The allocator that serves ``malloc``, and the options that it accepted."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _glibc(handle: ctypes.CDLL) -> Read:
 
 
 def _arenas(handle: ctypes.CDLL) -> int:
-    """Return how many heaps there are: malloc_info(3) writes one ``<heap nr="...">`` for each."""
+    """Return the number of malloc heaps: malloc_info(3) writes one ``<heap nr="...">`` for each."""
     text, size = ctypes.c_char_p(), ctypes.c_size_t()
     handle.open_memstream.restype = ctypes.c_void_p
     stream = ctypes.c_void_p(handle.open_memstream(ctypes.byref(text), ctypes.byref(size)))
@@ -130,7 +130,7 @@ def _arenas(handle: ctypes.CDLL) -> int:
 
 
 def _tunables() -> dict[str, int]:
-    """Return glibc's tunables as its own loader understood them (glibc 2.33+ lists them); {} where it lists none."""
+    """Return glibc's tunables as its loader parsed them (listed since glibc 2.33); {} if it lists none."""
     loader = next(path for path in dynamic.loaded_paths() if re.search(r"/ld-(linux[^/]*|2[^/]*)\.so", path))
     result = subprocess.run(
         [loader, "--list-tunables"], capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL
@@ -142,7 +142,7 @@ def _tunables() -> dict[str, int]:
 def _set_tunables(listed: Mapping[str, int]) -> dict[str, int]:
     requested = os.environ.get("GLIBC_TUNABLES", "")
     malloc_tunables = {name[len(_MALLOC) :]: value for name, value in listed.items() if name.startswith(_MALLOC)}
-    # glibc lists 0 for what nobody set, and an unknown is never 0 in a record.
+    # glibc lists 0 for a tunable that is not set; the record must not show that as a value.
     return {name: value for name, value in malloc_tunables.items() if value or f"malloc.{name}=" in requested}
 
 

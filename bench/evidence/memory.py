@@ -1,4 +1,4 @@
-"""Huge pages, NUMA nodes and memory limits."""
+"""Evidence on huge pages, NUMA nodes and memory limits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _THP = "/sys/kernel/mm/transparent_hugepage"
 
 
 def memory_requests(process: int | str, policy: bool = True) -> dict[str, Any]:
-    """Return what a process, by its id, has asked of the kernel for its memory, or was asked for it before.
+    """Return the huge page setting and NUMA policy of a process, given its id or "self".
 
-    Its ``policy`` takes milliseconds to read: the kernel counts pages.
+    Reading the ``policy`` takes milliseconds, because the kernel counts pages.
     """
     return {
         "thp_process": attempt(lambda: bool(int(fields(f"/proc/{process}/status")["THP_enabled"]))),

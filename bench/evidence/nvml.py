@@ -1,4 +1,4 @@
-"""NVIDIA's management library through ctypes (nvidia-smi uses the same): no Python package is needed.
+"""A ctypes interface to NVIDIA's management library (used by nvidia-smi too), so that no package is needed.
 
 Names, structures and numbers are those of nvml.h: https://docs.nvidia.com/deploy/nvml-api/
 """
@@ -42,14 +42,14 @@ class _Process(ctypes.Structure):  # nvmlProcessInfo_t of the _v3 functions
 
 
 def throttle_reasons(bits: int) -> list[str]:
-    """Return the names of the reasons in a bit set, lowest bit first; an unknown bit is shown in hex."""
+    """Return the names of the reasons in a bit set, lowest bit first; unknown bits come last, in hexadecimal."""
     names = [name for bit, name in _THROTTLE.items() if bits & bit]
     unknown_bits = bits & ~sum(_THROTTLE)
     return names + ([hex(unknown_bits)] if unknown_bits else [])
 
 
 class Nvml:
-    """The library, initialised while the ``with`` block lasts. OSError where there is no driver."""
+    """The library, initialised for a ``with`` block. Raises OSError if there is no driver."""
 
     def __init__(self, library: Any = None) -> None:
         self._library = library or ctypes.CDLL("libnvidia-ml.so.1")
@@ -90,11 +90,11 @@ class Nvml:
         return handle
 
     def energy_mj(self, number: int) -> int:
-        """Return what one GPU has used since its driver was loaded."""
+        """Return the energy in mJ that a GPU has used since its driver was loaded."""
         return self._number("nvmlDeviceGetTotalEnergyConsumption", self._handle(number), kind=ctypes.c_ulonglong)
 
     def device(self, number: int) -> dict[str, Any]:
-        """Return the state of one GPU; what it cannot tell is None."""
+        """Return the state of one GPU; values that it cannot report are None."""
         handle = self._handle(number)
 
         def ask(name: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
@@ -131,7 +131,7 @@ class Nvml:
         return {"total_bytes": memory.total, "used_bytes": memory.used}
 
     def _processes(self, handle: ctypes.c_void_p) -> list[int]:
-        """Return the process numbers of all who compute on the GPU (the driver's view: those of the host)."""
+        """Return the ids of all processes that compute on the GPU, as the host numbers them."""
         count = ctypes.c_uint(_MOST_PROCESSES)
         processes = (_Process * _MOST_PROCESSES)()
         self._call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), processes)

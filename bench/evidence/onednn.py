@@ -1,7 +1,7 @@
-"""What oneDNN, the library behind torch's convolutions, really took from its variables.
+"""The settings that oneDNN, the library behind torch's convolutions, actually uses.
 
-torch hides oneDNN's functions, so its own verbose lines are read: one small convolution runs twice after the timed
-part. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
+torch hides oneDNN's functions. Instead, a small convolution runs twice in verbose mode after the timed part, and its
+output is parsed. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.evidence.reading import attempt
 
 
 def collect() -> dict[str, Any] | None:
-    """Return version, instruction set, implementation, fp32 maths mode, and whether it rounds and caches primitives."""
+    """Return oneDNN's version, instruction set, kernel and maths mode, and whether it rounds or caches primitives."""
     torch = sys.modules["torch"]
     if not torch.backends.mkldnn.is_available():
         return None
@@ -25,16 +25,16 @@ def collect() -> dict[str, Any] | None:
     return dict(described(verbose_lines), rounds=sums != _SUM)
 
 
-#: So many channels fill the tiles of AMX: with fewer, some of oneDNN's kernels for it are not taken (ic % 32 in
+#: Enough channels to fill AMX tiles: with fewer, oneDNN skips some AMX kernels (ic % 32 in
 #: src/cpu/x64/jit_brgemm_conv_utils.cpp).
 _CHANNELS = 64
-#: One more than 1 that float32 holds and bfloat16 does not, and what 3 x 3 of all channels of it add up to, exactly.
+#: A number that float32 can represent and bfloat16 cannot, and the exact sum of 3 x 3 of it over all channels.
 _IMAGE = 1 + 2**-12
 _SUM = _CHANNELS * 9 * _IMAGE
 
 
 def described(text: str) -> dict[str, Any]:
-    """Read oneDNN's verbose lines (of a convolution that ran twice) into evidence."""
+    """Return the evidence from oneDNN's verbose output of a convolution that ran twice."""
     runs = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,([^,]+),.*$", text, re.MULTILINE)
     attributes = re.findall(r"^onednn_verbose,.*\bexec,cpu,convolution,.*$", text, re.MULTILINE)
     return {
@@ -43,7 +43,7 @@ def described(text: str) -> dict[str, Any]:
         "runtime": _first(r"info,cpu,runtime:([^,\n]+)", text),
         "implementation": runs[0] if runs else None,
         "fpmath": (_first(r"attr-fpmath:(\w+)", attributes[0]) or "strict") if attributes else None,
-        # Primitives that were looked up again and were there: none with ONEDNN_PRIMITIVE_CACHE_CAPACITY=0.
+        # Whether the second run found its primitive in the cache; never if ONEDNN_PRIMITIVE_CACHE_CAPACITY=0.
         "primitive_cache": bool(re.search(r"create:cache_hit,cpu,convolution", text)) if runs else None,
     }
 
@@ -54,7 +54,7 @@ def _first(pattern: str, text: str) -> str | None:
 
 
 def _verbose_lines(torch: Any) -> tuple[str, float]:
-    """Run a convolution twice under verbose mode, return what the library prints to standard output, and one result."""
+    """Run a convolution twice in verbose mode; return the library's standard output, and one result."""
     mode, convolve = torch.backends.mkldnn, torch.nn.functional.conv2d
     weights, images = torch.ones(_CHANNELS, _CHANNELS, 3, 3), torch.full((4, _CHANNELS, 8, 8), _IMAGE)
     flush = ctypes.CDLL(None).fflush

@@ -1,4 +1,4 @@
-"""Which OpenMP runtime serves torch, and the settings it really took.
+"""The OpenMP runtime that torch uses, and the settings it accepted.
 
 ``GOMP_parallel`` is the symbol that PyTorch's code calls; Intel's and LLVM's runtimes define it too.
 """
@@ -15,11 +15,11 @@ from typing import Any
 from bench.evidence import dynamic, teams
 from bench.evidence.reading import attempt
 
-# 0 to 4 are OpenMP's; 6 and 7 are what LLVM's and Intel's runtimes answer when KMP_AFFINITY rules (kmp.h).
+# 0 to 4 are OpenMP's values; LLVM's and Intel's runtimes add 6 and 7 if KMP_AFFINITY is in effect (kmp.h).
 _PROC_BIND = {0: "false", 1: "true", 2: "primary", 3: "close", 4: "spread", 6: "kmp-affinity", 7: "default"}
 _SETTING = re.compile(r"^\s*(?:\[[^\]]*\]\s*)?([A-Z_]+)\s*=\s*'(.*)'\s*$")
 
-# A fresh process, because a runtime prints its settings only while it starts; one library call starts it.
+# Runs in a new process: a runtime prints its settings only at start-up, which the library call triggers.
 _DISPLAY = """\
 import ctypes, os, sys
 cpus = [int(cpu) for cpu in sys.argv[2].split(",") if cpu]
@@ -30,9 +30,9 @@ ctypes.CDLL(sys.argv[1]).omp_get_max_threads()
 
 
 def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
-    """Return the evidence on OpenMP, or None where this torch was built without it.
+    """Return the evidence on OpenMP, or None if this torch was built without it.
 
-    To be called before anything else computes: later its threads would not be the program's own.
+    Must run before other evidence computes anything: threads started by that are not the program's.
     """
     workers = attempt(teams.workers)
     path = dynamic.symbol_owner("GOMP_parallel") or dynamic.symbol_owner("__kmpc_fork_call")
@@ -58,7 +58,7 @@ def collect(affinity_before: list[int] | None) -> dict[str, Any] | None:
         "affinity": settings.get("KMP_AFFINITY") or settings.get("OMP_PLACES") or None,
         "wait_policy": settings.get("OMP_WAIT_POLICY"),
         "spin_count": spins,
-        # What is undefined is shown as PASSIVE too, but spins for a while.
+        # The default is also displayed as PASSIVE, but spins for a while before it sleeps.
         "sleeps": None if spins is None and blocktime is None else spins == "0" or blocktime == 0,
         "workers": workers,
         "settings": settings,
@@ -70,7 +70,7 @@ _RUNTIMES = ("libgomp", "libiomp5", "libomp")
 
 
 def displayed_settings(path: str, cpus: Iterable[int]) -> dict[str, str]:
-    """Return the settings that the runtime took, as it prints them for OMP_DISPLAY_ENV=VERBOSE."""
+    """Return the settings that the runtime accepted, as it prints them for OMP_DISPLAY_ENV=VERBOSE."""
     argv = [sys.executable, "-S", "-c", _DISPLAY, path, ",".join(map(str, cpus))]
     variables = dict(os.environ, OMP_DISPLAY_ENV="VERBOSE")
     result = subprocess.run(argv, env=variables, capture_output=True, timeout=10, check=False, stdin=subprocess.DEVNULL)
@@ -79,7 +79,7 @@ def displayed_settings(path: str, cpus: Iterable[int]) -> dict[str, str]:
 
 
 def _version(path: str) -> str | None:
-    """Return the version text in Intel's and LLVM's runtimes; libgomp carries none."""
+    """Return the version that the runtime's file contains, or None; libgomp has only its compiler's."""
     with open(path, "rb") as file:
         content = file.read()
     for pattern in (

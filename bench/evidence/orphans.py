@@ -1,4 +1,4 @@
-"""What a command left running: programs that it started and that went on when it had ended."""
+"""Programs that a command started and left running."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from functools import partial
 from bench.evidence.reading import attempt
 from bench.evidence.tree import Stat, children, stat_of
 
-#: So long (seconds) a helper may take to find that it is alone, and less CPU time than this.
+#: Seconds that helpers get to exit after the command, and the CPU seconds from which a program counts as working.
 _ALONE_S, _WORKED_S = 1.0, 0.05
 _PAUSE_S = 0.005
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def left_running(of_probe: Callable[[int], float]) -> list[str]:
-    """Return the names of what the children of this process left running, once only that is there.
+    """Return the names of programs left running below this process, after its command has ended.
 
-    What only helped ends by itself, without work, when it is alone; it is waited for a moment. ``of_probe`` says how
-    much CPU time (seconds) our own probe took in a process at its end.
+    Helper processes exit by themselves, without work, when the command is gone; they get a moment for that.
+    ``of_probe`` returns the CPU time (seconds) that our own probe used at the end of a process.
     """
     deadline, first_seen = time.monotonic() + _ALONE_S, dict[int, Stat]()
     while True:

@@ -1,7 +1,7 @@
-"""What can be said of a program from outside: for programs that are not Python, or that nobody could ask.
+"""Evidence on a program seen from outside, for programs that are not Python or left no result of the probe.
 
-Which libraries are mapped is seen, and which OpenMP runtime's threads are there. Which library serves ``malloc``
-follows from the loader's order. What else a library does inside the program is not seen, and those items stay None.
+Mapped libraries and the threads of OpenMP runtimes are visible. The library behind ``malloc`` follows from the loader's
+order. Settings inside the program are not visible, and those items are None.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bench.evidence import dynamic, elf, machine, memory, sandbox
 from bench.evidence.reading import attempt
 from bench.evidence.tree import Program
 
-#: What libraries read when they start, and from variables alone: the same in two processes that were started alike.
+#: Evidence that depends only on variables read at start-up, and so is equal in processes started alike.
 _READ_AT_START = ("openmp", "torch", "blas", "onednn", "packages")
-#: Variables that decide nothing of that, though they may differ: scikit-learn sets the latter two in its own process.
+#: Variables that may differ without effect on it. scikit-learn sets the last two in its own process.
 _NO_SETTING = ("PYTHON", "CUDA_", "LC_", "BENCH_", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
 def evidence(program: Program) -> dict[str, Any]:
-    """Return the evidence in the form of the inside one."""
+    """Return the evidence, in the form of the evidence that the probe collects inside a program."""
     affinity = ",".join(program.affinities) or None
     return {
         "openmp": _openmp(program),
@@ -34,7 +34,7 @@ def evidence(program: Program) -> dict[str, Any]:
                     affinity_end=None, affinity_list=affinity),
         "memory": dict(memory.collect(), huge_pages_bytes=None, **program.memory),
         "sandbox": attempt(sandbox.collect),
-        # This process's own Python is another one than the program's, if that is one at all.
+        # This process's Python is not the program's.
         "system": dict(machine.system(), python=None, gil=None, jit=None, executable=None),
         "packages": None,
         "libraries": None if program.libraries is None or not program.loaded else sorted(program.libraries),
@@ -43,12 +43,12 @@ def evidence(program: Program) -> dict[str, Any]:
 
 
 def preload_names() -> list[str]:
-    """Return the libraries that this process was told to preload; its programs should have them too."""
+    """Return the libraries of LD_PRELOAD in this process; programs that it starts should have them too."""
     return os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
 
 
 def preloaded(listed: list[str], mapped: Collection[str] | None) -> dict[str, str | None] | None:
-    """Return, for each library to preload, the file of it that is mapped; None when nothing could be read."""
+    """Return the mapped file, or None, of each library to preload; None for all if nothing could be read."""
     return None if mapped is None else {name: _mapped(name, mapped) for name in listed}
 
 
@@ -60,10 +60,10 @@ def _mapped(name: str, mapped: Collection[str]) -> str | None:
 
 
 def evidence_from_twin(program: Program, twin: Program, told: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the evidence of a program that could not be asked, with what its ``twin``, which could, ``told``.
+    """Return the evidence of a program without a probe, completed by ``told``, the evidence of its ``twin``.
 
-    A twin is the same file, was given the same settings and has the same OpenMP runtimes and allocators: these read
-    their settings when they start. Which threads worked is the program's own. None: it is no twin.
+    A twin is a process of the same file, variables, OpenMP runtimes and allocator: these read their settings at
+    start-up. Worker threads are the program's own. Returns None if ``twin`` is not one.
     """
     is_alike = program.path == twin.path and _relevant_variables(program) == _relevant_variables(twin) is not None
     own_evidence, malloc = evidence(program), told["malloc"] or {}
@@ -96,23 +96,23 @@ def _relevant_variables(program: Program) -> dict[str, str] | None:
 
 
 def _openmp(program: Program) -> dict[str, Any] | None:
-    """Return the one OpenMP runtime whose threads were there, None if there was none or several were."""
+    """Return the OpenMP runtime whose threads were seen, or None if there was none or more than one."""
     workers = _workers(program)
     return {"library": next(iter(workers)), "workers": workers} if len(workers) == 1 else None
 
 
 def _workers(program: Program) -> dict[str, int]:
-    """Return the most threads that each runtime had started in the one process that worked most."""
+    """Return the largest number of threads that each runtime started in the program's busiest process."""
     return program.teams.get(busiest(program), {})
 
 
 def busiest(program: Program) -> int:
-    """Return the process of a program that took most CPU time."""
+    """Return the id of the program's process that used most CPU time."""
     return max(program.of_process, key=lambda pid: program.of_process[pid], default=program.pid)
 
 
 def _malloc(program: Program) -> dict[str, Any] | None:
-    """Return who serves ``malloc`` by the loader's order: the program, what is preloaded, what it needs.
+    """Return the provider of ``malloc`` in the loader's order: the program, preloaded libraries, its dependencies.
 
     https://refspecs.linuxfoundation.org/elf/gabi4+/ch5.dynamic.html "Shared Object Dependencies"
     """
@@ -123,7 +123,7 @@ def _malloc(program: Program) -> dict[str, Any] | None:
     for path in [program.path, *preloads]:
         if elf.defines(path, "malloc"):
             return _allocator(path)
-    # What it needs is searched breadth first, which the order of the mappings does not tell: one alone must have it.
+    # The mappings do not show the loader's breadth-first order, so only a single definer is conclusive.
     definers = [path for path in sorted(program.libraries) if attempt(partial(elf.defines, path, "malloc"))]
     return _allocator(definers[0]) if len(definers) == 1 else None
 

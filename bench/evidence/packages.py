@@ -1,4 +1,4 @@
-"""The versions of packages in this Python: those that levels of envmatrix bring, and those that a claim names."""
+"""Versions of installed packages: those that environments or options need, and those that checks name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib import metadata
 from bench import variables
 from bench.evidence.reading import attempt
 
-#: What some environment, or some option of a workload, brings or needs; the whole list of a Python may be long.
+#: Packages that environments add or workload options need; a list of all packages could be long.
 _NAMES = ("horovod", "lightning", "onnx", "torch_xla", "torchao", "torchaudio", "torchvision")
 
 
 def collect() -> dict[str, str]:
-    """Return name -> version of those that are there."""
+    """Return {name: version} of the packages that are installed."""
     claimed = os.environ.get(variables.PACKAGES, "").split(",")
     versions = {name: attempt(partial(metadata.version, name)) for name in dict.fromkeys([*_NAMES, *claimed])}
     return {name: version for name, version in versions.items() if version}

@@ -1,4 +1,4 @@
-"""Whom a process is connected to: what a server that it did not start does for it runs in the server's environment.
+"""The servers a process is connected to: work done by a server it did not start uses that server's environment.
 
 proc(5), "/proc/PID/net/tcp"; sock_diag(7) for the other end of a local socket, which no file shows.
 """
@@ -21,20 +21,20 @@ _ESTABLISHED, _LISTENS = "01", "0A"
 _SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP = 4, 20, 0x301
 _SHOW_NAME_AND_PEER, _NAME, _PEER = 5, 0, 2
 _WAIT_S = 0.2
-#: Services of the system, whom the C library itself asks for names of users and hosts, or tells what to log.
+#: System services that the C library contacts by itself, for example for user and host names or logging.
 _OF_SYSTEM = ("/var/lib/sss/", "/run/nscd/", "/var/run/nscd/", "/run/systemd/", "/run/dbus/", "/var/run/dbus/")
 
 
 @dataclass
 class Sockets:
-    """The sockets that processes of one command were seen to have, and the other ends of those that were connected."""
+    """The sockets of one command's processes, and the other ends of its connections."""
 
     mine: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
     others: dict[str, str] = field(default_factory=dict)
 
     def look(self, pid: int) -> None:
-        """Add those of a process."""
+        """Add the sockets of a process."""
         opened = {inode for name in os.listdir(f"/proc/{pid}/fd") if (inode := _socket(f"/proc/{pid}/fd/{name}"))}
         if not opened - self.own:
             return
@@ -56,7 +56,7 @@ class Sockets:
             self.others[remote] = _address(remote)
 
     def outside(self) -> list[str]:
-        """Return the addresses, or the files, of those that are none of these processes, sorted."""
+        """Return the sorted addresses or socket files of peers outside the command's processes."""
         inside = self.mine | self.own
         return sorted({name for end, name in self.others.items() if end not in inside and _port(end) not in inside})
 
@@ -71,9 +71,9 @@ def _port(address: str) -> str:
 
 
 def _address(address: str) -> str:
-    """Return an address of this machine as people write it, no more than the port of another machine's.
+    """Return an address of this machine in readable form, but only the port of another machine's.
 
-    The kernel shows words of the machine's own order in hexadecimal.
+    The kernel shows 32-bit words in the machine's byte order, in hexadecimal.
     """
     host, _, port = address.rpartition(":")
     raw = b"".join(int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(host), 8))
@@ -85,7 +85,7 @@ def _address(address: str) -> str:
 
 
 def _local_peers(opened: set[str]) -> dict[str, str]:
-    """Return the other end of each of these local sockets that has a name, which is its server's."""
+    """Return {inode: name} for peers of these local sockets that have a name, which are servers."""
     names, peers = {}, {}
     for inode, name, peer in _local_sockets():
         names[inode] = name

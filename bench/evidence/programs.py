@@ -1,4 +1,4 @@
-"""The evidence of a command: of the program that worked most, and of every other one that did its share of the work."""
+"""Evidence on a command: on its busiest program, and on every other program that did a share of the work."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from bench.evidence.reading import text
 from bench.evidence.tree import WORKS, Program, Watch
 from bench.parallel import observed
 
-#: The kernel counts in ticks, and a process may lose one of each kind.
+#: CPU time is counted in ticks: a process may lose one of user time and one of system time.
 _LOST_S = 0.02
-#: What NCCL says in a process of this number, in the folder of the probes.
+#: NCCL's log of the process with this id, in the probes' folder.
 _NCCL = "nccl-{}.log"
 _GPUS = "/dev/nvidia[0-9]*"
-#: Parts of the evidence that claims are held against and in which two processes of a program may be alike.
+#: Parts of the evidence that checks use, compared to decide whether two processes are alike.
 _COMPARED_PARTS = ("malloc", "openmp", "torch", "onednn", "parallel", "preloaded", "variables")
-#: So many programs of one command are told of.
+#: The largest number of programs reported for one command.
 _MAX_PROGRAMS = 20
 Probe = dict[str, Any]
 _ProbedProgram = tuple[Program, Optional[Probe]]
 
 
 def nccl_variables(folder: str) -> dict[str, str]:
-    """Return variables that have each process' NCCL tell the folder of the probes what it takes; without a GPU {}."""
+    """Return variables that make NCCL log its settings to the probes' folder, or {} without a GPU."""
     return observed.asked_of_nccl(os.path.join(folder, _NCCL.format("%p"))) if glob.glob(_GPUS) else {}
 
 
 def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = False) -> tuple[dict[str, Any], int]:
-    """Return (evidence, nanoseconds that probing added) of a command that took ``cpu_s`` CPU seconds in all.
+    """Return (evidence, nanoseconds that probing added) of a command that used ``cpu_s`` CPU seconds in all.
 
-    ``folder`` holds what programs that could be asked wrote at their end. What they did then ran beside nothing else of
-    theirs: where they stood still between turns, which their clocks do not know, it is the CPU time that it took.
+    ``folder`` contains what probes wrote when their programs ended. A program is stopped between the turns of an
+    interleaved run, which its own clock includes. With ``in_turns`` the added time is therefore the probe's CPU time.
     """
     probes = _probes(folder)
     _settle_cpu_times(watched, probes)
@@ -55,7 +55,7 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
         dict(_share(program, total_s), evidence=_program_evidence(program, probe, pairs) if number else None)
         for number, (program, probe) in enumerate(at_work)
     ]
-    # The first process's own probe ran inside its wall time; behind a shell it is the one of whoever worked most.
+    # The wall time includes the first process's own probe; if that is a shell, take the busiest program's.
     main = probes.get(watched.pid) or next((probe for _, probe in pairs if probe), None)
     described = dict(
         first_evidence, programs=shares, unseen_share=unseen_s / total_s, step_thread=main and main.get("step_thread")
@@ -66,7 +66,7 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
 
 
 def _merge_alike(pairs: list[_ProbedProgram], works_s: float) -> list[_ProbedProgram]:
-    """Return the programs, small ones that are alike as one: many of them may do together what none does alone."""
+    """Return the programs with small, alike ones merged: together they may do a share of the work."""
     merged_pairs: dict[object, _ProbedProgram] = {}
     for program, probe in pairs:
         likeness = _claims_key(program, probe) if program.cpu_s < works_s else id(program)
@@ -79,7 +79,7 @@ def _merge_alike(pairs: list[_ProbedProgram], works_s: float) -> list[_ProbedPro
 
 
 def _claims_key(program: Program, probe: Probe | None) -> str:
-    """Return one text for all that claims may be held against, the same in programs that are alike."""
+    """Return a text of everything that checks can use; equal texts mean that programs are alike."""
     if probe is None:
         shown_variables = None if program.variables is None else sorted(variables.all_shown(program.variables).items())
         return repr((program.name, program.path, sorted(program.libraries or ()), shown_variables, program.threads_set))
@@ -88,7 +88,7 @@ def _claims_key(program: Program, probe: Probe | None) -> str:
 
 
 def _working_programs(pairs: list[_ProbedProgram], works_s: float) -> tuple[list[_ProbedProgram], float]:
-    """Return those that work, the largest of the rest until less than ``works_s`` is left, and what was too much."""
+    """Return the largest programs until less than ``works_s`` is left, and the CPU time left out beyond that limit."""
     left_s, count = sum(program.cpu_s for program, _ in pairs), 0
     for program, _ in pairs:
         if (count and left_s < works_s) or count == _MAX_PROGRAMS:
@@ -102,7 +102,7 @@ def _is_ours(program: Program) -> bool:
 
 
 def probing_s(folder: str, pid: int) -> float:
-    """Return how much CPU time (seconds) the probe took at the end of a process; 0: it has none, or did not end so."""
+    """Return the CPU seconds that the probe used at the end of a process; 0 if it wrote nothing."""
     note_text = text(os.path.join(folder, f"{pid}.json"))
     return float(json.loads(note_text)["probe_cpu_s"][0]) if note_text else 0.0
 
@@ -124,9 +124,9 @@ def _probes(folder: str) -> dict[int, Probe]:
 
 
 def _read_notes(folder: str, pairs: list[_ProbedProgram]) -> None:
-    """Give each program the numbers of threads that it asked for, and those of its forks that did a share of its work.
+    """Give each program the thread counts that it requested, including those of forks that did a share of its work.
 
-    What a process became by ``exec`` answers for what it was before.
+    The last program of a process also answers for those it was before an ``exec``.
     """
     programs = sorted((program for program, _ in pairs), key=lambda program: program.number)
     owners = {pid: program for program in programs for pid in program.of_process}
@@ -144,10 +144,10 @@ def _read_notes(folder: str, pairs: list[_ProbedProgram]) -> None:
 
 
 def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
-    """Count what processes took after they were last seen: by what they said themselves, and what their parents know.
+    """Add CPU time used after processes were last seen, from their own probes and from their parents' counters.
 
-    What a parent was told beyond that is of whoever ended meanwhile, if it is less than what is known of those; what is
-    more is nobody's: it may be of programs that nobody saw.
+    The rest of a parent's count belongs to children that ended meanwhile, if it is below their known time. A larger
+    rest may belong to programs that were never seen, and is not assigned.
     """
     for pid, probe in probes.items():
         own_programs = [program for program in watched.programs() if pid in program.of_process]
@@ -170,12 +170,12 @@ def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
 
 
 def _total_cpu_s(probe: Probe | None) -> float:
-    """Return the CPU time that a process knew of at its end, those that it had waited for included."""
+    """Return the CPU time that a process knew at its end, including children that it had waited for."""
     return probe["cpu_s"] + probe.get("children_s", 0.0) + sum(probe["probe_cpu_s"]) if probe else 0.0
 
 
 def _pair_with_probes(programs: list[Program], probes: dict[int, Probe]) -> list[_ProbedProgram]:
-    """Return every program with what it said of itself: the last one that its process became, nobody else."""
+    """Return every program with its probe, or None; a process's probe belongs to the last program it became."""
     last_by_pid = {program.pid: program for program in sorted(programs, key=lambda program: program.number)}
     pairs: list[_ProbedProgram] = []
     for program in programs:
@@ -183,7 +183,7 @@ def _pair_with_probes(programs: list[Program], probes: dict[int, Probe]) -> list
         if probe:
             program.cpu_s -= probe["probe_cpu_s"][0]
         pairs.append((program, probe))
-    # What began and ended between two looks.
+    # Programs that began and ended between two samples.
     pairs += [
         (Program(pid, "python", cpu_s=probe["cpu_s"]), probe) for pid, probe in probes.items() if pid not in last_by_pid
     ]
@@ -195,7 +195,7 @@ def _program_evidence(program: Program, probe: Probe | None, pairs: Sequence[_Pr
     torch = dict(program_part["torch"] or ({"threads_set": ()} if program.threads_set else {}))
     if torch:
         torch["threads_set"] = program.threads_set
-    # A program's own list of what it should have preloaded may be another than the one that it was given.
+    # LD_PRELOAD of the program may differ from the list that this process was given.
     mapped = outside.preloaded(outside.preload_names(), program_part["libraries"] or program.libraries)
     if program_part["libraries"] is None and not all((mapped or {}).values()):
         mapped = None
@@ -203,7 +203,7 @@ def _program_evidence(program: Program, probe: Probe | None, pairs: Sequence[_Pr
 
 
 def _unprobed_evidence(program: Program, pairs: Sequence[_ProbedProgram]) -> dict[str, Any]:
-    """Return what is seen of a program that told nothing, and what one that was started alike told."""
+    """Return the evidence of a program without a probe, completed by a program that was started alike."""
     for twin, probe in pairs:
         outside_evidence = outside.evidence_from_twin(program, twin, probe["evidence"]) if probe else None
         if outside_evidence:

@@ -1,4 +1,4 @@
-"""What torch says of itself."""
+"""Evidence that torch reports about itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.evidence.reading import attempt
 
 
 def collect(torch: Any) -> dict[str, Any]:
-    """Return version, build, threads and the instruction set that torch's kernels use."""
+    """Return torch's version, build, threads and the instruction set of its kernels."""
     return {
         "version": torch.__version__,
         "path": os.path.dirname(torch.__file__),

@@ -1,4 +1,4 @@
-"""Reading small things that may not be there."""
+"""Readers of small files and values that may not exist."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ Read = TypeVar("Read")
 
 
 def attempt(read: Callable[[], Read]) -> Read | None:
-    """Return ``read()``, or None when this machine does not let us have it."""
+    """Return ``read()``, or None if it fails on this machine."""
     try:
         return read()
-    except Exception:  # evidence must never end a run, whatever an exotic kernel answers
+    except Exception:  # evidence must never end a run, whatever a kernel answers
         return None
 
 
 def text(path: str) -> str | None:
-    """Return a small file's text without its last newline, or None."""
+    """Return a small file's stripped text, or None."""
     return attempt(lambda: _text(path))
 
 
@@ -32,12 +32,12 @@ def number(path: str) -> int | None:
 
 
 def selected(path: str) -> str | None:
-    """Return the choice in square brackets of a kernel switch such as ``always [madvise] never``."""
+    """Return the choice in square brackets of a kernel switch such as ``always [madvise] never``, or None."""
     return attempt(lambda: _text(path).split("[", 1)[1].split("]", 1)[0])
 
 
 def fields(path: str) -> dict[str, str]:
-    """Return a ``Name: value`` file such as /proc/self/status as a dict, empty when it is not there."""
+    """Return a ``Name: value`` file such as /proc/self/status as a dict, empty if it is not readable."""
     lines = (text(path) or "").splitlines()
     return {
         name.strip(): value.strip() for name, separator, value in (line.partition(":") for line in lines) if separator

@@ -1,6 +1,6 @@
-"""Settings of allocators that nobody takes: a name with a typing mistake, a value out of range, another one's variable.
+"""Rejected allocator settings: misspelt names, values out of range, and variables of another allocator.
 
-Allocators ignore what they do not know, most of them without a word.
+Most allocators ignore unknown settings silently.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from bench.evidence.reading import attempt
 
-#: jemalloc takes these, and has no name in its tree for them (jemalloc_init_conf).
+#: Options that jemalloc accepts but does not list in its mallctl tree (jemalloc_init_conf).
 _UNNAMED = {"slab_sizes", "bin_shards", "tcache_ncached_max", "lg_tcache_max"}
-#: jemalloc takes a value below its smallest large size class as 0, "no threshold" (arena_init_huge in arena.c).
+#: jemalloc turns a value below its smallest large size class into 0, "no threshold" (arena_init_huge in arena.c).
 _ZERO_BELOW = {"oversize_threshold": 4 * mmap.PAGESIZE}
-#: Variables that one allocator alone reads.
+#: Variables that only one allocator reads.
 _READER = {"MALLOC_CONF": "libjemalloc", "MIMALLOC_": "libmimalloc", "TCMALLOC_": "libtcmalloc"}
 #: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html, "env_alias"
 _GLIBC_VARIABLES = {
@@ -29,9 +29,9 @@ _GLIBC_VARIABLES = {
 def rejected_settings(
     library: str, path: str, options: Mapping[str, Any], variables: Mapping[str, str], tunables: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield ``NAME: setting`` for each one in the environment variables that ``library`` at ``path`` did not take.
+    """Yield ``NAME: setting`` for each setting in the environment variables that ``library`` at ``path`` rejected.
 
-    ``options`` are those that it says it took, ``tunables`` all that the loader of glibc lists ({}: it lists none).
+    ``options`` are those it reports as accepted, ``tunables`` all that glibc's loader lists ({} if it lists none).
     """
     for name, value in variables.items():
         reader = next((owner for start, owner in _READER.items() if name.startswith(start)), None)
@@ -79,7 +79,7 @@ def _is_accepted(has: Any, text: str, zero_below: int) -> bool:
 
 
 def _contains_name(path: str, name: str, reader: str) -> bool:
-    """Whether a library has the name of a variable in it; mimalloc has the end of it, in small letters."""
+    """Return whether a library contains a variable's name; mimalloc contains only its end, in lower case."""
     searched = name[len("MIMALLOC_") :].lower() if reader == "libmimalloc" else name
     with open(path, "rb") as file:
         return searched.encode() + b"\0" in file.read()

@@ -1,4 +1,4 @@
-"""What the container (or its absence) allows: filters, rights, groups."""
+"""Evidence on the sandbox: system call filters, privileges and control groups, with or without a container."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _version() -> int | None:
 
 
 def _traces() -> list[str]:
-    """List the traces that container engines leave; one alone does not prove that an engine runs this."""
+    """Return the traces that container engines leave; one of them alone does not prove that an engine runs this."""
     files = [path for path in ("/.dockerenv", "/run/.containerenv", "/.singularity.d") if os.path.exists(path)]
     return files + [
         name for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container") if name in os.environ

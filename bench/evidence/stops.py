@@ -1,8 +1,8 @@
-"""How often a process was stopped and went on later (SIGSTOP, a suspended job): its clocks went on meanwhile.
+"""A count of how often a process was stopped and continued (SIGSTOP, a suspended job): its clocks keep running.
 
-The kernel says it: a process gets SIGCONT, its parent SIGCHLD. Who is frozen with a control group gets neither; of
-version 2 the group's ``cgroup.events`` tells that it changed, and what changes of a group in which somebody lives is
-that it is frozen (https://docs.kernel.org/admin-guide/cgroup-v2.html). Of version 1 nothing tells it.
+A continued process gets SIGCONT, and its parent SIGCHLD. A frozen control group gets neither signal. In version 2 its
+``cgroup.events`` file signals a change, which for a group with processes means freezing or thawing
+(https://docs.kernel.org/admin-guide/cgroup-v2.html). Version 1 reports nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import signal
 from bench.evidence import cgroup
 
 _counted: dict[str, int] = {}
-#: The group's file, which has something to say when it changed since it was read.
+#: Polls the group's ``cgroup.events`` file, which is ready if it changed since it was read.
 _group = select.poll()
 
 
 def watch(children: bool = False) -> None:
-    """Count from now on, of the ``children`` too if asked for."""
+    """Start counting, with ``children`` also stops of child processes."""
     _counted.update(own=0, children=0, group=0)
     signal.signal(signal.SIGCONT, _went_on)
     if children:
@@ -31,7 +31,7 @@ def watch(children: bool = False) -> None:
 
 
 def count() -> int | None:
-    """Return how often this process, or one of its children, went on after it was stopped; None: nobody counted."""
+    """Return how often this process or a child continued after a stop, or None if nothing was counted."""
     for file, _ in _group.poll(0):
         os.pread(file, 4096, 0)
         _counted["group"] += 1
@@ -43,7 +43,7 @@ def _went_on(*_: object) -> None:
 
 
 def _child_changed(*_: object) -> None:
-    try:  # what has ended stays there for whoever waits for it
+    try:  # ended children stay for their own waiters
         while os.waitid(os.P_ALL, 0, os.WCONTINUED | os.WNOHANG):
             _counted["children"] += 1
     except ChildProcessError:

@@ -1,7 +1,7 @@
-"""Which OpenMP runtime's threads are there: a runtime that is loaded, and even one that would serve, may never be used.
+"""The OpenMP runtimes whose threads exist: a runtime that is loaded, or even selected, may never be used.
 
-A runtime starts the workers of a team itself, so that its code lies at the bottom of their stacks. Threads of others
-(OpenBLAS has its own, PyTorch for its gradients) have their own library there.
+A runtime starts its own workers, so its code is at the bottom of their stacks. Threads started by other libraries
+(OpenBLAS, PyTorch for gradients) have that library there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple
 from bench.evidence import dynamic
 
 _RUNTIMES = ("libgomp", "libiomp5", "libomp")
-#: What only waits and starts for others: the C library and the loader.
+#: Libraries below a thread's starting library on its stack: the C library and the loader.
 _BELOW = re.compile(r"/(libc|libpthread|ld-linux|ld)[-.]")
 _STACK_BYTES = 1 << 16
-#: Workers spin before they sleep (libiomp5 for 0.2 s); a thread that runs tells nothing.
+#: Workers spin before they sleep (libiomp5 for 0.2 s); the stack pointer of a running thread cannot be read.
 _TRIES, _PAUSE_S = 6, 0.06
 
 
@@ -32,9 +32,9 @@ class _Map(NamedTuple):
 
 
 def workers() -> dict[str, int]:
-    """Return the number of threads that each OpenMP runtime started; the thread that leads a team is none of them.
+    """Return the number of threads that each OpenMP runtime started, without the thread that leads a team.
 
-    OSError: this process may not look at its own memory.
+    Raises OSError if this process may not read its own memory.
     """
     for _ in range(_TRIES):
         counts, running = _count_workers(os.getpid())
@@ -45,7 +45,7 @@ def workers() -> dict[str, int]:
 
 
 def workers_of(pid: int) -> dict[str, int]:
-    """Return the same of another process, as it is at this moment. OSError: it is gone, or must not be looked at."""
+    """Return the current counts for another process. Raises OSError if it is gone or may not be read."""
     return dict(sorted(_count_workers(pid)[0].items()))
 
 
@@ -65,13 +65,13 @@ def _count_workers(pid: int) -> tuple[collections.Counter[str], int]:
                     maps, _read_words(memory.fileno(), stack_pointer, min(stack.end, stack_pointer + _STACK_BYTES))
                 )
             )
-        if running:  # it spins without an end, as it was told to: its stack is one of those that nobody waits on
+        if running:  # it spins without end, by its settings: its stack is one without a waiting thread
             counts.update(_spinning_runtimes(maps, stacks, memory.fileno()))
     return counts, running
 
 
 def _stack_pointer(task: str) -> int | None:
-    """Return the stack pointer of a thread that waits in the kernel, None of one that runs."""
+    """Return the stack pointer of a thread that waits in the kernel, or None for a running one."""
     with open(f"{task}/syscall", encoding="ascii") as file:
         words = file.read().split()
     return int(words[-2], 16) if len(words) > 2 else None
@@ -97,7 +97,7 @@ def _read_words(file: int, start: int, end: int) -> tuple[int, ...]:
 
 
 def _starting_runtime(maps: list[_Map], words: tuple[int, ...]) -> list[str]:
-    """Return the runtime that started a thread: whose code is the outermost on its stack but the C library's."""
+    """Return the runtime that started a thread: the outermost library on its stack, except the C library."""
     for address in reversed(words):
         containing_map = _containing_map(maps, address)
         is_code = (

@@ -1,7 +1,7 @@
-"""Every program that a command starts, seen from outside while it runs: what it maps, what it was given, what it costs.
+"""A monitor of every program that a command starts: its libraries, variables and costs, seen from outside.
 
-A program is what one ``exec`` started, the children that it forked without another ``exec`` counted to it: they have
-its libraries and its variables.
+A program is what one ``exec`` started. Children that it forks without another ``exec`` belong to it, because they share
+its libraries and variables.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from typing import Any
 from bench.evidence import elf, memory, peers, teams
 from bench.evidence.reading import attempt, fields, text
 
-#: Who takes this share of the CPU time works: a program of a command's, a thread of the busiest one's in its process.
+#: The share of CPU time from which a program counts as working; also for a thread, relative to the busiest one.
 WORKS = 0.1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: Reading what processes have may take this much CPU time at the start, and this share of the time from then on.
-#: Seeing which processes there are, and what they cost, may take that share too.
+#: Reading details of processes may take this much CPU time at the start, and then this share of the run time. Listing
+#: processes and their costs may take the same share again.
 _FIRST_S, _SHARE = 0.03, 0.002
-#: A program that nobody has looked at, or whose threads nobody could place, may be read though that is used up so many
-#: times.
+#: The budget is this many times larger for a program that was never read, or whose threads have no known runtime.
 _NEW = 3.0
 _SHORTEST_S, _LONGEST_S = 0.005, 0.25
-#: How long threads waited is read at ages that grow by this factor: a process may have hundreds of them.
+#: The waits of threads are read at ages that grow by this factor: a process may have hundreds of threads.
 _LATER = 1.3
-#: What is mapped is read at ages that grow by this one: the lists are long, their lines hardly change.
+#: Mappings are read at ages that grow by this factor: the lists are long and rarely change.
 _MAPPED_LATER = 2.0
-#: A program whose libraries are the same after this time (seconds) is past its loader, whatever its file says.
+#: If a program's libraries are unchanged for this time (seconds), its loader is done.
 _LOADED_S = 0.1
-#: A process that took less CPU time (seconds) since its threads were counted has hardly worked.
+#: CPU seconds that a process must use before its threads are counted again.
 _WORKED_S = 0.05
 _GONE = ("0",) * 6
 _LIBRARY = re.compile(r"\.so(\.\S+)?$")
@@ -49,18 +48,17 @@ def children(pid: int) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """Return the state of a process as proc(5) calls it, '' when it is gone."""
+    """Return the state letter of a process (proc(5)), or '' if it is gone."""
     return "".join((text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1])
 
 
 @dataclass
 class Program:
-    """What one ``exec`` started; ``threads`` is the most that one of its processes had at a time.
+    """A program, started by one ``exec``; ``threads`` is the most that one of its processes had at a time.
 
-    ``number`` counts programs in the order in which they were first seen; ``of_process`` is the CPU time of each
-    process, ``threads_set`` what those that worked asked of the OpenMP runtime, ``teams`` how many threads each runtime
-    had started in each process, at most, and ``busy`` how many threads of each worked. ``loaded``: ``libraries`` are
-    all that the loader was to map; until it has done so, what is not among them says nothing.
+    ``number`` counts programs in the order in which they were first seen. Per process, ``of_process`` is the CPU time,
+    ``teams`` the most threads that each runtime started, and ``busy`` the threads that worked. ``threads_set`` are
+    thread counts requested from OpenMP. ``loaded``: ``libraries`` is complete, so that absence means something.
     """
 
     pid: int
@@ -84,19 +82,19 @@ class Program:
 
     @property
     def is_new(self) -> bool:
-        """Whether nobody has looked at it yet."""
+        """Whether its details were never read."""
         return self._first_look is None
 
     def took(self, pid: int, cpu_s: float) -> None:
-        """Count CPU time of one of its processes."""
+        """Add CPU time of one of its processes."""
         self.cpu_s += cpu_s
         self.of_process[pid] = self.of_process.get(pid, 0.0) + cpu_s
 
     def look(self, pid: int, since_s: float, is_same: Callable[[], bool] = lambda: True) -> None:
-        """Read what is mapped, at ages that double.
+        """Read the program's mappings, variables and settings, at ages that double.
 
-        It may have been met while its loader was at work, so that the next look is a second one, however late it began.
-        What was read does not count unless it ``is_same`` afterwards: it may have ended meanwhile, or become another.
+        If first read while its loader was at work, its next reading is soon, even if it started late in the run. Values
+        are discarded unless ``is_same`` is still true: the process may have ended or called ``exec``.
         """
         if since_s < self._next_look:
             return
@@ -113,9 +111,9 @@ class Program:
         self.path = path
         if libraries is not None:
             self.libraries = (self.libraries or set()) | libraries
-        if raw or (raw is not None and self.loaded):  # the kernel shows nothing either while it starts
+        if raw or (raw is not None and self.loaded):  # while a process starts, the kernel shows an empty text too
             self.variables = _variables(raw)
-        # These are a process's own, whatever it becomes.
+        # These belong to the process and survive an exec.
         affinity = fields(f"/proc/{pid}/status").get("Cpus_allowed_list")
         if affinity:
             self.affinities[affinity] = None
@@ -123,13 +121,13 @@ class Program:
         self.memory.update({name: value for name, value in memory_settings.items() if value is not None})
 
     def is_unplaced(self, pid: int, threads: int) -> bool:
-        """Whether nobody has seen yet which runtime started the threads of one of its processes."""
+        """Return whether the runtime behind one process's threads is still unknown."""
         return threads > 1 and not self.teams.get(pid)
 
     def count(self, pid: int, threads: int) -> None:
-        """Count the threads that each OpenMP runtime started, if a process that works has others than before.
+        """Count the threads that each OpenMP runtime started, if a working process has a new number of threads.
 
-        If none was placed, that is done again when it has worked twice as long: one that runs may not show its place.
+        If no thread was assigned, try again at twice the CPU time: running threads may not reveal their runtime.
         """
         worked = self.of_process.get(pid, 0.0)
         threads_before, counted_at_s = self._counted.get(pid, (0, 0.0))
@@ -152,10 +150,10 @@ def _mapped(pid: int) -> set[str]:
 
 
 def _has_loaded(path: str, libraries: set[str]) -> bool:
-    """Whether all that a program's file names as needed is mapped: what is preloaded was mapped before that.
+    """Return whether all libraries that a program's file needs are mapped; preloaded ones are mapped before them.
 
-    A loader that is a part of the C library (musl's) is there from the beginning and shows nothing. What is mapped may
-    have a version in its name, as the libc-2.31.so that libc.so.6 is a link to.
+    A loader that is part of the C library (musl's) is always mapped and proves nothing. A mapped file may have a
+    version in its name: libc.so.6 is a link to libc-2.31.so.
     """
     needed_names, names = elf.needed_libraries(path), [os.path.basename(library) for library in libraries]
     if needed_names is None:
@@ -165,7 +163,7 @@ def _has_loaded(path: str, libraries: set[str]) -> bool:
 
 
 def _variables(raw: str) -> dict[str, str]:
-    """Return what a program was given. glibc's loader ends each tunable that it reads with a NUL, in place."""
+    """Return a program's variables. glibc's loader replaces the colon after each tunable that it reads with a NUL."""
     variables: dict[str, str] = {}
     last_name = ""
     for item in raw.split("\0"):
@@ -179,11 +177,10 @@ def _variables(raw: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Stat:
-    """The parts of /proc/PID/stat that are needed. ``image`` is another after every ``exec`` and the same in a fork.
+    """Fields of /proc/PID/stat. ``image`` changes with every ``exec`` and is the same in a fork.
 
-    ``state`` is T while a signal keeps it stopped.
-
-    ``of_children`` are the ticks of those that it has waited for.
+    ``state`` is T while a signal keeps the process stopped. ``of_children`` is the CPU time, in ticks, of children that
+    it has waited for.
     """
 
     name: str
@@ -197,7 +194,7 @@ class Stat:
 
 
 def waited_s(pids: Iterable[int]) -> float:
-    """Return how long the living threads of these processes were ready to run while no CPU was free for them."""
+    """Return the seconds that living threads of these processes were runnable but waiting for a CPU."""
     waits = [
         (text(f"/proc/{pid}/task/{thread}/schedstat") or "").split()
         for pid in pids
@@ -207,7 +204,7 @@ def waited_s(pids: Iterable[int]) -> float:
 
 
 def cpu_s_below(pid: int) -> float:
-    """Return the CPU time of all living processes below one, and of those that they have waited for."""
+    """Return the CPU seconds of all living descendants of a process, and of the children they have waited for."""
     ticks = 0
     for child in children(pid):
         stat = attempt(partial(stat_of, child))
@@ -218,7 +215,7 @@ def cpu_s_below(pid: int) -> float:
 
 @dataclass
 class _Process:
-    """A process at the last look; ``waited`` holds nanoseconds on a CPU, and ready without one, of each thread."""
+    """A process as last sampled; ``waited`` maps each thread to (ns on a CPU, ns runnable without one)."""
 
     program: Program
     stat: Stat
@@ -226,7 +223,7 @@ class _Process:
     next_s: float = 0.0
 
     def read_waits(self, pid: int, since_s: float) -> None:
-        """Read them (https://docs.kernel.org/scheduler/sched-stats.html); those of ended threads stay as last seen."""
+        """Update ``waited`` (https://docs.kernel.org/scheduler/sched-stats.html); ended threads keep their values."""
         self.next_s = _LATER * since_s
         for thread in attempt(lambda: os.listdir(f"/proc/{pid}/task")) or []:
             words = (text(f"/proc/{pid}/task/{thread}/schedstat") or "").split()
@@ -234,15 +231,15 @@ class _Process:
                 self.waited[int(thread)] = int(words[0]), int(words[1])
 
     def waits_ns(self) -> tuple[int, int]:
-        """Return the sums over all threads."""
+        """Return (ns on a CPU, ns runnable without one), summed over all threads."""
         return sum(ran for ran, _ in self.waited.values()), sum(late for _, late in self.waited.values())
 
 
 @dataclass(frozen=True)
 class Reaped:
-    """What a process was told (``cpu_s``) of children that it waited for between two looks.
+    """The CPU time (``cpu_s``) of children that a process waited for between two samples.
 
-    ``ended`` are those that had been seen, with theirs, as (process, program, CPU time seen of it and its own).
+    ``ended`` are those seen before, and their descendants: (process, program, CPU time seen).
     """
 
     parent: int
@@ -253,11 +250,11 @@ class Reaped:
 
 
 def stat_of(pid: int) -> Stat:
-    """Read /proc/PID/stat (proc(5)). OSError: it is gone."""
+    """Return fields of /proc/PID/stat (proc(5)). Raises OSError if the process is gone."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         head, _, tail = file.read().rpartition(")")
-    words = tail.split()  # the state, which proc(5) calls field 3, stands first
-    # Addresses of code, stack, arguments and variables: the kernel lays them out anew for every program.
+    words = tail.split()  # starts with the state, field 3 in proc(5)
+    # Addresses of code, stack, arguments and variables: the kernel randomises them for every program.
     image = (words[23], words[25], *words[45:49])
     user, system, of_user, of_system = map(int, words[11:15])
     name, state = head.partition("(")[2], words[0]
@@ -267,9 +264,9 @@ def stat_of(pid: int) -> Stat:
 
 
 class Watch:
-    """Looks at a process and all its descendants while they run, for at most two five-hundredths of the time.
+    """A thread that samples a process and all its descendants, within a CPU budget of 0.4 % of the run time.
 
-    It is the only child of this process, which is the subreaper of all that it leaves behind.
+    The process is this process's only child, and this process is the subreaper of all its orphans.
     """
 
     def __init__(self, pid: int) -> None:
@@ -288,23 +285,23 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, but once at what the first process and its orphans cost in the end.
+        """Stop sampling, after a last reading of the costs of the first process and its orphans.
 
-        They are there until they are waited for.
+        Call it before they are reaped.
         """
         self._over.set()
         self._thread.join()
         self._look(self._family(), last=True)
 
     def programs(self) -> list[Program]:
-        """Return all programs that were seen, the one that took most CPU time first."""
+        """Return all programs that were seen, busiest first."""
         return sorted(self._programs.values(), key=lambda program: -program.cpu_s)
 
     def run_delay_s(self, cpu_s: float) -> float | None:
-        """Return how long threads were ready to run without a CPU, of a command that took ``cpu_s`` CPU seconds.
+        """Return the seconds that threads of a command waited for a CPU; the command used ``cpu_s`` CPU seconds.
 
-        What was seen is taken for the whole, as threads take the rest of their waiting with them when they end. None
-        where less than half of the CPU time was seen.
+        Scales the observed waits to all CPU time, because ended threads take their last waits with them. Returns None
+        if less than half of the CPU time was observed.
         """
         waits_ns = [self._ended_ns, *(process.waits_ns() for process in self._living.values())]
         ran, late = (sum(part) / 1e9 for part in zip(*waits_ns))
@@ -321,7 +318,7 @@ class Watch:
             pause = max(owed, min(_LONGEST_S, 1.3 * pause))
 
     def _family(self) -> list[int]:
-        """Return the process, its orphans (whose parent is this process, as their subreaper), and all below them."""
+        """Return the process, its orphans (now children of this process, their subreaper) and all their descendants."""
         pids = [self.pid, *(pid for pid in children(os.getpid()) if pid != self.pid)]
         for pid in pids:
             pids += children(pid)
@@ -346,7 +343,7 @@ class Watch:
         if known_process is None:
             self.processes += 1
         self.stops += stat.state == "T" and not (known_process and known_process.stat.state == "T")
-        # What ends has given its memory back already, so that all addresses are 0.
+        # An ending process has released its memory, so all addresses are 0.
         if known_process and (last or stat.image in (known_process.stat.image, _GONE)):
             program = known_process.program
         else:
@@ -364,7 +361,7 @@ class Watch:
         return process
 
     def _read(self, pid: int, process: _Process, last: bool) -> None:
-        """Read what a process has and does, as often as that may be."""
+        """Read a process's details and waits, as often as the budget allows."""
         program, since_s = process.program, time.monotonic() - self._began
         unseen = program.is_new or program.is_unplaced(pid, process.stat.threads)
         may_take_s = (_FIRST_S + _SHARE * since_s) * (_NEW if unseen else 1.0)
@@ -380,7 +377,7 @@ class Watch:
             program.busy[pid] = sum(ran >= WORKS * longest_ns for ran, _ in process.waited.values())
 
     def _note_ended(self, living: dict[tuple[int, int], _Process], now: float) -> None:
-        """Note what processes took after they were last seen: who waits for them is told it."""
+        """Note CPU time of ended processes that only appears in the counters of the parent that waited for them."""
         ended_processes = {key[0]: process for key, process in self._living.items() if key not in living}
         ended_by_parent: dict[int, list[tuple[int, Program, float]]] = {}
         for pid, process in ended_processes.items():

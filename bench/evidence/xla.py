@@ -1,4 +1,4 @@
-"""What torch_xla did: its version and device, how often it compiled and for how long."""
+"""Evidence on torch_xla: its version and device, and how often and how long it compiled."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bench.evidence.reading import attempt
 
 
 def collect() -> dict[str, Any] | None:
-    """Return the evidence on XLA: None where it is not installed, only its version where it was not used."""
+    """Return the evidence on XLA: None if it is not installed, only its version if it was not used."""
     if importlib.util.find_spec("torch_xla") is None:
         return None
     evidence = {"version": attempt(_version), "device_wanted": os.environ.get("PJRT_DEVICE"), "used": False}
     if "torch_xla" not in sys.modules and os.environ.get("BENCH_DEVICE") != "xla":
-        return evidence  # importing it would start a runtime that this trial never had
+        return evidence  # importing it would start a runtime
     return dict(evidence, used=True, **(attempt(_used) or {}))
 
 
@@ -38,7 +38,7 @@ def _used() -> dict[str, Any]:
 
 
 def compiled() -> dict[str, Any]:
-    """Return how many graphs were compiled, the seconds that took, and the operators that ran outside XLA."""
+    """Return the number of compiled graphs, the seconds this took, and the operators that ran outside XLA."""
     metrics = importlib.import_module("torch_xla.debug.metrics")
     compile_data = metrics.metric_data("CompileTime")
     execute_data = metrics.metric_data("ExecuteTime")
@@ -46,7 +46,7 @@ def compiled() -> dict[str, Any]:
         "compile_count": compile_data[0] if compile_data else 0,
         "compile_s": compile_data[1] / 1e9 if compile_data else 0.0,
         "execute_count": execute_data[0] if execute_data else 0,
-        # An operator that XLA does not have runs on the CPU between two graphs, and both sides wait for it.
+        # An operator that XLA lacks runs on the CPU between two graphs, and both sides wait for it.
         "fallbacks": {
             name: metrics.counter_value(name) for name in metrics.counter_names() if name.startswith("aten::")
         },

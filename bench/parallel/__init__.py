@@ -1,1 +1,1 @@
-"""Training on more than one process or device, each way checked against one process (docs/parallel.md)."""
+"""Training on several processes or devices, with each strategy checked against one process (docs/parallel.md)."""

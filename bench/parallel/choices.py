@@ -1,4 +1,4 @@
-"""What the options of group ``parallel`` amount to; standard library only, the supervisor has no torch."""
+"""Values derived from the options of group ``parallel``. Standard library only: the supervisor has no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.options import PROCESSES_VARIABLE, WITH_RANKS, OptionError, Options, 
 
 __all__ = ["PROCESSES_VARIABLE", "WITH_RANKS", "effective_batch", "has_ranks"]
 
-#: The variable that names the device of ``device: environment``.
+#: The variable that names the device for ``device: environment``.
 DEVICE_VARIABLE = "BENCH_DEVICE"
 
 
@@ -27,12 +27,12 @@ def device(options: Options, variables: Mapping[str, str] | None = None) -> str:
 
 
 def is_chosen(options: Options) -> bool:
-    """Whether the record tells of its processes and device: what the plain run on one CPU process has nothing of."""
+    """Return whether the record has a section on processes and device: always, except for one process on the CPU."""
     return has_ranks(options) or options["parallel"] != "none" or bool(options["device"] != "cpu")
 
 
 def processes(options: Options, variables: Mapping[str, str] | None = None) -> int:
-    """Return the number of processes: the option's, else the variable's, else 2; 1 where there are no ranks."""
+    """Return the number of processes: the option, otherwise the variable, otherwise 2; always 1 without ranks."""
     try:
         return workload_options.processes(options, os.environ if variables is None else variables)
     except OptionError as error:
@@ -40,16 +40,16 @@ def processes(options: Options, variables: Mapping[str, str] | None = None) -> i
 
 
 def learning_rate(options: Options, world: int) -> float:
-    """Return the learning rate for the effective batch, scaled as ``learning_rate_scaling`` says."""
+    """Return the learning rate for the effective batch, scaled according to ``learning_rate_scaling``."""
     growth: float = effective_batch(options, world) / options["batch_size"]
     factors = {"none": 1.0, "linear": growth, "square-root": growth**0.5}
     return float(options["learning_rate"] * factors[options["learning_rate_scaling"]])
 
 
 def resolve_options(options: Options) -> Options:
-    """Return the options with the device that the environment names, where they leave it to that.
+    """Return the options with ``device: environment`` replaced by the device that the environment names.
 
-    Raises SkipError where that device cannot do what the other options ask for.
+    Raises SkipError if that device cannot do what the other options ask for.
     """
     resolved_options: Options = {**options, "device": device(options)}
     if options["device"] == "environment":

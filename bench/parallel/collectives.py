@@ -1,4 +1,4 @@
-"""How fast the processes talk: one collective over several sizes, its result checked (all-reduce bandwidth)."""
+"""Communication bandwidth: time one collective (such as all-reduce) over several sizes, and check its result."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _BUS_SHARE: dict[str, Callable[[int], float]] = {
 
 
 class Exchange:
-    """A step that runs the collective once for each size; ``taken_ns`` holds each round's nanoseconds by size.
+    """A step that runs the collective once for each size; ``taken_ns`` contains each round's times by size.
 
-    The buffers hold zeros, whose sums stay zeros: other numbers would have to be written anew for each round.
+    The buffers are zeros, whose sums stay zero: other numbers would need to be reset before each round.
     """
 
     def __init__(self, options: Options, place: Place) -> None:
@@ -45,13 +45,13 @@ class Exchange:
         self._buffers = [torch.full((size,), 0.0, device=place.device.device) for size in self.sizes]
 
     def __call__(self, batch: Batch, mark: Mark = no_mark) -> None:
-        """Take one round."""
+        """Run one round and time each size."""
         times_ns = [self.place.device.elapsed_ns(partial(self._act, part, self.place)) for part in self._buffers]
         self.taken_ns.append(times_ns)
         mark("exchange")
 
     def table(self, rounds: int) -> list[dict[str, Any]]:
-        """Return a row for each size, of the last ``rounds`` rounds."""
+        """Return one row per size, computed from the last ``rounds`` rounds."""
         columns = zip(*self.taken_ns[-rounds:])
         return [self._row(size * _FLOAT_BYTES, times_ns) for size, times_ns in zip(self.sizes, columns)]
 
@@ -66,7 +66,7 @@ class Exchange:
         }
 
     def check(self) -> None:
-        """Run it once on known numbers: a collective that is fast and wrong is worth nothing."""
+        """Run the collective once on known numbers; raises RunError if the result is wrong."""
         world, device = self.place.world, self.place.device.device
         buffer = torch.full((2 * world,), float(self.place.rank + 1), device=device)
         self._act(buffer, self.place)
@@ -80,7 +80,7 @@ class Exchange:
 
 
 class Communication:
-    """The work of a collective, ready for its first step; a "sample" is one 4-byte number that every rank holds."""
+    """The work of a collective, ready for its first step; a "sample" is one 4-byte number on every rank."""
 
     preparation_ns: int | None = None
 
@@ -98,17 +98,17 @@ class Communication:
             yield Batch(empty, empty, sum(self.step.sizes))
 
     def drive(self, loop: timing.Loop) -> None:
-        """Take all steps of the loop."""
+        """Run all steps of the loop."""
         timing.drive(self.step, loop)
 
     def after(self, timed: timing.Timed) -> dict[str, Any]:
-        """Return the parts of the record that only this work knows."""
+        """Return the parts of the record that are specific to this work."""
         table = self.step.table(len(timed.steps_ns))
         data = {"name": "none", "stand_in": False, "digest": None}
         return {"data": data, "result": {"collective": table}, "profile": None, "onnx": None, "model_bytes": None}
 
     def close(self) -> None:
-        """Leave nothing behind: there is nothing."""
+        """Do nothing: there is nothing to clean up."""
 
 
 def _all_reduce(buffer: Tensor, _place: Place) -> None:

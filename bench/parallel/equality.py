@@ -1,4 +1,4 @@
-"""The check that a strategy trains as one process does: same data order, same effective batch, same losses."""
+"""The check that a strategy trains like one process: same data order, same effective batch, same losses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.errors import BenchError, RunError
 from bench.options import Options
 from bench.parallel import choices, strategies
 
-#: Largest relative difference of a step's loss. Sums in another order differ in the seventh digit (2e-7 seen over 8
-#: steps); a lost or doubled shard or a gradient of the wrong size is off by 1e-4 and more (tested). CUDA may use TF32.
-#: Numbers of 16 bits: bfloat16 differed by 1.3e-5 over 5 steps.
+#: Largest relative difference of a step's loss. Another order of summation changes the seventh digit (2e-7 over 8
+#: steps); a lost or doubled shard, or a gradient of the wrong size, changes it by 1e-4 or more. CUDA may use TF32.
+#: 16-bit numbers: bfloat16 differed by 1.3e-5 over 5 steps.
 _TOLERANCE = {"cpu": 2e-5, "xla": 2e-5, "cuda": 1e-3}
 _HALF_TOLERANCE = 2e-4
-#: A GPU's kernels, and those that a compiler fuses, round to 16 bits at other places than the CPU's.
+#: Kernels of GPUs, and fused kernels of compilers, round to 16 bits at other points than the CPU's.
 _OTHER_HALF_TOLERANCE = 5e-3
 
 
@@ -32,7 +32,7 @@ def tolerance(options: Options, device: str) -> float:
 
 
 def check_comparable(model: nn.Module, options: Options) -> None:
-    """Raise BenchError when the network itself makes shares unequal to the whole."""
+    """Raise BenchError if the network has layers for which shares do not add up to the whole batch."""
     layers = strategies.batch_dependent_layers(model)
     shared = options["parallel"] != "none" or options["accumulation"] > 1
     if options["verify_steps"] and shared and layers:
@@ -42,7 +42,7 @@ def check_comparable(model: nn.Module, options: Options) -> None:
 
 
 def one_process_losses(samples: tensors.Samples, options: Options, world: int) -> list[float]:
-    """Train as one process on the CPU with plain PyTorch and return the loss of each of ``verify_steps`` steps."""
+    """Train with plain PyTorch in one process on the CPU; return the losses of ``verify_steps`` steps."""
     torch.manual_seed(options["seed"])
     model = models.build(options, samples.set.shape, samples.set.classes)
     scaled: Options = {**options, "learning_rate": choices.learning_rate(options, world), "cuda_graphs": False}
@@ -67,12 +67,12 @@ def one_process_losses(samples: tensors.Samples, options: Options, world: int) -
 
 
 def compare(own: Sequence[float], reference: Sequence[float], allowed: float) -> dict[str, Any]:
-    """Return what goes into ``result.equality``; a relative difference above ``allowed`` is a RunError."""
+    """Return ``result.equality``; raise RunError if a relative difference is above ``allowed``."""
     differences = [
         abs(own_loss - reference_loss) / max(abs(reference_loss), 1e-6)
         for own_loss, reference_loss in zip(own, reference)
     ]
-    # Not "worst > allowed": a loss that is not a number compares false with everything.
+    # Not "worst > allowed": every comparison with NaN is false.
     if not all(difference <= allowed for difference in differences):
         number = next(n for n, difference in enumerate(differences) if not difference <= allowed)
         raise RunError(

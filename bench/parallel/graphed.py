@@ -1,4 +1,4 @@
-"""CUDA graphs: the whole step is recorded once and then replayed by one launch."""
+"""CUDA graphs: record the whole training step once, then replay it with one launch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.steps import Mark, no_mark
 from bench.tensors import Batch
 from bench.training import Trainer
 
-_UNRECORDED = 3  # what https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs asks for before a capture
+_UNRECORDED = 3  # warm-up steps that https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs requires
 
 
 class GraphedTrainer:
-    """As ``Trainer`` on one GPU. A batch of another size than the first runs without the graph.
+    """A ``Trainer`` on one GPU with a CUDA graph; batches of another size than the first run without it.
 
-    With a gradient scaler the optimiser stays outside the graph: the scaler looks at the gradients on the CPU.
+    With a gradient scaler, the optimiser stays outside the graph: the scaler checks the gradients on the CPU.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -26,7 +26,7 @@ class GraphedTrainer:
         self._gradients: list[tuple[Tensor, Tensor | None]] = []
 
     def __call__(self, batch: Batch, mark: Mark = no_mark) -> Tensor:
-        """Take the step and return the loss; a replay is one phase, called ``graph``."""
+        """Run the step and return the loss; a replay is one phase, called ``graph``."""
         self._calls += 1
         if self._calls <= _UNRECORDED:
             return self._on_a_side_stream(batch, mark)
@@ -55,9 +55,9 @@ class GraphedTrainer:
 
     def _record(self, batch: Batch) -> torch.cuda.CUDAGraph:
         trainer, graph = self.trainer, torch.cuda.CUDAGraph()
-        # Copies: what the graph reads must stay where it is.
+        # Copies, because what the graph reads must stay at its address.
         self._images, self._labels = (part.clone() for part in trainer.device.to_here(batch.images, batch.labels))
-        trainer.optimizer.zero_grad(set_to_none=True)  # so that the recorded backward allocates from the graph's pool
+        trainer.optimizer.zero_grad(set_to_none=True)  # then backward allocates gradients in the graph's pool
         with torch.cuda.graph(graph):
             self._loss = trainer.gradients(self._images, self._labels, batch.total)
             if trainer.scaler is None:
@@ -71,5 +71,5 @@ class GraphedTrainer:
             parameter.grad = None
         loss = self.trainer(batch, mark)
         for parameter, gradient in self._gradients:
-            parameter.grad = gradient  # where the graph goes on writing
+            parameter.grad = gradient  # the graph writes to it
         return loss

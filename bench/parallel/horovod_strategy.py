@@ -1,4 +1,4 @@
-"""Horovod over its own Gloo: ranks that have met each other already initialise it, and its optimiser averages."""
+"""Horovod over its own Gloo: it is initialised among ranks that are already connected, and averages gradients."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def started(place: Place, options: Options) -> Iterator[None]:
-    """Initialise Horovod among the ranks of ``place``, and shut it down in the end."""
+    """Initialise Horovod among the ranks of ``place``, and shut it down at the end."""
     import horovod.torch as hvd
 
     with _rendezvous(place) as port:
         os.environ.update(_variables(place, port, options["collective_timeout_s"]))
         hvd.init()
-        torch.distributed.barrier()  # nobody needs the server any longer
+        torch.distributed.barrier()  # from here on, no rank needs the server
     if (hvd.rank(), hvd.size()) != (place.rank, place.world):
         raise RunError(
             f"Horovod has made this rank {hvd.rank()} of {hvd.size()}, and it is rank {place.rank} of {place.world}"
         )
     yield
-    # Not after an exception: the others may be gone.
+    # Not after an exception, because other ranks may be gone.
     hvd.shutdown()
 
 
 @contextlib.contextmanager
 def _rendezvous(place: Place) -> Iterator[int]:
-    """Give the port of the server by which Horovod's ranks find each other; rank 0 has it, on loopback alone."""
+    """Yield the port of the server through which Horovod's ranks connect; rank 0 runs it, on loopback only."""
     server = _server(place.world) if place.rank == 0 else None
     told: list[int] = [server.server_address[1] if server else 0]
     torch.distributed.broadcast_object_list(told, src=0)
@@ -50,7 +50,7 @@ def _rendezvous(place: Place) -> Iterator[int]:
 
 
 def _server(world: int) -> Any:
-    # Not horovod's own RendezvousServer.start: it listens on every interface of the machine.
+    # Not Horovod's own RendezvousServer.start, which listens on every interface.
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -61,7 +61,7 @@ def _server(world: int) -> Any:
 
 
 def _variables(place: Place, port: int, limit_s: int) -> dict[str, str]:
-    """Return what ``horovodrun --gloo`` sets for a rank, and the time limit of every collective."""
+    """Return the variables that ``horovodrun --gloo`` sets for a rank, and the time limit of collectives."""
     return {
         "HOROVOD_HOSTNAME": _HOST,
         "HOROVOD_RANK": str(place.rank),
@@ -80,7 +80,7 @@ def _variables(place: Place, port: int, limit_s: int) -> dict[str, str]:
 
 
 def wrap(model: nn.Module) -> nn.Module:
-    """Give every rank the weights of rank 0."""
+    """Copy rank 0's weights to every rank."""
     import horovod.torch as hvd
 
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -88,12 +88,12 @@ def wrap(model: nn.Module) -> nn.Module:
 
 
 def optimizer(base_optimizer: torch.optim.Optimizer, model: nn.Module, parts: int) -> torch.optim.Optimizer:
-    """Return an optimiser that averages gradients over the ranks once in ``parts`` backward passes."""
+    """Return an optimiser that averages gradients over the ranks once per ``parts`` backward passes."""
     import horovod.torch as hvd
 
     averaging: torch.optim.Optimizer = hvd.DistributedOptimizer(
         base_optimizer, model.named_parameters(), backward_passes_per_step=parts
     )
-    # Horovod's own takes no `set_to_none`; it guards gradients that are still exchanged, and no step leaves any.
+    # Horovod's version has no `set_to_none`. It only guards against unfinished exchanges, and no step leaves any.
     averaging.zero_grad = functools.partial(torch.optim.Optimizer.zero_grad, averaging)
     return averaging

@@ -1,4 +1,4 @@
-"""The supervisor: one ``python -m bench run`` that starts its ranks, watches them and writes their one record."""
+"""The supervisor: one ``python -m bench run`` that starts ranks, watches them and writes one record for the job."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _SUMMED = (
 
 
 def run(options: Options, data_dir: str | None, node: Node | None = None) -> dict[str, Any] | None:
-    """Run the workload on its ranks and return the job's record: rank 0's, with what every rank adds.
+    """Run the workload on its ranks and return the job's record: rank 0's, with data from every rank.
 
-    ``node`` is this machine's part in a job over several (``bench.parallel.nodes``); only the first one gets the
-    record, the others None. Raises RunError that names the rank which broke first; every rank's log goes
-    to standard error before.
+    ``node`` is this machine's part in a job on several machines (``bench.parallel.nodes``); only the first node gets
+    the record, the others get None. Raises RunError with the name of the rank that failed first, after printing every
+    rank's log to standard error.
     """
     choices.check(options)
     with node.telling() if node else nullcontext():
@@ -76,7 +76,7 @@ def _boot_ns() -> int:
 
 
 def _ready_data(options: Options, data_dir: str | None, folder: str) -> str | None:
-    """Make the data before any rank starts: N ranks must not each make it."""
+    """Prepare the data before any rank starts, so that it is done once, and return its folder."""
     if options["collective"] != "none" or (data_dir and data_sets.find(options["data"], data_dir)):
         return data_dir and os.path.abspath(data_dir)
     target = data_dir if data_dir and os.access(data_dir, os.W_OK) else os.path.join(folder, "data")
@@ -106,7 +106,7 @@ def _watch(job: str, world: int, own_ranks: Sequence[int], folder: str, node: No
 
 
 def _failure_message(failure: Failure, log: str, world: int, own_ranks: Sequence[int], where: str) -> str:
-    """Return the one line that says how the job broke; ``log`` is that of the rank that broke first."""
+    """Return a one-line description of the failure; ``log`` is that of the rank that failed first."""
     running = [own_ranks[number] for number in failure.running]
     if failure.timeout:
         return timeouts.timeout_message(failure.timeout, own_ranks[failure.rank], running, world) + where
@@ -131,9 +131,9 @@ def _read(path: str, rank: int) -> dict[str, Any]:
 
 
 def merge_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return rank 0's record with counters summed over all ranks and each rank's own part in its evidence.
+    """Return rank 0's record with counters summed over all ranks, and each rank's part in its evidence.
 
-    All ranks began the timed part together; it is over when the slowest of them is (predictions wait for nobody).
+    All ranks start the timed part together; it ends with the slowest rank (inference ranks do not wait).
     """
     first_record = records[0]
     rank_parts = [record.pop("rank") for record in records]
@@ -151,7 +151,7 @@ def merge_records(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
             values = [record["metrics"][name] for record in records]
             first_record["metrics"][name] = None if None in values else sum(values)
     if len(records) > 1:
-        first_record["metrics"]["others_s"] = None  # each rank counts the others of them too
+        first_record["metrics"]["others_s"] = None  # the ranks count each other
     _take_the_slowest(first_record, [part["training_ns"] for part in rank_parts])
     first_record["evidence"]["parallel"]["ranks"] = rank_parts
     return first_record
@@ -164,12 +164,12 @@ def _take_the_slowest(record: dict[str, Any], training_ns: Sequence[int]) -> Non
     record["metrics"]["samples_per_s"] = record["result"]["samples"] / (slowest / 1e9)
 
 
-#: Evidence that differs between any two processes and says nothing of the environment.
+#: Evidence that differs between any two processes, whatever the environment.
 _FLEETING = ("load_1m", "steal_ticks", "mhz", "parallel", "memory")
 
 
 def evidence_differences(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a rank's evidence is not as rank 0's, in the same shape; a list is compared as a whole."""
+    """Return a rank's evidence that differs from rank 0's, in the same shape; lists are compared as a whole."""
     changed: dict[str, Any] = {}
     for name, value in other.items():
         first_value = first.get(name)

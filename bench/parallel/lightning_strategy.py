@@ -1,4 +1,4 @@
-"""Lightning's Trainer with the same network, data and optimiser: it drives the steps, the timed loop gives batches."""
+"""Lightning's Trainer with the same network, data and optimiser: it runs the steps on batches of the timed loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRECISION = {"none": "32-true", "bfloat16": "bf16-mixed"}
 
 
 class _Ranks(LightningEnvironment):
-    """Processes that were started and have joined each other already; the Trainer finds their group."""
+    """The environment of processes that are already started and connected; the Trainer uses their group."""
 
     def __init__(self, place: Place) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Ranks(LightningEnvironment):
         return self._place.rank
 
     def set_world_size(self, size: int) -> None:
-        """Check what the Trainer believes."""
+        """Check the Trainer's number of processes."""
         if size != self._place.world:
             raise ValueError(f"Lightning's Trainer wants {size} processes, and there are {self._place.world}")
 
@@ -50,20 +50,20 @@ class _Ranks(LightningEnvironment):
         """Do nothing: the rank is known."""
 
     def teardown(self) -> None:
-        """Do nothing: the group is left by whoever joined it."""
+        """Do nothing: the code that joined the group leaves it."""
 
 
 class _Module(LightningModule):
-    """Computes as ``bench.training.Trainer`` does: the mean of the ranks' losses is that of the whole batch."""
+    """A module that computes like ``bench.training.Trainer``: the mean of the ranks' losses is the whole batch's."""
 
     def __init__(self, step: Any, world: int) -> None:
         super().__init__()
         self.model = step.whole
-        # Its compiled form is no attribute here: it would be a second network with the same weights.
+        # The compiled form must not be an attribute: Lightning would see a second network.
         self._step = step
         self._given = step.optimizer
         self._world = world
-        # The Trainer divides by the parts of an accumulated batch, whose gradients are to be added up.
+        # The Trainer divides the loss by the number of accumulated parts, but their gradients must add up.
         self._parts = step.parts
 
     def training_step(self, batch: Any, _number: int) -> dict[str, Tensor]:
@@ -76,7 +76,7 @@ class _Module(LightningModule):
 
 
 class _Parts:
-    """What the Trainer iterates over: every batch's parts; with a length, or it would fetch one ahead."""
+    """The parts of every batch, for the Trainer to iterate over; without a length it would prefetch one."""
 
     def __init__(self, loop: Loop, parts: int) -> None:
         self.loop = loop
@@ -92,7 +92,7 @@ class _Parts:
 
 
 class _Watch(Callback):
-    """Tells the timed loop when a step is over."""
+    """A callback that reports completed steps to the timed loop."""
 
     def __init__(self, loop: Loop, parts: int) -> None:
         self._loop = loop
@@ -109,10 +109,10 @@ class _Watch(Callback):
 
 
 def fit(step: Any, loop: Loop, options: Options, place: Place) -> None:
-    """Train with what ``step`` holds on every batch of the loop."""
+    """Train with the network and optimiser of ``step`` on every batch of the loop."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on workers of a DataLoader, which there is none of
+        warnings.simplefilter("ignore")  # advice on DataLoader workers, which are not used here
         watch, feed = _Watch(loop, step.parts), _Parts(loop, step.parts)
         _trainer(options, place, watch, loop.steps).fit(_Module(step, place.world), feed)
 

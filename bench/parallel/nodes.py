@@ -1,6 +1,6 @@
-"""Ranks over several nodes: one supervisor a node. They meet at the first node's address and answer through files.
+"""Ranks on several nodes, with one supervisor per node: they meet at the first node and exchange results in files.
 
-Standard library only: a supervisor has no torch. The files lie beside the record, on a file system all nodes share.
+Standard library only: a supervisor has no torch. The files are next to the record, on a file system all nodes share.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from bench.options import Options
 from bench.parallel import choices
 
 _POLL_S = 0.1
-#: How long a node whose ranks only lost their peer waits to hear from the node that broke.
+#: Seconds that a node whose ranks only lost a peer waits for the report of the node that failed first.
 _VERDICT_S = 5.0
 _SIOCGIFADDR = 0x8915
-#: How sure it is that a rank broke by itself: killed, ended with an error, only lost its peer.
+#: How directly a rank caused a failure: killed, ended with an error, only lost its peer.
 KILLED, BROKE, LOST_A_PEER = 0, 1, 2
 
 
 class Node:
-    """This node's part in a job: node ``index`` of ``count``, called ``name``; all meet at ``host``:``port``."""
+    """This node's part in a job: number ``index`` of ``count``, called ``name``; nodes meet at ``host``:``port``."""
 
     def __init__(self, index: int, count: int, name: str, host: str, port: int, folder: str) -> None:
         self.index = index
@@ -40,17 +40,17 @@ class Node:
         self._folder = folder
         os.makedirs(folder, exist_ok=True)
         for number in range(count):
-            # A file that is there already is looked up anew at each opening; one that is not may stay unseen (NFS).
+            # Existing files are looked up again when opened, but NFS may not show a file that is created later.
             with open(self._file(number), "w" if number == index else "a", encoding="utf-8"):
                 pass
 
     def ranks(self, world: int) -> range:
-        """Return the ranks that this node starts: as many on each node, in the order of the nodes."""
+        """Return the ranks that this node starts: equally many per node, in the order of the nodes."""
         ranks_per_node = world // self.count
         return range(self.index * ranks_per_node, (self.index + 1) * ranks_per_node)
 
     def meet(self) -> dict[str, Any]:
-        """Return what a rank must know of this node, for its job file."""
+        """Return the facts about this node that its ranks need, for the job file."""
         return {"host": self.host, "port": self.port, "first": self.index == 0, "node": self.name}
 
     def _file(self, number: int) -> str:
@@ -61,7 +61,7 @@ class Node:
             json.dump(answer, file)
 
     def _heard(self, number: int) -> Any:
-        """Return what a node has told, None while it has not (or not to its end)."""
+        """Return a node's answer, or None if it is missing or incomplete."""
         try:
             with open(self._file(number), encoding="utf-8") as file:
                 return json.load(file)
@@ -69,7 +69,7 @@ class Node:
             return None
 
     def settle(self, guilt: int, words: str) -> str:
-        """Tell the others how this node broke; return the words of the node that broke first, as far as it speaks."""
+        """Report this node's failure; return the message of the node that failed first, if it reports in time."""
         self._tell({"failure": [guilt, words]})
         until = time.monotonic() + (0 if guilt == KILLED else _VERDICT_S)
         while True:
@@ -82,7 +82,7 @@ class Node:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Tell the others of an error of this supervisor itself, so that they need not guess."""
+        """Report an error of this supervisor to the other nodes."""
         try:
             yield
         except (BenchError, RunError) as error:
@@ -91,7 +91,7 @@ class Node:
             raise
 
     def gather(self, records: Sequence[dict[str, Any]], limit_s: float) -> list[dict[str, Any]] | None:
-        """Hand this node's records to the first node, which returns those of all; the others return None."""
+        """Write this node's records for the first node, which returns the records of all; others return None."""
         self._tell({"records": list(records)})
         if self.index:
             return None
@@ -114,7 +114,7 @@ class Node:
 
 
 def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | None:
-    """Return this process's Node, None where the job has one node; BenchError says which argument is missing."""
+    """Return this process's Node, or None if the job has one node. Raises BenchError for a missing argument."""
     node_options = (arguments.node_rank, arguments.meet)
     if options["nodes"] == 1:
         if node_options != (None, None):
@@ -137,10 +137,10 @@ def from_arguments(arguments: argparse.Namespace, options: Options) -> Node | No
 
 
 def interface(store: Any, meet: dict[str, Any]) -> str | None:
-    """Return the network interface by which this node reaches the others, None when it cannot be told.
+    """Return the network interface through which this node reaches the others, or None if it is unknown.
 
-    The first node cannot know it by itself (its own name often stands for 127.0.1.1): the others tell it, through
-    the store, at which address they found it.
+    The first node cannot know it, because its own name often resolves to 127.0.1.1. The others put the address at which
+    they reached it into the store.
     """
     if meet["first"]:
         return _interface_of(store.get("envmatrix/first-node").decode())
@@ -151,7 +151,7 @@ def interface(store: Any, meet: dict[str, Any]) -> str | None:
 
 
 def _interface_of(address: str) -> str | None:
-    """Return the name of the interface that has this IPv4 address."""
+    """Return the name of the interface that has this IPv4 address, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         for _, name in socket.if_nameindex():
             try:

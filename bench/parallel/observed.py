@@ -1,4 +1,4 @@
-"""What Gloo and NCCL let be seen of their settings: connections that are there, and NCCL's own words."""
+"""Settings of Gloo and NCCL, read from open connections and NCCL's log."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def connections() -> int:
 
 
 def is_lazy(before: int | None, after: int | None, world: int) -> bool | None:
-    """Whether processes that joined are connected to nobody yet; None where it cannot be told."""
+    """Return whether joined processes have no connections yet, or None if that is unknown."""
     return None if before is None or after is None or world < 2 else after <= before
 
 
 def asked_of_nccl(path: str) -> dict[str, str]:
-    """Return variables that have NCCL write into a file what it takes at its start; {} where the user has it say some.
+    """Return variables that make NCCL log its settings to ``path``; {} if the user has set ``NCCL_DEBUG``.
 
-    It writes a few lines for each communicator, and puts the process number for ``%p`` in ``path``.
+    NCCL writes a few lines per communicator, and replaces ``%p`` in ``path`` with the process id.
     """
     if "NCCL_DEBUG" in os.environ:
         return {}
@@ -38,16 +38,16 @@ def asked_of_nccl(path: str) -> dict[str, str]:
 
 
 def taken_by_nccl(path: str | None) -> dict[str, str] | None:
-    """Return what NCCL says it took and made (``described``), None where it did not start or said it elsewhere."""
+    """Return NCCL's settings from its log (see ``described``), or None if there is no log."""
     log_text = text(path) if path else None
     return None if log_text is None else described(log_text)
 
 
 def described(said: str) -> dict[str, str]:
-    """Read NCCL's lines of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV (its src/misc/param.cc and init.cc).
+    """Parse NCCL's output for NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV (its src/misc/param.cc and init.cc).
 
-    Variables have their names, but for those of NCCL_DEBUG, which whoever asks sets; ``channels`` and ``nvls_channels``
-    are those of the communicator made last.
+    Variables keep their names, without NCCL_DEBUG's, which this benchmark may have set. ``channels`` and
+    ``nvls_channels`` are those of the last communicator.
     """
     environment_settings = dict(
         re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", said, re.MULTILINE)

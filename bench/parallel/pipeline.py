@@ -1,7 +1,7 @@
-"""Networks whose parts compute in threads: split over devices into stages, or each thread with a share of the batch.
+"""Networks whose parts run in threads: stages on several devices, or one thread per share of the batch.
 
-The pipeline is that of https://pytorch.org/tutorials/intermediate/model_parallel_tutorial.html : the forward pass is
-pipelined; autograd runs backward through the whole graph, which overlaps over GPUs but not over CPU stages.
+The pipeline follows https://pytorch.org/tutorials/intermediate/model_parallel_tutorial.html : the forward pass is
+pipelined; autograd runs backward through the whole graph, which overlaps on GPUs but not between CPU stages.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _Done = Union[Tensor, Exception]
 
 
 def stages_of(model: nn.Module, count: int) -> list[nn.Module]:
-    """Cut ``model`` into ``count`` sequential stages of about equal numbers of children, in order.
+    """Cut ``model`` into ``count`` sequential stages, 1 or 2.
 
-    Raises ValueError for a network that is no sequence of ``features`` and ``classifier``.
+    Raises ValueError unless the network is a sequence of ``features`` and ``classifier``.
     """
     if not (hasattr(model, "features") and hasattr(model, "classifier")):
         raise ValueError(f"{type(model).__name__} is not a sequence of layers that can be cut into stages")
@@ -32,7 +32,7 @@ def stages_of(model: nn.Module, count: int) -> list[nn.Module]:
 
 
 def _modes_for_threads(context: Context) -> Context:
-    """Return a context that gives a thread what belongs to the calling one: gradients, inference mode, autocast."""
+    """Return a context that gives a thread the caller's modes: gradients, inference mode, autocast."""
     gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     @contextmanager
@@ -44,7 +44,7 @@ def _modes_for_threads(context: Context) -> Context:
 
 
 def _whole(parts: Sequence[_Done]) -> Tensor:
-    """Put the parts of a batch together, or raise the first error among them."""
+    """Concatenate the parts of a batch, or raise the first error among them."""
     for part in parts:
         if isinstance(part, Exception):
             raise part
@@ -54,7 +54,7 @@ def _whole(parts: Sequence[_Done]) -> Tensor:
 class Pipeline(nn.Module):
     """Stages on ``devices`` (one each); forward cuts its input into ``micro_batches`` and pipelines them.
 
-    Every stage computes in its own ``context`` (autocast belongs to a thread).
+    Every stage enters ``context``, because autocast applies to one thread only.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Pipeline(nn.Module):
     def _work(
         self, number: int, input_queue: queue.SimpleQueue[_Done], output_queue: queue.SimpleQueue[_Done], modes: Context
     ) -> None:
-        """Run one stage over all micro-batches; an error travels down the line in place of its result."""
+        """Run one stage on all micro-batches; an error replaces the result and is passed on."""
         with modes():
             for _ in range(self.micro_batches):
                 part = input_queue.get()
@@ -103,9 +103,9 @@ class Pipeline(nn.Module):
 
 
 class ThreadedDataParallel(nn.Module):
-    """What ``nn.DataParallel`` does, for CPUs: scatter the batch, one thread a share, gather the scores.
+    """``nn.DataParallel`` for CPUs: scatter the batch, run one thread per share, gather the scores.
 
-    ``nn.DataParallel`` itself only calls the module where there is no GPU. All threads use the same weights.
+    Without a GPU, ``nn.DataParallel`` itself only calls the module. All threads use the same weights.
     """
 
     def __init__(self, module: nn.Module, shares: int, context: Context = nullcontext) -> None:

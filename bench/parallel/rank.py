@@ -1,4 +1,4 @@
-"""One rank's process: ``python -m bench.parallel.rank JOB RANK``; started by the supervisor, not by people."""
+"""The process of one rank, ``python -m bench.parallel.rank JOB RANK``; only the supervisor starts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do the rank's share and write its record; the last line of its log is the reason when it breaks."""
+    """Run the rank and write its record; after a failure, the last line of its log is the reason."""
     with open(argv[0], encoding="utf-8") as file:
         job = json.load(file)
     rank = int(argv[1])
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _leave(status: int) -> NoReturn:
-    """End without the interpreter's clean-up: a process group whose peers are gone can hang in it."""
+    """Exit without the interpreter's clean-up, which can hang if a process group's peers are gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -50,12 +50,12 @@ def _run(job: dict[str, Any], rank: int) -> None:
 
     stops.watch()
     document = workload.run(job["options"], job["data_dir"], Member(job, rank))
-    if document is not None:  # only a supervisor of several nodes has none
+    if document is not None:  # None only for supervisors of nodes
         record.write(document, os.path.join(job["folder"], f"rank-{rank}.json"))
 
 
 class Member:
-    """What a rank knows of its job."""
+    """A rank as a member of its job: its age, its node, and how it joins the other ranks."""
 
     def __init__(self, job: dict[str, Any], rank: int) -> None:
         self.job = job
@@ -63,16 +63,16 @@ class Member:
 
     @property
     def node(self) -> str | None:
-        """The name of the rank's node, None where all ranks are on one machine."""
+        """The name of the rank's node, or None if all ranks are on one machine."""
         return self.job["meet"]["node"] if self.job["meet"] else None
 
     def age_ns(self) -> int:
-        """Return nanoseconds since the supervisor's process began."""
+        """Return the nanoseconds since the supervisor's process began."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(self.job["began_ns"])
 
     @contextmanager
     def joined(self, options: Options, cpus: Sequence[int] | None) -> Iterator[Place]:
-        """Join the other ranks, give the Place among them, and leave them in the end."""
+        """Join the other ranks, yield the Place among them, and leave them at the end."""
         import torch
 
         from bench import devices
@@ -91,7 +91,7 @@ class Member:
 
 
 def _library(options: Options, place: Place) -> AbstractContextManager[None]:
-    """Return the context of a strategy that starts a library of its own among the ranks."""
+    """Return the context of a strategy that initialises its own library among the ranks."""
     if options["parallel"] != "horovod":
         return nullcontext()
     from bench.parallel import horovod_strategy
@@ -100,7 +100,7 @@ def _library(options: Options, place: Place) -> AbstractContextManager[None]:
 
 
 def share_threads(torch: Any, here: int) -> None:
-    """Give each process of this machine its part of the CPUs it may use, unless OMP_NUM_THREADS says otherwise."""
+    """Give each process of this machine an equal part of its CPUs as threads, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // here))
 

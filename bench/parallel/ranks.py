@@ -1,4 +1,4 @@
-"""Processes of one job: started together, ended together. Nothing of it outlives the process that started them."""
+"""The rank processes of one job: started together and ended together, even if their supervisor is killed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bench.parallel import timeouts
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.02
-#: When one rank dies the others fail within moments, by themselves; the one that died of itself is to be named.
+#: Seconds to wait after a failure: the other ranks soon fail too, and the report must name the first.
 _GATHER_S = 1.0
-#: Ranks that wait in the same collective run into its limit one after the other; the one that is missing does not.
+#: Seconds to wait after a time-out: ranks waiting in the same collective time out in turn, the missing one does not.
 _TIME_OUT_GATHER_S = 3.0
 _LOG_BYTES = 20_000
 
 
 class Failure:
-    """Which rank broke first, how, and which still ran; ``guilt``: 0 killed, 1 by itself, 2 it only lost a peer.
+    """A failure: which rank failed first, how, and which ranks still ran; ``guilt``: 0 killed, 1 error, 2 lost a peer.
 
-    ``timeout`` is set when it waited for others in vain (``timeouts.found_in``); then those that still ran are the ones
-    that it may have waited for: one that says in its log that it waited too, and is slow to end, is none of them.
+    ``timeout`` is set if it waited for others in vain (``timeouts.find_timeout``). Then ``running`` are the ranks for
+    which it may have waited, without those whose logs show that they waited too.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Failure:
 
 
 class Ranks:
-    """The processes ``argv_of(rank)`` for rank 0 to ``count`` - 1, each with a log file in ``folder``."""
+    """The processes ``argv_of(rank)`` for ranks 0 to ``count`` - 1, each with a log file in ``folder``."""
 
     def __init__(self, argv_of: Callable[[int], Sequence[str]], count: int, folder: str, cwd: str) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Ranks:
             return file.read().decode(errors="replace").strip()
 
     def wait(self) -> Failure | None:
-        """Wait for all ranks; when one breaks, end the others and return the Failure, else None."""
+        """Wait for all ranks. If one fails, end the others and return the Failure, otherwise return None."""
         while True:
             codes = [process.poll() for process in self.processes]
             if any(code not in (None, 0) for code in codes):
@@ -79,7 +79,7 @@ class Ranks:
             time.sleep(_POLL_S)
 
     def _failed(self) -> Failure:
-        """Find the rank that broke first; one killed by a signal beats one that only lost its peer."""
+        """Find the rank that failed first; one killed by a signal has priority over one that only lost its peer."""
         self._gather(_GATHER_S, lambda: any((process.poll() or 0) < 0 for process in self.processes))
         rank = self._first_broken()
         timeout = timeouts.find_timeout(self.last_words(rank))
@@ -109,7 +109,7 @@ class Ranks:
 
     def _innocence(self, rank: int) -> tuple[int, int, int]:
         log_tail = self.last_words(rank)
-        if timeouts.find_timeout(log_tail):  # also where NCCL then ends the process by a signal
+        if timeouts.find_timeout(log_tail):  # also if NCCL then ends the process with a signal
             return (2, 0, rank)
         if self._code(rank) < 0:
             return (0, 0, rank)
@@ -119,7 +119,7 @@ class Ranks:
         return self.processes[rank].returncode or 0
 
     def end(self) -> None:
-        """Kill whatever still runs, and wait until it is gone."""
+        """Kill all running ranks, and wait until they are gone."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -128,7 +128,7 @@ class Ranks:
 
 
 _CONNECTION_LOST = ("Connection closed by peer", "Connection reset", "Broken pipe")
-#: What Gloo, NCCL and the store say when the other side is gone.
+#: Messages of Gloo, NCCL and the store after the other side is gone.
 _LOST_A_PEER = (
     *_CONNECTION_LOST,
     "Timed out waiting",
@@ -140,7 +140,7 @@ _LOST_A_PEER = (
 
 
 def ended_how(code: int) -> str:
-    """Say how a process with this return code ended."""
+    """Return how a process with this return code ended, as text."""
     if code >= 0:
         return f"ended with exit status {code}"
     try:
@@ -150,7 +150,7 @@ def ended_how(code: int) -> str:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Make a child end when its parent is gone, even one killed by SIGKILL: prctl(2), PR_SET_PDEATHSIG."""
+    """Return a function that makes a child end with its parent, even after SIGKILL (prctl(2), PR_SET_PDEATHSIG)."""
     libc = ctypes.CDLL(None)
 
     def prepare() -> None:
@@ -162,5 +162,5 @@ def _die_with(parent: int) -> Callable[[], None]:
 
 
 def python() -> list[str]:
-    """Return the command line of this interpreter with the warning options that it was started with."""
+    """Return the command line of this interpreter, with its warning options."""
     return [sys.executable, *(f"-W{option}" for option in sys.warnoptions)]

@@ -1,4 +1,4 @@
-"""How ranks find each other: on one machine at a store whose port the system chooses, so that none is ever taken."""
+"""Connecting the ranks: on one machine they use a store whose port the system chooses, so that it is always free."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def join_group(place: Place, folder: str, options: Options, meet: dict[str, Any] | None = None) -> Iterator[Place]:
-    """Join the process group as rank ``place.rank``, give the Place in it, and leave it in the end.
+    """Join the process group as rank ``place.rank``, yield the Place in it, and leave it at the end.
 
-    ``meet`` says where ranks of several nodes meet (``nodes.Node.meet``). A collective that waits longer
-    than ``collective_timeout_s`` is an error in the ranks that wait.
+    ``meet`` is the meeting point for ranks of several nodes (``nodes.Node.meet``). A collective that waits longer than
+    ``collective_timeout_s`` fails in the waiting ranks.
     """
     import torch.distributed as dist
 
@@ -41,15 +41,15 @@ def join_group(place: Place, folder: str, options: Options, meet: dict[str, Any]
     joined_place = replace(place, backend=backend, interface=interface, lazy=lazy, nccl_words=nccl_log)
     joined_place.barrier()
     yield joined_place
-    # Not after an exception: leaving would wait for peers that are gone, and hide what happened.
+    # Not after an exception: leaving would wait for peers that are gone, and hide the error.
     joined_place.barrier()
     dist.destroy_process_group()
 
 
 def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timedelta) -> None:
-    """Make sure that all ranks were told of as many processes, before a collective waits for one that never comes.
+    """Check that all ranks have joined with the same number of processes, so that no collective waits forever.
 
-    Raises RunError that names the rank that was told otherwise, or those that did not come within ``limit``.
+    Raises RunError with the rank that has another number, or the ranks that did not join within ``limit``.
     """
     own_world = f"{world} processes (rank {rank})"
     first_world = store.compare_set("envmatrix/world", "", own_world).decode()
@@ -73,14 +73,14 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
 
 
 def _words_of_nccl(folder: str, rank: int) -> str:
-    """Have NCCL say at its start what it takes from its environment, in a file unless the user has it say something."""
+    """Make NCCL log its settings at start-up to a file, unless the user has set NCCL_DEBUG; return the file's path."""
     path = os.path.join(folder, f"nccl-{rank}.log")
     os.environ.update(observed.asked_of_nccl(path))
     return path
 
 
 def _interface_for_gloo(store: Any, meet: dict[str, Any] | None) -> str | None:
-    """Keep Gloo on the interface that reaches the other nodes; alone on loopback, which is all a container has."""
+    """Set Gloo's interface: the one that reaches the other nodes, or loopback if there is one node."""
     name = nodes.interface(store, meet) if meet else "lo"
     return os.environ.setdefault("GLOO_SOCKET_IFNAME", name) if name else os.environ.get("GLOO_SOCKET_IFNAME")
 

@@ -1,4 +1,4 @@
-"""What a parallel trial adds to the evidence: how many processes really took part, and each one's share."""
+"""Evidence on parallel runs: how many processes took part, and facts about each one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def _horovod(options: Options) -> str | None:
-    """Return the version of the Horovod that the ranks used, None for any other strategy."""
+    """Return the version of Horovod that the ranks used, or None for other strategies."""
     module = sys.modules.get("horovod") if options["parallel"] == "horovod" else None
     return getattr(module, "__version__", None)
 
 
 def add(document: dict[str, Any], options: Options, place: Place | None, member: Member | None) -> None:
-    """Add ``evidence.parallel`` (and this rank's own part, which the supervisor gathers) to a record.
+    """Add ``evidence.parallel`` to a record, and this rank's own part, which the supervisor gathers.
 
-    ``place`` is None for a workload that was skipped before it had one.
+    ``place`` is None if the workload was skipped before it had one.
     """
     document["evidence"]["parallel"] = {
         "way": options["parallel"],

@@ -1,4 +1,4 @@
-"""The strategies of parallel training: how each wraps the network, and what else it changes of a step."""
+"""The strategies of parallel training: how each wraps the network, and its other changes to a step."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _drive(step: Any, loop: timing.Loop, _options: Options, _place: Place) -> No
 
 @dataclass(frozen=True)
 class Strategy:
-    """How the work is spread: ``wrap`` for training (weights must be the same everywhere), ``replicate`` to predict.
+    """A parallel strategy: ``wrap`` prepares a network for training, with equal weights, ``replicate`` for inference.
 
-    ``exchanged`` gives the context in which gradients are those of all processes; ``fit`` takes all steps of a loop.
+    In the context ``exchanged``, gradients are averaged over all processes; ``fit`` runs all steps of a loop.
     """
 
     wrap: Wrap
@@ -97,7 +97,7 @@ def _fully_sharded(model: nn.Module, _options: Options, place: Place) -> nn.Modu
 
 
 def _sharded_scaler(options: Options, device: str) -> Any:
-    """Return a scaler that tells all ranks when the shard of one of them overflowed, or None."""
+    """Return a gradient scaler that shares overflows of any shard with all ranks, or None."""
     if options["autocast"] != "float16":
         return None
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -119,7 +119,7 @@ def _horovod_optimizer(given: torch.optim.Optimizer, model: nn.Module, parts: in
 
 @contextmanager
 def _horovod_exchanged(optimizer: Any) -> Iterator[None]:
-    """Wait for the exchange first: gradients must not be unscaled while it runs."""
+    """Wait for the gradient exchange first: gradients must not be unscaled while it runs."""
     optimizer.synchronize()
     with optimizer.skip_synchronize():
         yield
@@ -135,7 +135,7 @@ _STRATEGIES = {
     "none": Strategy(_single_process, _single_process),
     "dp": Strategy(_data_parallel, _data_parallel),
     "pipeline": Strategy(_pipeline, _pipeline),
-    # A prediction has no gradient to exchange: each rank predicts its share with a network of its own.
+    # Inference exchanges no gradients: each rank predicts its share with its own network.
     "ddp": Strategy(_distributed, _single_process),
     "ddp-pipeline": Strategy(_distributed_pipeline, _pipeline),
     "fsdp": Strategy(_fully_sharded, _fully_sharded, scaler=_sharded_scaler),
@@ -156,7 +156,7 @@ def trainer(
     options: Options,
     place: Place,
 ) -> Trainer:
-    """Return the training step of a wrapped network ``whole``, which is called as ``forward``."""
+    """Return the training step for a wrapped network ``whole``, which is called as ``forward``."""
     strategy = chosen(options)
     optimizer = strategy.optimizer(optimizer, whole, options["accumulation"])
     step = Trainer(whole, forward, optimizer, options, place)
@@ -168,6 +168,6 @@ def trainer(
 
 
 def batch_dependent_layers(model: nn.Module) -> list[str]:
-    """Return the kinds of layers whose result depends on which samples share a batch (batch norms), sorted."""
+    """Return the sorted kinds of layers whose results depend on the samples in a batch (batch norms)."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm)
     return sorted({type(module).__name__ for module in model.modules() if isinstance(module, kinds)})

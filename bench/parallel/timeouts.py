@@ -1,25 +1,25 @@
-"""Reading a time-out out of what a rank said: Gloo and NCCL word it differently, and so do their stores."""
+"""Detection of time-outs in a rank's log: Gloo, NCCL and their stores word them differently."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-#: What was waited for, and the limit in seconds.
+#: The operation that waited, and its limit in seconds.
 Timeout = tuple[str, float]
 
 _WORDS = (
-    # NCCL's watchdog thread; the process then ends itself with SIGABRT.
+    # NCCL's watchdog thread, which then ends the process with SIGABRT.
     re.compile(r"collective operation timeout: Work\w*\(SeqNum=\d+, OpType=(?P<what>\w+),.*?Timeout\(ms\)=(?P<ms>\d+)"),
-    # Gloo, Horovod's too, in the rank that waits for data of another.
+    # Gloo, also Horovod's, in a rank that waits for another's data.
     re.compile(r"Timed out waiting (?P<ms>\d+)ms for (?:recv|send) operation"),
-    # torch's store, by which ranks tell each other where they are.
+    # torch's store, in which ranks publish their addresses.
     re.compile(r"wait timeout after (?P<ms>\d+)ms"),
 )
 
 
 def find_timeout(text: str) -> Timeout | None:
-    """Return (what was waited for, the limit in seconds) when ``text`` tells of a time-out, else None."""
+    """Return (operation, limit in seconds) if ``text`` reports a time-out, otherwise None."""
     for pattern in _WORDS:
         match = pattern.search(text)
         if match:
@@ -28,7 +28,7 @@ def find_timeout(text: str) -> Timeout | None:
 
 
 def timeout_message(timeout: Timeout, waiting: int, missing: Sequence[int], world: int) -> str:
-    """Say which ranks did not take part (``missing``, as far as this machine can tell) and who waited for them."""
+    """Return a message with the ranks that did not take part (``missing``, if known) and the rank that waited."""
     operation, seconds = timeout
     if not missing:
         return f"time-out: {operation} was not over within {seconds:g} s, for which rank {waiting} of {world} waited"

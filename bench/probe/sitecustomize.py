@@ -1,9 +1,9 @@
-"""Evidence from inside a program that knows nothing of it: Python imports this file at its start.
+"""Evidence from inside the user's program, without its cooperation: Python imports this file at start-up.
 
-``bench command`` puts its folder on PYTHONPATH. At the start it only reads the CPU set. Which numbers of threads the
-program and its forks ask for is noted in ``$BENCH_PROBE/threads`` when they do, and who asks for a GPU in ``gpus``. At
-the exit it writes ``$BENCH_PROBE/<pid>.json`` with the evidence and the time that collecting took, so that the wrapper
-can subtract it. A program ended by a signal or ``os._exit`` leaves none.
+``bench command`` puts this folder on PYTHONPATH. At start-up it only reads the CPU set. Thread counts that the program
+and its forks request are noted in ``$BENCH_PROBE/threads``, and processes that ask for a GPU in ``gpus``. At exit it
+writes ``$BENCH_PROBE/<pid>.json`` with the evidence and the time taken, so that the wrapper can subtract it. A program
+ended by a signal or ``os._exit`` leaves no such file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-TYPE_CHECKING = False  # importing typing would slow every Python down by milliseconds
+TYPE_CHECKING = False  # importing typing would slow down every Python by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -33,20 +33,20 @@ def _finders() -> list[Any]:
 
 
 class _Notes:
-    """Has torch, and what is called of OpenMP through ctypes, note at once which numbers of threads are asked for.
+    """An import hook that notes thread counts requested from torch, or from OpenMP through ctypes.
 
-    Every process does, forks too: it may end without a last word.
+    Every process, forks too, writes them at once, because it may end without running exit handlers.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._noted: set[tuple[int, int]] = set()
         self._awaited: dict[str, Callable[[Any], None]] = {"torch": self._of_torch, "ctypes": self._of_ctypes}
-        if "ctypes" in sys.modules:  # some file of site-packages was quicker
+        if "ctypes" in sys.modules:  # a file of site-packages imported it earlier
             self._of_ctypes(sys.modules["ctypes"])
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find what is awaited once, so that it can be changed as soon as it is there."""
+        """Find an awaited module, once, and patch it right after its import."""
         change = self._awaited.pop(name, None)
         if change is None:
             return None
@@ -71,7 +71,7 @@ class _Notes:
         @functools.wraps(function)
         def set_num_threads(number: int) -> None:
             function(number)
-            # A worker that loads data has one thread by PyTorch's own design, whatever the environment.
+            # PyTorch always gives a data loader's worker one thread, whatever the environment.
             if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.worker":
                 self._note(number)
 
@@ -83,7 +83,7 @@ class _Notes:
                 self._note_question(owner)
 
     def _note_question(self, owner: Any) -> None:
-        """Note the first time that somebody but PyTorch itself asks for a GPU."""
+        """Note the first time that anything but PyTorch itself asks for a GPU."""
         import functools
 
         function = owner.is_available
@@ -91,7 +91,7 @@ class _Notes:
         @functools.wraps(function)
         def is_available() -> bool:
             asks = str(sys._getframe(1).f_globals.get("__name__"))
-            if os.environ.get("BENCH_PROBE") and not asks.startswith("torch."):  # not what collects the evidence
+            if os.environ.get("BENCH_PROBE") and not asks.startswith("torch."):  # not while collecting evidence
                 owner.is_available = function
                 self._write("gpus", str(os.getpid()))
             return function()
@@ -133,7 +133,7 @@ class _Notes:
 
 
 def _chain() -> None:
-    """Run the sitecustomize that this one hides, as Debian's and some clusters' Pythons have one."""
+    """Run the sitecustomize hidden by this one; Debian's and some clusters' Pythons have one."""
     import importlib.machinery
 
     other_folders = [path for path in sys.path if path and os.path.abspath(path) != _HERE]
@@ -149,7 +149,7 @@ def _write(folder: str, allowed: list[int] | None, pid: int, began_ns: int) -> N
         return
     start, cpu_s, children_s = time.perf_counter_ns(), time.process_time(), _children_s()
     first_thread = _first_thread()
-    # The program may have a module called bench of its own; it is over now, so ours may take the name.
+    # The program may have its own module called bench. It has ended, so ours may take the name.
     for name in [name for name in sys.modules if name == "bench" or name.startswith("bench.")]:
         del sys.modules[name]
     sys.path.insert(0, os.path.dirname(os.path.dirname(_HERE)))
@@ -160,7 +160,7 @@ def _write(folder: str, allowed: list[int] | None, pid: int, began_ns: int) -> N
 
     thread = attempt(lambda: step_thread.of_life(began_ns, *first_thread))
     first = dict(evidence.before_torch(), affinity_before=allowed)
-    os.environ["BENCH_PROBE"] = ""  # what evidence starts is no part of the program
+    os.environ["BENCH_PROBE"] = ""  # processes started for evidence are not part of the program
     collected = evidence.collect(first, None)
     document = {
         "evidence": collected,

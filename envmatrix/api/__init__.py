@@ -1,7 +1,7 @@
-"""The use cases, one function each, for notebooks, tests and the command line: nothing here prints or exits.
+"""The public functions of envmatrix, for notebooks, tests and the command line. Nothing here prints or exits.
 
-Progress goes to a ``progress`` that is silent unless one is given. Every error is one of ``envmatrix.errors``.
+Pass ``progress`` to receive lines of progress. Every error is one of ``envmatrix.errors``.
 """
 
-#: The forms of ``export`` beside those that launchers add.
+#: Formats of ``export``, without those that launchers add.
 FORMS = ("sh", "dockerfile", "json")

@@ -1,4 +1,4 @@
-"""What runs say: effects, comparisons, history."""
+"""Results of runs: effects, comparisons, reports, figures, history."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from envmatrix.units import parse_tolerance
 def effects(
     run: PathLike | Result | None = None, *, metric: str | None = None, results: PathLike = "results"
 ) -> tuple[Effect, ...]:
-    """Return what each environment of a run gains over its reference.
+    """Return the effect of each environment of a run against its reference.
 
     Args:
         run: a Result, a run's name or its folder; None: the newest run.
-        metric: such as 'peak_rss_bytes'; None: the one that verdicts rest on.
-        results: where runs are looked for by name.
+        metric: such as 'peak_rss_bytes'; None: the primary metric, on which verdicts are based.
+        results: the folder in which runs are searched by name.
 
     Returns:
-        One Effect for every arm that has a reference, in the order of the plan: a ratio (above 1 is better), its
-        simultaneous 95 % interval, adjusted p and verdict.
+        One Effect for every environment that has a reference, in the order of the plan. It has a ratio (above 1 is
+        better), its simultaneous 95 % interval, adjusted p and verdict.
 
     Raises:
-        InputError: there is no such run, or no such metric in it.
+        InputError: the run does not exist, or does not have the metric.
         StoreError: the run cannot be read.
 
     """
@@ -61,19 +61,19 @@ def compare(
     anyway: bool = False,
     results: PathLike = "results",
 ) -> Comparison:
-    """Compare two environments of one run, or two runs, and say whether the new one is slower.
+    """Compare two environments of one run, or two runs, and decide whether the new one is slower.
 
     Args:
         old: the run, or the older one of two: a Result, a name or a folder.
-        new: the newer run; None: two ``environments`` of one run are compared, or its two sides.
+        new: the newer run; None: compare two ``environments`` of one run, or its two sides.
         environments: (old, new) within one run; of two runs: only these.
-        allowed: the slow-down that is accepted: 0.03 or '3%'.
-        anyway: compare runs that are not comparable; the reasons are then cautions.
-        results: where runs are looked for by name.
+        allowed: the accepted slow-down: 0.03 or '3%'.
+        anyway: compare runs that are not comparable, and report the reasons as cautions.
+        results: the folder in which runs are searched by name.
 
     Returns:
-        The Comparison: for each workload and engine a ratio of new over old (above 1 is faster), its interval, and
-        whether new is slower by more than allowed. Its ``exit_code`` is that of a gate: 7 other work, 5 slower, else 0.
+        The Comparison. For each workload and engine: the ratio of new over old (above 1 is faster), its interval, and
+        whether new is slower by more than ``allowed``. ``exit_code``: 7 unequal work, 5 slower, otherwise 0.
 
     Raises:
         InputError: no such run or environment, or the runs are not comparable.
@@ -134,7 +134,7 @@ def explain(
 def write_report(
     run: PathLike | Result | None = None, results: PathLike = "results", progress: ProgressCallback = silent
 ) -> Result:
-    """Write summary.json, report.md and report.html of a run again and return its Result. Raises as ``effects``."""
+    """Rewrite summary.json, report.md and report.html of a run; return its Result. Raises the errors of ``effects``."""
     folder = find_run_to_read(run, results)
     write_reports(folder, progress=progress)
     return Result.of(folder)
@@ -143,9 +143,9 @@ def write_report(
 def report_as(
     form: str, run: PathLike | Result | None = None, environment: str = "baseline", results: PathLike = "results"
 ) -> str | bytes:
-    """Return a run's report in another form; ``environment`` is whose trials pyperf gets. Raises as ``effects``.
+    """Return a run's report in another format. Raises the errors of ``effects``.
 
-    Parquet alone is bytes; an InputError says where there is no pyarrow to write it.
+    ``environment`` selects the trials for pyperf. Parquet returns bytes, and raises InputError without pyarrow.
     """
     return render_report(REPORTS.make(form), Result.of(find_run_to_read(run, results)).summary, environment)
 
@@ -158,26 +158,26 @@ def figure(
     results: PathLike = "results",
     form: Literal["svg", "pdf"] = "svg",
 ) -> str:
-    """Return a figure of a run as an SVG or PDF file; ``group`` counts workloads and engines from 0.
+    """Return a figure of a run as an SVG or PDF file; ``group`` counts pairs of workload and engine from 0.
 
-    Raises as ``effects``.
+    Raises the errors of ``effects``.
     """
     draw = figure_pdf if form == "pdf" else figure_svg
     return draw(Result.of(find_run_to_read(run, results)).summary, kind, group)
 
 
 def history(results: PathLike = "results") -> History:
-    """Read every run of a folder and show each environment's series over time, with its change points.
+    """Return the history of a folder's runs: a series per environment over time, with its change points.
 
     Args:
         results: the folder of the runs; only their summary.json is read.
 
     Returns:
-        The History: a series for each host, workload, engine and environment, oldest run first; ``unreadable`` names
+        The History: a series for each host, workload, engine and environment, oldest run first. ``unreadable`` names
         the runs without a usable summary.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: the folder does not exist.
 
     """
     folder = Path(results)

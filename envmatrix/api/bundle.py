@@ -1,4 +1,4 @@
-"""A folder that holds an environment's libraries: what is exported with it needs nothing of envmatrix's cache."""
+"""Bundles: folders with an environment's libraries, so that an export does not need envmatrix's cache."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from envmatrix.errors import InputError
 from envmatrix.results import write_whole
 from envmatrix.trials.environment_shell import Session
 
-#: Says that a folder is a bundle, which the next export may replace.
+#: Marks a folder as a bundle, which the next export may replace.
 _MARKER_FILE = "envmatrix-bundle.json"
 _LIBRARY_FOLDER = "lib"
 
 
 def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:
-    """Copy what an environment preloads into ``folder`` and return the files' paths in it; a bare name stays.
+    """Copy the preloaded libraries of an environment into ``folder`` and return their paths in it.
 
-    ``for_image``: nothing is preloaded from the folder itself. Raises InputError for a folder that holds something
-    else, and for libraries that lie in an image.
+    Bare names are returned unchanged. ``for_image``: the folder is only copied into an image, so its path may have
+    blanks. Raises InputError for a folder with other content, and for libraries inside an image.
     """
     _check_bundle_folder(folder, for_image=for_image)
     source_folders = {path: _host_folder(session, path) for path in session.preload if "/" in path}
@@ -31,7 +31,7 @@ def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> t
         for library_folder in dict.fromkeys(source_folders.values()):
             shutil.copytree(
                 library_folder, Path(temporary_folder) / _LIBRARY_FOLDER / library_folder.name
-            )  # links become files
+            )  # symbolic links become files
         shutil.rmtree(folder / _LIBRARY_FOLDER, ignore_errors=True)
         if source_folders:
             (Path(temporary_folder) / _LIBRARY_FOLDER).rename(folder / _LIBRARY_FOLDER)
@@ -42,7 +42,7 @@ def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> t
 
 
 def bundle_paths(folder: str, preload: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files of a bundle by their paths where it lies in ``folder``."""
+    """Return the paths of a bundle's files if the bundle is in ``folder``."""
     return tuple(f"{folder}/{path}" if "/" in path else path for path in preload)
 
 
@@ -61,7 +61,7 @@ def _check_bundle_folder(folder: Path, *, for_image: bool) -> None:
 
 
 def _host_folder(session: Session, path: str) -> Path:
-    """Return the folder of this machine that holds a library which is preloaded as ``path``."""
+    """Return the folder on this machine with the library that is preloaded as ``path``."""
     parent = str(PurePosixPath(path).parent)
     if session.engine.shares_files:
         return Path(parent)

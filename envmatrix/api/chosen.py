@@ -1,4 +1,4 @@
-"""The environment that a name means: one of a matrix, or one of a run as it was measured."""
+"""Find and prepare an environment by name, from a matrix or as a run measured it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def open_environment(
     environment: str, *, engine: str | None = None, matrix: PathLike | None = None, run: PathLike | None = None,
     results: PathLike = "results", progress: ProgressCallback = silent,
 ) -> Session:  # fmt: skip
-    """Prepare an environment for single processes: evidence, any command, export. Raises as ``export``.
+    """Prepare an environment to run single processes in it or to export it. Raises the errors of ``export``.
 
-    Without ``matrix`` and ``run`` it is that of ./matrix.yaml, else of the newest run, else of the matrix that comes
-    with envmatrix. ``progress`` is told which, unless it is that of ./matrix.yaml.
+    Without ``matrix`` and ``run`` it comes from ./matrix.yaml, otherwise the newest run, otherwise the built-in matrix.
+    ``progress`` reports the source unless it is ./matrix.yaml.
     """
     if run is not None and matrix is not None:
         raise InputError("a run has a matrix of its own", remedy="give --matrix or --run")
@@ -45,13 +45,13 @@ def open_environment(
 
 
 def _run_label(folder: RunFolder) -> str:
-    """Return what a run is called on the command line; a step of a search is that search."""
+    """Return the name of a run for the command line; for a step of a search, the search's name."""
     study = folder.path.parent
     return f"search {study.name}" if (study / "study.json").exists() else f"run {folder.path.name}"
 
 
 def _newest_run(environment: str, results: PathLike) -> RunFolder | None:
-    """Return the newest run, or a step of the newest search that has one; None if there is none."""
+    """Return the newest run, or a step of the newest search with this environment; None if there is none."""
     with suppress(InputError):
         return _find_run_folder(environment, None, results)
     with suppress(InputError):  # the newest search has run nothing yet
@@ -60,7 +60,7 @@ def _newest_run(environment: str, results: PathLike) -> RunFolder | None:
 
 
 def _find_run_folder(environment: str, run: PathLike | None, results: PathLike) -> RunFolder:
-    """Return the folder of a run; of a search (`tune`) that of its newest step which has the environment."""
+    """Return the folder of a run; for a search (`tune`), its newest step that has the environment."""
     study = find_study(run, results)
     if study is None:
         return find_run(run, results)
@@ -71,10 +71,10 @@ def _find_run_folder(environment: str, run: PathLike | None, results: PathLike) 
 
 
 def _run_with_other_python(folder: RunFolder, environment: str) -> str:
-    """Return the name of a run of a program whose environment has another image than that of ./matrix.yaml; else ''."""
+    """Return the name of a program's run whose environment has another image than in ./matrix.yaml, otherwise ''."""
     try:
         run = folder.load_for_resume()
-    except StoreError:  # nobody asked for that run
+    except StoreError:  # the user did not ask for that run
         return ""
     if not run.is_of_program or environment not in run.environments:
         return ""
@@ -110,7 +110,7 @@ def _open_run_environment(folder: RunFolder, name: str, engine: str | None, prog
 
 
 def _find_in_run(folder: RunFolder, run: Run, name: str) -> tuple[Environment, tuple[Library, ...], Path]:
-    """Return an environment of a run, the libraries that its image holds, and the matrix beside which its locks are."""
+    """Return an environment of a run, the libraries in its image, and the path of the matrix with its locks."""
     runs = next((arm.runs for arm in run.arms if arm.environment == name), name)
     environment = run.environments.get(runs)
     if environment and environment.side:
@@ -128,7 +128,7 @@ def _find_in_run(folder: RunFolder, run: Run, name: str) -> tuple[Environment, t
 
 
 def program_of(run: Run) -> Workload | None:
-    """Return the user's own program that a run measured, the first one of several; None if it measured none."""
+    """Return the user's own program that a run measured (the first of several), or None."""
     return next((run.workloads[name] for name in run.design.workloads if run.workloads[name].command), None)
 
 

@@ -1,4 +1,4 @@
-"""One environment: how to have it elsewhere, and what is active inside it."""
+"""Export of an environment: what sets it up outside envmatrix."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ def export(
     bundle: PathLike | None = None,
     progress: ProgressCallback = silent,
 ) -> str:
-    """Return the lines that set up an environment elsewhere.
+    """Return the lines that set up an environment outside envmatrix.
 
     Args:
         environment: its name in the matrix.
         form: 'sh' for a shell, 'dockerfile', 'json', or a batch script: 'slurm', 'pyxis'.
-        engine: the engine whose files the lines name; 'auto' takes the first that this machine has. None: the run's,
-            or 'local'.
-        matrix: a matrix.yaml; None: ./matrix.yaml, else the newest run's, else the one that comes with envmatrix.
-        run: a run or a search, by folder or name: the environment is the one that was measured.
+        engine: the engine whose files the lines name; 'auto' takes the first that this machine has. None: the run's, or
+            'local'.
+        matrix: a matrix.yaml; None: ./matrix.yaml, otherwise the newest run's, otherwise the built-in one.
+        run: a run or a search, by folder or name, whose environment is exported as it was measured.
         results: the folder of the runs.
-        bundle: a new folder into which the libraries are copied; the lines name them there. Of 'dockerfile' it is the
-            folder to build in, and holds the Dockerfile too.
-        progress: takes lines of progress while it is built.
+        bundle: a new folder for copies of the libraries, which the lines then use. With 'dockerfile' it is the folder
+            to build in, and contains the Dockerfile too.
+        progress: receives lines of progress during the build.
 
     Returns:
         The text.
 
     Raises:
-        InputError: no such environment, form or run, a matrix beside a run, or a bundle that holds something else.
-        EngineError: the engine is not there or could not build.
-        SkipEnvironmentError: this machine cannot have the environment.
+        InputError: no such environment, form or run; both a matrix and a run; or a bundle folder with other content.
+        EngineError: the engine is missing or its build failed.
+        SkipEnvironmentError: the environment is not available on this machine.
 
     """
     scripts = script_forms()
@@ -62,7 +62,7 @@ def export(
 
 
 def _export_text(session: Session, form: str, place: Path | None) -> str:
-    """Return what sets a session's environment up elsewhere; ``place`` is the folder of its bundle."""
+    """Return the text that sets up a session's environment outside envmatrix; ``place`` is the folder of its bundle."""
     bundled_files = make_bundle(place, session, for_image=form == "dockerfile") if place else ()
     preload = bundle_paths(str(place), bundled_files) if place else session.preload
     if form == "dockerfile":
@@ -75,7 +75,7 @@ def _export_text(session: Session, form: str, place: Path | None) -> str:
             write_whole(place / "Dockerfile", text + "\n")
         return text
     if form in (scripts := script_forms()):
-        program = {"program": session.workload} if session.workload else {}  # scripts of others may not take one
+        program = {"program": session.workload} if session.workload else {}  # plugins may not accept it
         return scripts[form].training_script(
             session.environment, session.engine, session.prepared, preload, form, **program
         )
@@ -83,7 +83,7 @@ def _export_text(session: Session, form: str, place: Path | None) -> str:
 
 
 def _image_preload(session: Session) -> tuple[str, ...]:
-    """Return what is preloaded, if an image has it. Raises InputError."""
+    """Return the preloaded files if an image has them. Raises InputError otherwise."""
     if any("/" in path for path in session.preload) and (session.prepared.mounted or not _is_image(session)):
         raise InputError(
             f"the libraries of environment {session.environment.name} are files of this machine, which no image has",
@@ -93,12 +93,12 @@ def _image_preload(session: Session) -> tuple[str, ...]:
 
 
 def _is_image(session: Session) -> bool:
-    """Whether a Dockerfile can start from what was prepared: it is no venv, and no file such as a SIF."""
+    """Return whether a Dockerfile can start from the prepared environment: not a venv, not a file such as a SIF."""
     return not (session.engine.shares_files or isinstance(session.engine, HasImageFiles))
 
 
 def _base_image(session: Session) -> str:
-    """Return the image that a Dockerfile starts from unless BASE says otherwise."""
+    """Return the default base image of a Dockerfile (its argument BASE)."""
     if _is_image(session):
         return session.prepared.reference
     version = session.prepared.facts.get("python", "").split(".")
@@ -106,9 +106,9 @@ def _base_image(session: Session) -> str:
 
 
 def best_export_lines(experiment: Experiment, group: Group) -> str:
-    """Return the shell's lines that set up a group's recommended environment, '' where none is shown to be faster.
+    """Return the shell lines for a group's recommended environment, or '' if none is significantly faster.
 
-    Of programs that are compared with one another the recommended one is no environment.
+    If programs are compared with one another, the recommendation is not an environment: ''.
     """
     if group.best is None or group.best.arm.workload != group.workload:
         return ""

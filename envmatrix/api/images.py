@@ -1,4 +1,4 @@
-"""What environments are made of: locks, images, and all that one is built from by hand."""
+"""Locks, images and build files of environments."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from envmatrix.trials.experiment import (
 )
 from envmatrix.trials.images import build_places, matrix_locks_folder, open_engines, prepare_images
 
-#: Before a word that names a design and an environment.
+#: Prefix of a word that names both a design and an environment: then it means the design.
 _DESIGN_PREFIX = "design:"
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What was built: image -> where it is, or the command that starts it. ``missing``: environment -> why not."""
+    """Result of a build. ``ready``: image -> location; ``missing``: environment -> reason; ``starts``: commands."""
 
     engine: str
     ready: Mapping[str, str]
@@ -48,9 +48,9 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The folder of a build by hand, an archive of its base for where no registry can be reached, and that base.
+    """The folder of a manual build, an archive of its base image for use without a registry, and that base.
 
-    ``arguments`` is a file of build arguments, NAME=VALUE: that base, and what the labels say of this context.
+    ``arguments`` is a file of build arguments (NAME=VALUE): the base, and values for labels.
     """
 
     folder: Path
@@ -66,11 +66,11 @@ def build(
     matrix: PathLike | None = None,
     progress: ProgressCallback = silent,
 ) -> BuildResult:
-    """Build the environments of a design, or those named, as far as they are not built yet.
+    """Build the environments of a design, or those named, unless they are built already.
 
-    ``names`` is one design ('design:NAME' where an environment has that name too) or environments; none: the design
-    'default'. Environments on an engine that builds images become stand-alone ones in containers/ beside the matrix
-    (in this folder where the matrix is the package's).
+    ``names`` is one design ('design:NAME' if an environment has the same name) or environments; none: the design
+    'default'. With an engine that builds images, named environments become separate images in containers/ next to the
+    matrix (in the current folder for the built-in matrix).
     Raises InputError, EngineError.
     """
     whole, facts = load_matrix(matrix, progress), this_host().facts()
@@ -95,7 +95,7 @@ def build(
 def _build_named(
     matrix: Matrix, environments: Sequence[Environment], name: str, engine: BuildsImages, progress: ProgressCallback
 ) -> BuildResult:
-    """Build the stand-alone image of each environment; files and bills of material lie in containers/."""
+    """Build a separate image of each environment; files and bills of material go to containers/."""
     folder = beside(Path(matrix.path)) / "containers"
     libraries = all_libraries(matrix)
     return BuildResult(
@@ -107,9 +107,9 @@ def _build_named(
 
 
 def find_named_design(matrix: Matrix, names: Sequence[str], progress: ProgressCallback = silent) -> Design | None:
-    """Return the design that ``names`` means, or None: they are environments.
+    """Return the design that ``names`` means, or None if they are environments.
 
-    What names both is the environment, and ``progress`` is told how the design is written.
+    A name of both means the environment; ``progress`` then reports how to write the design.
     """
     designs = [name for name in names if _is_design_name(matrix, name, progress)]
     if not designs:
@@ -146,10 +146,10 @@ def lock(
     matrix: PathLike | None = None,
     progress: ProgressCallback = silent,
 ) -> list[Path]:
-    """Resolve and pin what images and libraries are made of, with the host's own pip and apt.
+    """Pin the contents of images and libraries, resolved with the host's own pip and apt.
 
-    ``environments``: whose images (none: all); ``engine``: pin the system packages of this engine's images instead.
-    Returns the files that were written, in containers/locks/ beside the matrix. Raises InputError, EngineError.
+    ``environments``: whose images (none: all). ``engine``: pin the system packages of this engine's images instead.
+    Returns the files written in containers/locks/ next to the matrix. Raises InputError, EngineError.
     """
     whole = load_matrix(matrix, progress)
     place = replace(_matrix_build_places(whole), locks=matrix_locks_folder(Path(whole.path)))
@@ -178,7 +178,7 @@ def _image_engine(name: str, place: BuildPaths) -> BuildsImages:
 def _pin_system(
     engine: BuildsImages, image: Image, place: BuildPaths, locks: Locks, progress: ProgressCallback
 ) -> Path:
-    """Pin what an image adds to the base that this engine starts it from."""
+    """Pin the packages that an image adds to the engine's base image."""
     base = engine.base(image, progress)
     suite = Suite(base.suite, place.cache)
     packages = system_packages(image, suite)
@@ -196,7 +196,7 @@ def write_definitions(
     """Write the Dockerfile and the Apptainer definition of each environment and return the files.
 
     ``names`` is one design or environments; none: every environment of the matrix. ``output`` is the folder (None:
-    containers/ beside the matrix, or here for the package's). Raises InputError.
+    containers/ next to the matrix, or here for the built-in one). Raises InputError.
     """
     whole = load_matrix(matrix, progress)
     design = find_named_design(whole, names, progress)
@@ -212,9 +212,9 @@ def write_definitions(
 def write_build_context(
     environment: str, folder: PathLike, *, matrix: PathLike | None = None, progress: ProgressCallback = silent
 ) -> BuildContext:
-    """Fetch and check all that an environment's image is made of into a new or empty ``folder``.
+    """Download and verify everything an environment's image needs into a new or empty ``folder``.
 
-    It is for a build by hand with the network off. Raises InputError, EngineError.
+    Use it for a manual build without network. Raises InputError, EngineError.
     """
     whole, target = load_matrix(matrix, progress), Path(folder)
     image = resolve_environment(whole, environment, {}).image
@@ -226,7 +226,7 @@ def write_build_context(
     write_context(ingredients, place.bench, target)
     archive = target.with_name(f"{target.name}-base.tar")
     with place.cache.scratch("context") as scratch:
-        rooted(tar, scratch / "base.tar")  # so that an ordinary user without a range of users can build from it
+        rooted(tar, scratch / "base.tar")  # so that a user without subordinate user ids can build from it
         write_docker_archive(scratch / "base.tar", archive, rooted_name(base.reference))
     arguments = target.with_name(f"{target.name}.args")
     write_whole(arguments, _arguments_text(ingredients, place, Path(whole.path).resolve().parent))
@@ -234,7 +234,7 @@ def write_build_context(
 
 
 def _arguments_text(ingredients: BuildInputs, place: BuildPaths, folder: Path) -> str:
-    """Return the build arguments of a context, as `apptainer build --build-arg-file` reads them."""
+    """Return the build arguments of a context in the format of `apptainer build --build-arg-file`."""
     publisher = publisher_labels(folder)
     arguments = {
         **ingredients.build_arguments(bench_digest(place)),

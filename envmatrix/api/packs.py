@@ -1,4 +1,4 @@
-"""A run as one archive: pack it here, reproduce it elsewhere."""
+"""Packs: archives of a run, and the reproduction of a run from one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _UNVERIFIED_NOTE = (
 
 @dataclass(frozen=True)
 class PackResult:
-    """An archive that was written; ``sha256`` is its digest, ``size`` its bytes."""
+    """A written archive; ``size`` is in bytes."""
 
     archive: Path
     sha256: str
@@ -55,24 +55,24 @@ def pack_run(
     programs: int | str = DEFAULT_MAX_BYTES, key: Path | None = None, matrix: PathLike | None = None,
     results: PathLike = "results", progress: ProgressCallback = silent,
 ) -> PackResult:  # fmt: skip
-    """Write one archive with everything that is needed to repeat a run elsewhere.
+    """Write one archive with everything that is needed to repeat a run on another machine.
 
     Args:
         run: a Result, a run's name or its folder; None: the newest run.
         output: the archive; None: RUN.tar.gz in the current folder.
         images: pack images that are files (SIF) too.
-        programs: pack the files of the run's own programs, so many bytes or a text such as '1GiB' at most; 0: none.
+        programs: pack files of the run's own programs up to this size: bytes, or text such as '1GiB'; 0: none.
         key: sign with this SSH key.
-        matrix: whose locks and definitions are packed; None: ./matrix.yaml, else the one that comes with envmatrix.
-        results: where runs are looked for by name.
-        progress: takes lines of progress.
+        matrix: whose locks and definitions are packed; None: ./matrix.yaml, otherwise the built-in one.
+        results: the folder in which runs are searched by name.
+        progress: receives lines of progress.
 
     Returns:
-        What was written.
+        The archive, its digest and its manifest.
 
     Raises:
-        InputError: no such run, what it began with is gone or was edited, or its programs are larger than ``programs``.
-        StoreError: a file cannot be read or written, or a line of trials.jsonl is no trial of the run.
+        InputError: no such run, a file that it began with is gone or edited, or its programs exceed ``programs``.
+        StoreError: a file cannot be read or written, or a line of trials.jsonl is not a trial of the run.
 
     """
     folder, matrix_file = find_run(run_path(run), results), find_matrix(matrix)
@@ -103,7 +103,7 @@ def pack_run(
 
 
 def _load_checked_run(folder: RunFolder) -> Run:
-    """Return the run: what no report may count is not sent, or signed, as what was measured."""
+    """Return the run after reading every trial, so that invalid data is neither packed nor signed."""
     run = folder.load()
     for _ in folder.readings(run.plan):
         pass
@@ -113,18 +113,18 @@ def _load_checked_run(folder: RunFolder) -> Run:
 def redact_run(
     run: PathLike | Result | None = None, *, results: PathLike = "results", progress: ProgressCallback = silent
 ) -> tuple[Result, tuple[str, ...]]:
-    """Write a run anew without folders of users, users and hosts, and make its reports again; no figure changes.
+    """Remove users, their folders and host names from a run, and rewrite its reports. Numbers do not change.
 
     Args:
         run: a Result, a run's name or its folder; None: the newest run.
-        results: where runs are looked for by name.
-        progress: takes lines of progress.
+        results: the folder in which runs are searched by name.
+        progress: receives lines of progress.
 
     Returns:
         The Result, and the names of the files that changed.
 
     Raises:
-        InputError: there is no such run.
+        InputError: the run does not exist.
         StoreError: it cannot be read or written, or another envmatrix writes to it.
 
     """
@@ -135,7 +135,7 @@ def redact_run(
 
 
 def _report_left_out(lines: Iterable[str], folder: RunFolder, progress: ProgressCallback) -> list[str]:
-    """Say what a pack does not hold, and return it without this machine's own folders."""
+    """Report what a pack leaves out, and return these lines without this machine's own folders."""
     redacted_lines = [folder.names.text(line) for line in lines]
     for line in redacted_lines:
         progress(line)
@@ -155,33 +155,33 @@ def reproduce(
     results: PathLike = "results", launcher: str = "here", launcher_options: LauncherOptions | None = None,
     progress: ProgressCallback = silent,
 ) -> Reproduction:  # fmt: skip
-    """Verify an archive that ``envmatrix pack`` wrote, run its plan here, and compare both runs' effects.
+    """Verify an archive of ``envmatrix pack``, run its plan here, and compare the effects of both runs.
 
-    It runs what is in the archive, as you; ``sha256`` or ``signers`` say whom you trust.
+    This runs the archive's code as you: use ``sha256`` or ``signers`` to name whom you trust.
 
     Args:
         archive: the file.
-        run: a run that was begun from it earlier: it is compared, and nothing is run; None: run the plan.
+        run: an earlier run from this archive: compare it without running anything; None: run the plan.
         sha256: the digest that the archive must have.
         signers: a file of allowed signers (ssh-keygen); archives of others are refused.
         tolerance: effects this close agree: 0.05 or '5%'.
         rebuild: build images here even if they are in the archive; their files may differ from those of the packed run.
-        programs: workload -> the folder in which this machine has its program, where the archive does not hold it.
-        results: where the archive is unpacked, and the run's folder made.
-        launcher: where trials run.
-        launcher_options: what is asked of the launcher.
-        progress: takes lines of progress.
+        programs: workload -> folder of its program on this machine, if the archive does not contain it.
+        results: the folder for the unpacked archive and the run.
+        launcher: the launcher of the trials.
+        launcher_options: options of the launcher.
+        progress: receives lines of progress.
 
     Returns:
-        The Reproduction: what differs between the two runs, and for each effect whether it was found again. It lies in
-        the new run's folder too, as reproduction.json.
+        The Reproduction: differences between the runs, and whether each effect was reproduced. It is also written as
+        reproduction.json into the new run's folder.
 
     Raises:
-        InputError: there is no such file or run, or the run was not begun from this archive.
-        StoreError: the archive is not as promised; nothing of it is left on disk.
-        EngineError: an engine is not there or could not build.
-        NothingRanError: not one trial was ok.
-        InterruptedRunError: Ctrl-C ended the run; it says how to go on.
+        InputError: no such file or run, or the run was not started from this archive.
+        StoreError: the archive does not match its manifest; nothing of it is kept on disk.
+        EngineError: an engine is missing or its build failed.
+        NothingRanError: no trial was ok.
+        InterruptedRunError: Ctrl-C ended the run; the message shows how to resume.
 
     """
     limit = parse_fraction("tolerance", tolerance)
@@ -201,7 +201,7 @@ def open_archive(
     archive: PathLike, *, sha256: str = "", signers: PathLike | None = None, results: PathLike = "results",
     progress: ProgressCallback = silent,
 ) -> OpenedPack:  # fmt: skip
-    """Verify an archive and unpack it below ``results``. Raises InputError and StoreError as ``reproduce``."""
+    """Verify an archive and unpack it in ``results``. Raises InputError and StoreError like ``reproduce``."""
     file = Path(archive)
     if not file.is_file():
         raise InputError(f"there is no archive {file}", remedy="make one with `envmatrix pack`")
@@ -221,7 +221,7 @@ def begin_reproduction(
     launcher_options: LauncherOptions | None = None, rebuild: bool = False, vouched: bool = False,
     programs: Mapping[str, PathLike] | None = None, progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
-    """Begin the plan of a verified archive here. Raises as ``reproduce``."""
+    """Create a run here from the plan of a verified archive. Raises the errors of ``reproduce``."""
     if not vouched:
         progress(_UNVERIFIED_NOTE)
     return begin_packed_run(
@@ -241,7 +241,7 @@ def begin_reproduction(
 def finish_reproduction(
     opened: OpenedPack, archive: Path, experiment: Experiment, tolerance: float, watch: Watch, ask: Ask | None = None
 ) -> tuple[Reproduction, Result]:
-    """Run what was begun from an archive and compare. Raises as ``reproduce``."""
+    """Run the plan of an archive and compare. Raises the errors of ``reproduce``."""
     result = finish_run(experiment, watch, ask)
     name = result.name
     compare_command = f"envmatrix reproduce {archive} {name}"
@@ -255,12 +255,12 @@ def finish_reproduction(
 def compare_again(
     opened: OpenedPack, run: PathLike, results: PathLike, tolerance: float, progress: ProgressCallback
 ) -> Reproduction:
-    """Compare a verified archive with a run that was begun from it earlier. Raises as ``reproduce``."""
+    """Compare a verified archive with an earlier run of it. Raises the errors of ``reproduce``."""
     return _write_reproduction(opened, _reopen_reproduction(opened, run, results, progress), tolerance)
 
 
 def stored_exit_code(run: PathLike, results: PathLike) -> ExitCode:
-    """Return what ``envmatrix bench`` exits with for the trials that a run has on disk."""
+    """Return the exit code of ``envmatrix bench`` for the trials that a run has on disk."""
     return Result.of(find_run(run, results)).exit_code
 
 

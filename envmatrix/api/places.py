@@ -1,4 +1,4 @@
-"""What a use case is about: the matrix, and runs by name."""
+"""Find matrices and runs by path or name, and parse common arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envmatrix.units import parse_percent
 
 #: A file or folder.
 PathLike = str | os.PathLike[str]
-#: Names, or a text of names separated by commas.
+#: Names, or one text with names separated by commas.
 Names = str | Sequence[str]
 
 
@@ -25,14 +25,14 @@ _DEFAULT_MATRIX = Path("matrix.yaml")
 
 
 def has_matrix() -> bool:
-    """Whether there is a ./matrix.yaml, be it one that leads nowhere."""
+    """Return whether ./matrix.yaml exists, even as a broken link."""
     return os.path.lexists(_DEFAULT_MATRIX)
 
 
 def find_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback = silent) -> Path:
-    """Return the path of the matrix named, else ./matrix.yaml, else of the one that comes with envmatrix.
+    """Return the path of the named matrix, otherwise ./matrix.yaml, otherwise the built-in matrix.
 
-    ``progress`` is told of the last.
+    ``progress`` reports the use of the built-in one.
     """
     if matrix_path is not None:
         return Path(matrix_path)
@@ -43,14 +43,14 @@ def find_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback 
 
 
 def load_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback = silent) -> Matrix:
-    """Load what ``find_matrix`` finds; raises InputError with line and column for what is wrong in it."""
+    """Load the matrix that ``find_matrix`` finds. Raises InputError with line and column for an error in it."""
     return load(find_matrix(matrix_path, progress))
 
 
 def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
-    """Return a run's folder: a path, a name under ``results``, or the newest run when ``name`` is None.
+    """Return a run's folder: a path, a name under ``results``, or the newest run if ``name`` is None.
 
-    Raises InputError with the nearest name when there is none.
+    Raises InputError with the nearest name if there is none.
     """
     folder = Path(results)
     run_folders = [file.parent for file in folder.glob("*/run.json")]
@@ -82,15 +82,15 @@ def _newest_step(study: Path) -> str:
 
 
 def matrix_of_run(folder: RunFolder, run: Run, beside: PathLike | None = None) -> Matrix:
-    """Return the matrix as it was when a run began; locks and programs lie beside its command's, where that is here.
+    """Return the matrix as it was when a run began.
 
-    ``beside``: a matrix that they lie beside now.
+    ``beside``: a matrix next to its locks and programs. None: that of the run's command, if it is on this machine.
     """
     return parse(str(folder.names.real(folder.matrix())), run_matrix_path(run, beside), begun=True)
 
 
 def run_matrix_path(run: Run, beside: PathLike | None = None) -> Path:
-    """Return the matrix that the locks and programs of a run lie beside; arguments as of ``matrix_of_run``."""
+    """Return the matrix with a run's locks and programs next to it; arguments as in ``matrix_of_run``."""
     words = [word for part in run.command for word in part.split("=", 1)]
     matrix_paths = [Path(value) for word, value in itertools.pairwise(words) if word == "--matrix"]
     matrix_paths = matrix_paths if beside is None else [Path(beside)]
@@ -105,7 +105,7 @@ def split_names(names: Names | None) -> tuple[str, ...] | None:
 
 
 def parse_fraction(name: str, value: float | str, parse: Callable[[object], float] = parse_percent) -> float:
-    """Return what an argument called ``name`` says as 0.03 or '3%'; an InputError names it where it says neither."""
+    """Return an argument such as 0.03 or '3%' as a number. Raises InputError with the argument's name."""
     try:
         return parse(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a matrix holds and a design would run, without running it."""
+"""Check a matrix and show the plan of a design, without running anything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_plan(
     matrix: PathLike | None = None,
     progress: ProgressCallback = silent,
 ) -> Plan:
-    """Return the plan of a design on this machine: its arms, and each block's order. Raises InputError."""
+    """Return a design's plan on this machine: its arms and the order in each block. Raises InputError."""
     whole = load_matrix(matrix, progress)
     selected_design = apply_overrides(whole, design, overrides)
     host = this_host()
@@ -49,7 +49,7 @@ def make_plan(
 
 
 def _find_usable_engine(name: str) -> Engine | None:
-    """Return an engine, None for one that is broken here: a plan is shown all the same."""
+    """Return an engine, or None if it does not work here, so that a plan is shown anyway."""
     try:
         return find_engine(name)
     except EnvmatrixError:
@@ -65,7 +65,7 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
         for kind in PLACEMENT_NAMES:
             with _locate_errors(matrix, _placement_key(matrix, environment.levels, kind)):
                 check_placement([environment], host, [kind])
-    for workload in matrix.workloads.values() if Path(matrix.path).is_file() else ():  # beside a pipe lies nothing
+    for workload in matrix.workloads.values() if Path(matrix.path).is_file() else ():  # a pipe has no folder
         with _locate_errors(matrix, ("workloads", workload.name, "command")):
             resolve_program_folder(workload, Path(matrix.path).resolve().parent)
     for design in matrix.designs.values():
@@ -80,7 +80,7 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
 
 
 def _placement_key(matrix: Matrix, levels: Mapping[str, str], kind: str) -> Key:
-    """Return where the CPUs or memory nodes of an environment stand: in the last of its levels that has any."""
+    """Return the key of an environment's CPUs or memory nodes: in the last of its levels that has them."""
     placed_levels = [
         pair for pair in levels.items() if getattr(matrix.factors[pair[0]].levels[pair[1]], kind) is not None
     ]
@@ -89,7 +89,7 @@ def _placement_key(matrix: Matrix, levels: Mapping[str, str], kind: str) -> Key:
 
 @contextmanager
 def _locate_errors(matrix: Matrix, key: Key) -> Iterator[None]:
-    """Give an error that has no place the one of ``key``."""
+    """Add the location of ``key`` to an error without one."""
     path = Path(matrix.path)
     try:
         yield

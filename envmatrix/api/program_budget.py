@@ -1,4 +1,4 @@
-"""How many environments fit the time that a user's own program may take, and what is said of it."""
+"""Choose how many environments fit into the time for a user's program, and describe that time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from envmatrix.report.formatting import format_count
 from envmatrix.trials.overrides import Overrides
 from envmatrix.units import as_budget, parse_duration
 
-#: Unless --budget says otherwise: as many environments as have an answer within these seconds of blocks, and no fewer
-#: than so many. What is left of three minutes is for `pip install`, the first look, the libraries and the table.
+#: Without --budget: as many environments as get a verdict within these seconds of blocks, but at least the minimum. The
+#: rest of three minutes is for `pip install`, the trial run, the libraries and the table.
 _FIRST_ANSWER_S = 120.0
 _MIN_ENVIRONMENTS = 2
 _MIN_BLOCKS = 6
@@ -15,7 +15,7 @@ _TIME_MARGIN = 1.15
 
 
 def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) -> str:
-    """Say how much is run. When the first table comes, and whether a budget is enough, the first trials tell."""
+    """Describe how much is run: the trials of a budget, or the blocks until the first table."""
     blocks = overrides.min_blocks or _MIN_BLOCKS
     if overrides.budget:
         fit = format_count(int(budget_s / trial_s), "trial")
@@ -27,7 +27,7 @@ def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) 
 
 
 def fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:
-    """Return how many arms (with baseline and control) and how many seconds: enough for claims about all of them."""
+    """Return how many arms (with baseline and control) and seconds to plan, enough for a verdict on each."""
     each_s = arm_time_s(trial_s, overrides)
     given_s = parse_duration(overrides.budget) if overrides.budget else None
     fit = int((given_s / each_s if given_s else _FIRST_ANSWER_S * _TIME_MARGIN / each_s) + 1e-6)
@@ -40,5 +40,5 @@ def fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> 
 
 
 def arm_time_s(trial_s: float, overrides: Overrides) -> float:
-    """Return the seconds that an arm takes until a claim can be made."""
+    """Return the seconds that an arm needs until a verdict is possible."""
     return trial_s * (overrides.min_blocks or _MIN_BLOCKS) * _TIME_MARGIN

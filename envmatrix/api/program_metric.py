@@ -1,4 +1,4 @@
-"""What is measured of a program on the command line: what was asked for, else what its output shows."""
+"""Choose the metric of a program on the command line: the requested one, or one found in its output."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from envmatrix.system.bench_options import NumberField, quantities
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials.trial_run import Arrivals
 
-#: Of the steps of a program, one in so many is warm-up, and no more than so many are.
+#: One in ``_WARMUP_SHARE`` steps of a program counts as warm-up, and at most ``_MAX_WARMUP`` steps.
 _WARMUP_SHARE, _MAX_WARMUP = 5, 10
-#: Shorter steps are not timed well by their lines, and no more than this share of these may come at once.
+#: Steps shorter than this cannot be timed by their lines. At most this share of the lines may arrive at once.
 _SHORTEST_STEP_S, _MAX_BURST_SHARE = 0.01, 0.1
-#: So many characters of a line are shown around its number, and so many numbers at most.
+#: Characters of a line shown on each side of its number, and the most numbers shown.
 _EXCERPT_WIDTH, _MAX_CANDIDATES = 60, 6
 _PYTEST_BENCHMARK_NOTE = (
     "wall time, which says little of pytest-benchmark: it repeats until a time is spent; better is "
@@ -36,10 +36,10 @@ _PYTEST_BENCHMARK_NOTE = (
 def choose_metric(
     regex: str, steps: str, output: str, wall_s: float | None = None, arrivals: Arrivals = ()
 ) -> tuple[MetricSource, str]:
-    """Return what is measured of a program that printed ``output``, and how it was chosen: a line, and lines below it.
+    """Return the metric of a program that printed ``output``, and why: one line, and optional lines below it.
 
-    ``regex`` and ``steps`` are patterns that were asked for, or ''. ``wall_s`` is how long the program took,
-    ``arrivals`` when its output came. Raises InputError for a pattern that is of no use.
+    ``regex`` and ``steps`` are requested patterns, or ''. ``wall_s`` is the program's duration, ``arrivals`` the times
+    at which output arrived. Raises InputError for a pattern that does not work.
     """
     if steps:
         return _step_rate_metric(steps, output, "that --metric-steps matches")
@@ -55,9 +55,9 @@ def choose_metric(
 
 
 def can_time_lines(pattern: str, output: str, arrivals: Arrivals) -> bool:
-    """Say whether the lines that match can be timed: they came one after another, and each took long enough.
+    """Return whether matching lines can be timed: they arrived one by one, and steps took long enough.
 
-    Only the beginning of a long output is written while the program runs.
+    Of a truncated output, only the part before the gap has arrival times.
     """
     ends, size = [], 0
     for line in output.partition("\n[... ")[0].split("\n"):
@@ -179,7 +179,7 @@ def _marked_line(number: Throughput) -> str:
 
 
 def _excerpt(line: str, start: int, end: int) -> str:
-    """Return the part of a line around a number, and a line that marks it."""
+    """Return the part of a line around a number, and a second line that marks the number."""
     begin = max(0, start - _EXCERPT_WIDTH)
     visible = line[begin : end + _EXCERPT_WIDTH].replace("\t", " ")
     return f"  | {visible.rstrip()}\n  | {' ' * (start - begin)}{'^' * (end - start)}"

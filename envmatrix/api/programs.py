@@ -1,4 +1,4 @@
-"""A program on the command line: looked at once, then benchmarked in a matrix that is made for it."""
+"""Programs on the command line: run once, then benchmarked with a generated matrix."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ from envmatrix.trials.trial_run import (
 )  # fmt: skip
 from envmatrix.units import as_budget, is_too_long
 
-#: A program that takes longer than this (seconds) once is for a matrix of its own.
+#: A program that takes longer than this (seconds) for one run needs a matrix of its own.
 _TRIAL_RUN_LIMIT_S = 4 * 3600.0
-#: How many environments are in a matrix for a program of which nobody knows how long it takes.
+#: How many environments a matrix has if the program's duration is unknown.
 _DRAFT_ENVIRONMENTS = 4
 _IMPORT_LIMIT_S = 120.0
 _GNU_OPENMP = "libgomp"
@@ -60,10 +60,10 @@ _HOOKS = ("setup", "prepare", "cleanup")
 
 @dataclass(frozen=True)
 class ProgramRequest:
-    """What the command line says of a program; ``parameters`` (name, values) stand in braces in its words.
+    """A program's options on the command line; ``parameters`` (name, values) replace {name} in its words.
 
-    ``requirements`` are files of what its Python lacks, ``pass_env`` variables of this shell that it needs beside those
-    that it seems to look for.
+    ``requirements``: files of packages that its Python lacks. ``pass_env``: variables of this shell that it needs, in
+    addition to those that it seems to read.
     """
 
     words: tuple[str, ...]
@@ -79,7 +79,7 @@ class ProgramRequest:
     pass_env: tuple[str, ...] = ()
 
     def image(self, interpreter: str) -> Image:
-        """Return what the program is looked at in: its Python, and over it what that lacks."""
+        """Return the image of the trial run: the program's Python with the requirements added."""
         words = [f"-r {file.resolve()}" for file in self.requirements]
         parsed = expand_requirements(words, Path.cwd(), Where(Path("--requirements")))
         return Image("first-look", interpreter=interpreter, requirements=parsed.words, index=parsed.index)
@@ -87,10 +87,10 @@ class ProgramRequest:
 
 @dataclass(frozen=True)
 class GeneratedMatrix:
-    """The matrix that was made for a program, its text with comments, what its run is called, and how long it took.
+    """A matrix made for a program: its text with comments, the name of its run, and the program's duration.
 
-    ``more`` says what is left out to have the first answer soon, and the budget that has time for all; else ''.
-    ``torch``: it runs PyTorch over GNU's OpenMP runtime. ``on_gpu`` is how many of its processes worked on a GPU.
+    ``more`` lists environments left out for an early first answer, and the budget that tests all; otherwise ''.
+    ``torch``: it runs PyTorch with GNU's OpenMP runtime. ``on_gpu``: how many of its processes used a GPU.
     """
 
     matrix: Matrix
@@ -105,10 +105,10 @@ class GeneratedMatrix:
 def make_matrix(
     request: ProgramRequest, overrides: Overrides, file: Path, progress: ProgressCallback, show: Callable[[str], None]
 ) -> GeneratedMatrix:
-    """Run a program once and make a matrix for it, as if ``file`` held it. ``show`` takes its output.
+    """Run a program once and make a matrix for it, as if it were in ``file``. ``show`` receives its output.
 
-    Its ``setup`` has been run by then, for every value of its parameters. Raises InputError for what cannot be,
-    NothingRanError for a program that fails.
+    This runs ``setup`` for every value of the parameters. Raises InputError for unusable arguments, NothingRanError for
+    a program that fails.
     """
     request = replace(request, words=unwrap_command(request.words, progress))
     program = find_program(request.words)
@@ -126,9 +126,9 @@ def make_matrix(
 
 
 def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, progress: ProgressCallback) -> str:
-    """Return the text of a matrix for a program that is not run, as if ``file`` held it: what ``make_matrix`` makes.
+    """Return the text of a matrix for a program without running it, as if it were in ``file``.
 
-    ``interpreter`` is its Python (None: as ``make_matrix`` finds it). Raises InputError for what cannot be.
+    ``interpreter`` is its Python (None: the one that ``make_matrix`` finds). Raises InputError.
     """
     request = replace(request, words=unwrap_command(request.words, progress))
     program = with_interpreter(request.words, interpreter) if interpreter else find_program(request.words)
@@ -144,7 +144,7 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
 
 
 def _imports_torch(image: Image, progress: ProgressCallback) -> bool:
-    """Say whether a Python has a PyTorch as pip installs it; one that does not start here may be another machine's."""
+    """Return whether a Python has PyTorch from pip; False for one that does not start on this machine."""
     workload = _workload({"name": "torch", "command": ("python", "-c", "import torch"), "files": str(Path.cwd())})
     with tempfile.TemporaryDirectory(prefix="envmatrix-look-") as folder, suppress(EnvmatrixError):
         return _runs_torch(run_once(workload, image, _IMPORT_LIMIT_S, Path(folder) / "log", progress).record)
@@ -153,18 +153,18 @@ def _imports_torch(image: Image, progress: ProgressCallback) -> bool:
 
 @contextmanager
 def cleanup_on_failure(workloads: Iterable[Workload], progress: ProgressCallback) -> Iterator[None]:
-    """Clean up where something goes wrong before the run, which cleans up itself."""
+    """Run the cleanup commands if something fails before the run starts; the run cleans up itself."""
     try:
         yield
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
-            interrupts.mark_handled()  # what cleans up now is not to be interrupted by the same signal
+            interrupts.mark_handled()  # so that this signal does not interrupt the cleanup too
         run_cleanup(workloads, progress)
         raise
 
 
 def write_new_file(file: Path, text: str) -> None:
-    """Write a file that must not be there. Raises InputError."""
+    """Write a file that must not exist yet. Raises InputError."""
     try:
         with file.open("x", encoding="utf-8") as body:
             body.write(text)
@@ -222,7 +222,7 @@ def _fill_parameters(text: str, values: Mapping[str, str]) -> str:
 
 
 def _program_label(words: Sequence[str]) -> str:
-    """Return what a program is called: its script or module, else the program itself."""
+    """Return the label of a program: its script or module, otherwise the program itself."""
     launch_kind, name = python_target(words[1:]) if is_python(words[0]) else ("", "")
     if launch_kind == "module":
         return _safe_name(name.removesuffix(".__main__").rpartition(".")[2])
@@ -236,7 +236,7 @@ def _safe_name(text: str) -> str:
 
 
 def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:
-    """Return the variables of this shell that a program is given: what it looks for, and what bears on performance."""
+    """Return the shell variables to pass to a program: those it seems to read, and those that affect performance."""
     draft = _workload({"name": "draft", "command": program.command, "files": str(Path.cwd())})
     sources = [Path.cwd() / name for name in program_files(draft)]
     own_variables = ("LD_PRELOAD", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED")
@@ -251,7 +251,7 @@ def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:
 def _run_program(
     workload: Workload, image: Image, times: int, progress: ProgressCallback, show: Callable[[str], None]
 ) -> TrialRunResult:
-    """Run a program ``times`` times (at least once), alone as trials are, and return the last one."""
+    """Run a program ``times`` times (at least once) under the machine lock, and return the last result."""
     times = max(1, times)
     with (
         alone_on_machine(progress),
@@ -305,11 +305,11 @@ def _make_starter(
 
 
 def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:
-    """Return a matrix without the levels that nothing asks for: their libraries would be fetched first."""
+    """Return a matrix without the levels that no requested environment uses, as their libraries would be downloaded."""
     design = matrix.designs["default"]
     names = dict.fromkeys((design.baseline, *(overrides.environments or design.environments)))
     if not set(names) <= set(matrix.environments):
-        return matrix  # whoever says that one is not there knows them all
+        return matrix  # the later error for the unknown name lists all environments
     kept_environments = {name: matrix.environments[name] for name in names}
     used_levels = {pair for entry in kept_environments.values() for pair in entry.levels.items()}
     factors = {
@@ -338,7 +338,7 @@ def _left_out_text(starter: MatrixTemplate, first_run: TrialRunResult, overrides
 
 
 def _environments_text(environments: Sequence[str], *, torch: bool, record: Record) -> str:
-    """Say what is benchmarked, and which recipes are no use here."""
+    """Describe what is benchmarked, and why recipes are left out."""
     environments_text = f"environments: {', '.join(environments)}"
     evidence = record.evidence
     if torch:
@@ -353,7 +353,7 @@ def _environments_text(environments: Sequence[str], *, torch: bool, record: Reco
 
 
 def _with_relative_paths(starter: MatrixTemplate, file: Path) -> MatrixTemplate:
-    """Return a starter whose programs lie in this folder, wherever its file is to be."""
+    """Return a starter with paths relative to the folder of ``file``."""
     matrix_folder = file.resolve().parent
     relative_paths = tuple(Path(os.path.relpath(entry.resolve(), matrix_folder)) for entry in starter.requirements)
     starter = replace(starter, requirements=relative_paths)
@@ -375,7 +375,7 @@ def _gpu_process_count(record: Record) -> int:
 
 
 def _usable_environments(torch: bool) -> list[str]:
-    """Return the environments that can be otherwise on this machine."""
+    """Return the environments that differ from the baseline on this machine."""
     host = this_host()
     useless = {"one-thread"} if len(host.cpus) == 1 else set()
     useless |= {"pinned"} if host.physical_cpus == host.cpus else set()

@@ -1,4 +1,4 @@
-"""Two matrices, or two runs, measured against each other anew: both sides in the same blocks of one run."""
+"""Measure two matrices or runs again, with both sides in the same blocks of one run."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ def rerun(
     launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent,
     results: PathLike = "results",
 ) -> Comparison:  # fmt: skip
-    """Measure two matrices or runs anew in the same blocks of one run, and say whether the new one is slower.
+    """Measure two matrices or runs again in the same blocks of one run, and compare old and new.
 
     Args:
         old: a matrix, a folder with a matrix.yaml (such as a worktree of another commit), or a run.
-        new: the same of the newer one, whose design holds.
+        new: the same for the newer side, whose design is used.
         design: name of a design of the newer one; None: 'default', or that of the run.
         name: of the run; None: design and time.
-        environments: these, each with its own old side; None: the baseline alone.
-        workloads: only these, which both must have alike; None: the design's.
+        environments: these, each with its own old side; None: only the baseline.
+        workloads: only these, which must be the same on both sides; None: the design's.
         engines: where processes start; None: the design's.
         budget: stop after this time: seconds, or '90s', '10m', '2h'.
         max_blocks: stop after this many blocks.
-        allowed: the slow-down that is accepted: 0.03 or '3%'.
+        allowed: the accepted slow-down: 0.03 or '3%'.
         launcher: where trials run: 'here' or another launcher's name.
-        launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
-        progress: takes lines of progress.
-        results: the folder in which the run's folder is made, and runs are looked for by name.
+        launcher_options: its options, such as {'nodes': 2, 'time': '2h'}.
+        progress: receives lines of progress.
+        results: the folder for the run, in which runs are also searched by name.
 
     Returns:
-        The Comparison, as ``compare`` gives it. The run is an ordinary one: ``resume`` and ``load`` know it.
+        The Comparison, as from ``compare``. The run works with ``resume`` and ``load``.
 
     Raises:
         InputError: the two cannot be compared, or an argument is wrong.
-        EngineError: an engine is not there or could not build.
-        NothingRanError: a side cannot be had here, or not one trial was ok.
+        EngineError: an engine is missing or its build failed.
+        NothingRanError: a side is not available on this machine, or no trial was ok.
         StoreError: the run's folder cannot be written.
-        InterruptedRunError: Ctrl-C ended the run; it says how to go on.
+        InterruptedRunError: Ctrl-C ended the run; the message shows how to resume.
 
     """
     limit = parse_fraction("allowed", allowed, parse_tolerance)
@@ -89,11 +89,11 @@ def begin_rerun(
     engines: Sequence[str] = (), results: PathLike = "results", name: str | None = None, launcher: str = DEFAULT,
     launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
-    """Prepare the environments of both sides and write run.json; nothing has been measured yet.
+    """Prepare the environments of both sides and write run.json; nothing is measured yet.
 
     ``old`` and ``new`` are each a matrix, a folder with a matrix.yaml (such as a worktree of another commit), or a run.
-    The design is the new side's, with its baseline or the environments that are asked for. Raises InputError where the
-    sides cannot be compared, and as ``envmatrix.run``.
+    The design is the new side's, with its baseline or the requested environments. Raises InputError if the sides cannot
+    be compared, and the errors of ``envmatrix.run``.
     """
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
@@ -124,7 +124,7 @@ def _choose_design(side: Side, name: str | None, overrides: Overrides) -> Design
 
 
 def _changed_files_text(sides: Sequence[Side], workload: str) -> str:
-    """Say which files of a program differ between the sides: what that changes is not measured."""
+    """Return a note on program files that differ between the sides, whose effect is not measured; '' if none."""
     old_files, new_files = (_program_digests(side, workload) for side in sides)
     names = (
         sorted(name for name in {*old_files, *new_files} if old_files.get(name) != new_files.get(name))
@@ -144,7 +144,7 @@ def _program_digests(side: Side, workload: str) -> dict[str, str]:
 
 
 def load_side(name: str, source: PathLike, results: PathLike = "results") -> Side:
-    """Return what one word of ``compare --rerun`` means; InputError where it is neither a matrix nor a run."""
+    """Return the side that one word of ``compare --rerun`` means. Raises InputError if it is no matrix or run."""
     path = Path(source)
     if path.is_file():
         return Side(name, load(path))
@@ -168,6 +168,6 @@ def _side_of_run(name: str, folder: RunFolder) -> Side:
 
 
 def compare_run_sides(folder: RunFolder, allowed: float = 0.0) -> Comparison:
-    """Compare the two sides of a run that ``begin_rerun`` began."""
+    """Compare the two sides of a run that ``begin_rerun`` created."""
     run = folder.load()
     return compare_sides(run, read_measurements(folder, run.plan), allowed)

@@ -1,4 +1,4 @@
-"""What a run found, finished or not: the answer of ``run``, ``resume`` and ``load``."""
+"""Result of a run, finished or not, as ``run``, ``resume`` and ``load`` return it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
 @dataclass(frozen=True)
 class Result:
-    """A run on disk and what was found, read when it is first asked for.
+    """A run on disk and its results, read on first use.
 
-    ``folder`` holds run.json, trials.jsonl and the reports. ``why`` says why the run stopped ('' when it was loaded),
-    ``interrupted`` whether Ctrl-C did it, ``incomplete`` how many blocks lack trials that could still be run, ``lost``
-    whether it was stopped because its references failed in the first block.
+    ``folder`` contains run.json, trials.jsonl and the reports. ``why``: why the run stopped ('' if loaded).
+    ``interrupted``: Ctrl-C stopped it. ``incomplete``: how many blocks lack trials that could still run. ``lost``: it
+    was stopped because its references failed in the first block.
     """
 
     folder: Path
@@ -35,14 +35,14 @@ class Result:
 
     @classmethod
     def of(cls, folder: RunFolder, ending: RunEnding | None = None) -> Result:
-        """Return the result of a run's folder, and of how it ended."""
+        """Return the result of a run's folder, and of how the run ended."""
         if ending is None:
             return cls(folder.path)
         return cls(folder.path, ending.why, ending.interrupted, ending.incomplete, ending.lost)
 
     @cached_property
     def summary(self) -> Summary:
-        """All that a report says. Raises StoreError when the folder cannot be read."""
+        """The content of the reports. Raises StoreError if the folder cannot be read."""
         return summarise(RunFolder(self.folder))
 
     @property
@@ -52,17 +52,17 @@ class Result:
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """What each environment gains in the primary metric, in the order of the plan; the control is among them.
+        """The effects of the environments in the primary metric, in the order of the plan, with the control.
 
-        ``effect.ratio`` above 1 is better; ``low`` and ``high`` bound it at 95 %, all effects together.
+        ``effect.ratio`` above 1 is better; ``low`` and ``high`` are its 95 % interval, simultaneous for all effects.
         """
         return self.summary.analysis.primary_effects()
 
     @property
     def best(self) -> Effect | None:
-        """The effect of the recommended environment: shown to be faster, of ``best_set``, and simple.
+        """The effect of the recommended environment: significantly faster, in ``best_set``, and simple.
 
-        None: no environment is, at equal work and failing no more often than its reference. Of several workloads or
+        None: no such environment with equal work that fails no more often than its reference. With several workloads or
         engines it is the first one's; ``summary.groups`` has the best of each.
         """
         group_best = self.summary.groups[0].best if self.summary.groups else None
@@ -70,12 +70,12 @@ class Result:
 
     @property
     def best_set(self) -> tuple[str, ...]:
-        """The environments that no other is surely better than, the fastest first; ``best`` mostly is one of them."""
+        """The environments that no other is shown to beat, fastest first; usually includes ``best``."""
         return self.summary.groups[0].best_set if self.summary.groups else ()
 
     @property
     def gain(self) -> float | None:
-        """The ratio of ``best`` with its choice allowed for; ``best.low`` to ``best.high`` hold as they are."""
+        """The ratio of ``best``, corrected for picking the best; ``best.low`` and ``best.high`` need no correction."""
         choice = self.summary.groups[0].choice if self.summary.groups else None
         return choice.gain if choice else None
 
@@ -86,10 +86,10 @@ class Result:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What ``envmatrix bench`` exits with, the first that applies.
+        """The exit code of ``envmatrix bench``, the first that applies.
 
         130: interrupted; 4: no trial was ok, or the run was ``lost``; 7: an environment did other work than its
-        reference; 3: trials failed or lack.
+        reference; 3: trials failed or are missing.
         """
         if self.interrupted:
             return ExitCode.INTERRUPTED
@@ -108,7 +108,7 @@ class Result:
     def rows(self) -> list[dict[str, Value]]:
         """Return the effects as a table, one dict each, for ``pandas.DataFrame(result.rows())``.
 
-        The keys are those of `effects` in summary.json (docs/results.md); what is not known is None.
+        The keys are those of `effects` in summary.json (docs/results.md); unknown values are None.
         """
         return [dict(values) for effect, values in effect_values(self.summary) if effect.primary]
 
@@ -123,5 +123,5 @@ class Result:
         )
 
     def _repr_markdown_(self) -> str:
-        """Return the report that Jupyter shows."""
+        """Return the report in Markdown, for Jupyter."""
         return to_markdown(self.summary)

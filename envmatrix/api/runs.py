@@ -1,4 +1,4 @@
-"""Run a design, go on with a run, load one."""
+"""Run a design, resume a run, load a run."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def run(
     matrix: PathLike | None = None, results: PathLike = "results", launcher: str = "here",
     launcher_options: LauncherOptions | None = None, host_names: bool = False, progress: ProgressCallback = silent,
 ) -> Result:  # fmt: skip
-    """Run a design of a matrix in randomised blocks and return what each environment gains.
+    """Run a design of a matrix in randomised blocks and return the effect of each environment.
 
-    Every trial is on disk before the next one starts. Ctrl-C ends the run cleanly: the result then says
-    ``interrupted``, and ``resume`` goes on. It may be called from any thread.
+    Every trial is written to disk before the next one starts. Ctrl-C ends the run cleanly: the result is then
+    ``interrupted``, and ``resume`` continues it. You can call this from any thread.
 
     Args:
         design: name of the design in the matrix.
@@ -58,24 +58,24 @@ def run(
         engines: where processes start: 'local', 'docker', ...; 'auto' takes the first that this machine has.
         budget: stop after this time: seconds, or '90s', '10m', '2h'.
         target: stop when the half-width of every interval is at most this: 0.02 or '2%'.
-        seed: of the random order, from 0 up.
-        min_blocks: no claim below this many blocks, at least 2.
+        seed: of the random order, 0 or higher.
+        min_blocks: no verdict with fewer blocks than this, at least 2.
         max_blocks: stop after this many blocks.
         name: of the run; None: design and time.
-        matrix: a matrix.yaml; None: ./matrix.yaml, else the one that comes with envmatrix.
-        results: the folder in which the run's folder is made.
+        matrix: a matrix.yaml; None: ./matrix.yaml, otherwise the built-in one.
+        results: the folder in which the run's folder is created.
         launcher: where trials run: 'here' or another launcher's name.
-        launcher_options: what is asked of it, such as {'nodes': 2, 'time': '2h'}.
-        host_names: call hosts what they are called in all that is written, and not node-1, node-2, ...
-        progress: takes lines of progress; ``print`` shows them.
+        launcher_options: its options, such as {'nodes': 2, 'time': '2h'}.
+        host_names: record real host names, not node-1, node-2, ...
+        progress: receives lines of progress; ``print`` shows them.
 
     Returns:
         The Result, with its reports written into its folder.
 
     Raises:
-        InputError: the matrix or an argument is wrong; it says where, and what to do.
-        EngineError: an engine is not there or could not build.
-        NothingRanError: no environment of the design can be had on this machine.
+        InputError: the matrix or an argument is wrong; the message has the place and a remedy.
+        EngineError: an engine is missing or its build failed.
+        NothingRanError: no environment of the design is available on this machine.
         StoreError: the run's folder cannot be written.
 
     """
@@ -95,24 +95,24 @@ def resume(
     max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
     launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent,
 ) -> Result:  # fmt: skip
-    """Go on where a run stopped, was killed or cut short: nothing is lost, repeated or reordered.
+    """Continue a run that stopped, was killed or cut short. No trial is lost, repeated or reordered.
 
     Args:
         run: a Result, a run's name or its folder; None: the newest run.
-        budget: a new budget for the whole run: seconds, or '90s', '10m', '2h'; None: as it stands.
-        target: a new half-width at which intervals are narrow enough: 0.01 or '1%'; None: as it stands.
-        max_blocks: a new, higher number of blocks to stop after, for the whole run; None: as it stands.
-        results: where runs are looked for by name.
-        matrix: whose locks are used; None: ./matrix.yaml, else the one that comes with envmatrix.
-        launcher_options: what is asked of the run's launcher from now on.
-        progress: takes lines of progress.
+        budget: a new budget for the whole run: seconds, or '90s', '10m', '2h'; None: unchanged.
+        target: a new half-width at which intervals are narrow enough: 0.01 or '1%'; None: unchanged.
+        max_blocks: a new, higher number of blocks to stop after, for the whole run; None: unchanged.
+        results: the folder in which runs are searched by name.
+        matrix: whose locks are used; None: ./matrix.yaml, otherwise the built-in one.
+        launcher_options: options of the run's launcher from now on.
+        progress: receives lines of progress.
 
     Returns:
         The Result of the whole run.
 
     Raises:
-        InputError: there is no such run, or what it began with is gone.
-        EngineError: an engine is not there or could not build.
+        InputError: there is no such run, or a file that it needs was removed.
+        EngineError: an engine is missing or its build failed.
         StoreError: the folder cannot be read or written, or another envmatrix writes to it.
 
     """
@@ -128,14 +128,14 @@ def load(run: PathLike | None = None, *, results: PathLike = "results") -> Resul
 
     Args:
         run: a run's name or its folder; None: the newest run.
-        results: where runs are looked for by name.
+        results: the folder in which runs are searched by name.
 
     Returns:
-        The Result; its files are read when they are first asked for.
+        The Result; its files are read on first use.
 
     Raises:
-        InputError: there is no such run; it names the nearest one.
-        StoreError: when what is asked of the result cannot be read.
+        InputError: there is no such run; the message names the nearest one.
+        StoreError: on first use, if a file cannot be read.
 
     """
     return Result.of(find_run_to_read(run, results))
@@ -147,9 +147,9 @@ def run_path(run: PathLike | Result | None) -> PathLike | None:
 
 
 def find_run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFolder:
-    """Find a run that is read now: one that another process still runs has one look more (docs/statistics.md).
+    """Find a run to read. If it is still running, record an interim analysis (docs/statistics.md).
 
-    Whoever may not write there does not decide when it ends either.
+    Readers without write access cannot record one, and they do not decide when the run ends.
     """
     folder = find_run(run_path(run), results)
     if folder.is_written() and os.access(folder.path, os.W_OK):
@@ -163,7 +163,7 @@ def begin_run(
     launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), host_names: bool = False,
     progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
-    """Prepare everything that a design needs and write run.json; nothing has been measured yet. Raises as ``run``."""
+    """Prepare everything that a design needs and write run.json, without measuring. Raises the errors of ``run``."""
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
     whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, progress)
@@ -185,13 +185,13 @@ def reopen_run(
     max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
     launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
 ) -> Experiment:  # fmt: skip
-    """Load a run and prepare what its remaining trials need. Raises as ``resume``."""
+    """Load a run and prepare what its remaining trials need. Raises the errors of ``resume``."""
     experiment = reopen_experiment(find_run(run, results), find_matrix(matrix), progress)
     kind = LAUNCHERS.make(experiment.run.launcher)
     check_options(kind, launcher_options or {})
     kind.width(
         experiment.run.design, {**experiment.run.launcher_options, **(launcher_options or {})}, 1
-    )  # refuses what cannot be
+    )  # raises an error for impossible options
     try:
         changed = apply_resume_changes(
             experiment, budget=budget, target=target, max_blocks=max_blocks, launcher_options=launcher_options,
@@ -209,7 +209,7 @@ def reopen_run(
 
 
 def report_unknown_variables(matrix: Matrix, design: Design, progress: ProgressCallback) -> None:
-    """Say which variables of the levels that a design uses nothing is known to read: trials with them are unproven."""
+    """Warn of variables in the design's levels that nothing is known to read: trials with them are not verified."""
     used_levels = {
         pair for environment in design_environments(matrix, design, {}).values() for pair in environment.levels.items()
     }
@@ -224,7 +224,7 @@ def find_run_host(
 ) -> Host | None:  # fmt: skip
     """Return the machine that trials will run on (None: this one).
 
-    Whatever the launcher cannot do is an error here, before anything is built or written.
+    Raises an error for anything that the launcher cannot do, before anything is built or written.
     """
     kind = LAUNCHERS.make(launcher)
     check_options(kind, launcher_options)
@@ -237,7 +237,7 @@ def find_run_host(
 def check_block_time(
     matrix: Matrix, design: Design, names: tuple[str, ...], launcher: str, launcher_options: LauncherOptions
 ) -> None:
-    """Refuse a design of which a block may take longer than the launcher lets it."""
+    """Raise an error if a block of the design may take longer than the launcher allows."""
     kind = LAUNCHERS.make(launcher)
     if not isinstance(kind, LimitsBlocks):
         return
@@ -252,9 +252,9 @@ def check_block_time(
 
 
 def script_preview(launcher: str) -> Callable[[Experiment], list[str]]:
-    """Return what gives the scripts that the first blocks would be handed over with, and removes the run's folder.
+    """Return a function that gives the scripts to submit for the first blocks, and removes the run's folder.
 
-    Raises InputError for a launcher that has none.
+    Raises InputError for a launcher without scripts.
     """
     kind = LAUNCHERS.make(launcher)
     if not isinstance(kind, ShowsScripts):
@@ -272,9 +272,9 @@ def script_preview(launcher: str) -> Callable[[Experiment], list[str]]:
 
 
 def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, is_set_up: bool = False) -> Result:
-    """Run what is left of an experiment and write its reports. ``ask`` is None where nobody can answer.
+    """Run the remaining trials of an experiment and write its reports. ``ask`` is None if nobody can answer.
 
-    Its programs are set up before (unless ``is_set_up``), and cleaned up after it.
+    Setup commands run before it (unless ``is_set_up``), cleanup commands after it.
     """
     folder = experiment.folder
     try:
@@ -293,7 +293,7 @@ def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, 
             except StoreError as error:
                 raise _stopped_error(error, experiment, launcher) from error
     finally:
-        folder.unlock()  # whoever runs it goes on living, and may resume it
+        folder.unlock()  # the calling process may live on and resume the run
     try:
         write_reports(folder, progress=observer.progress)
     except StoreError as error:
@@ -304,7 +304,7 @@ def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, 
 
 
 def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher) -> StoppedRunError:
-    """Say what a run's folder lacked, which jobs are out, and how to go on."""
+    """Return an error with the cause, the jobs still running, and how to resume."""
     running_jobs = launcher.out() if isinstance(launcher, RunsElsewhere) else ""
     prefix = f"{error.remedy}; " if error.remedy else ""
     return StoppedRunError(
@@ -314,7 +314,7 @@ def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher
 
 
 def line_progress_watch(progress: ProgressCallback) -> Watch:
-    """Return what tells the progress of a run, line by line, to ``progress``."""
+    """Return a watch that reports the progress of a run, line by line, to ``progress``."""
 
     @contextmanager
     def watch(experiment: Experiment) -> Iterator[LineProgress]:

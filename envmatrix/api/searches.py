@@ -1,4 +1,4 @@
-"""A search that is on disk, shown again."""
+"""Write the report of a search on disk again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from envmatrix.system.json_text import parse_json
 
 
 def report_study(folder: Path) -> TuneResult:
-    """Write tune.json and report.html of a search again from its trials, and return what it found.
+    """Rewrite tune.json and report.html of a search from its trials, and return its result.
 
-    One that goes on, or that was stopped, claims nothing. Raises InputError where nothing of it was run yet, StoreError
-    where its folder cannot be read or written.
+    An unfinished search is reported as interrupted, without a conclusion. Raises InputError if none of it was run yet,
+    StoreError if its folder cannot be read or written.
     """
     loaded = TuneResult(folder)
     result = loaded if _is_finished(loaded) else TuneResult(folder, interrupted=True)
@@ -22,7 +22,7 @@ def report_study(folder: Path) -> TuneResult:
 
 
 def _is_finished(result: TuneResult) -> bool:
-    """Say whether a search came to its end: what it wrote there tells of the trials that are on disk now."""
+    """Return whether a search is finished: its tune.json counts the same trials as are on disk now."""
     file = result.folder / ANSWER_FILE
     if not file.exists():
         return False

@@ -1,4 +1,4 @@
-"""The best environment for a program, searched and confirmed within a budget; everything is resumed from its trials."""
+"""Search the best environment for a program within a budget, and confirm it; resumable from its trials."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ from envmatrix.trials.trial import preload_paths
 from envmatrix.units import parse_duration
 from envmatrix.version import __version__
 
-#: What is spent unless a budget is given, as long as that can confirm anything (seconds).
+#: Default budget (seconds), if that is enough to confirm anything.
 _DEFAULT_BUDGET_S = 1200.0
 _TARGET_WIDTH = 0.01
 _RECIPE_FILE = "recipe.sh"
-#: What a search told at its end.
+#: The answer of a search, written at its end.
 ANSWER_FILE = "tune.json"
-#: How a program of one's own gets to other machines.
+#: How to run one's own program on other machines.
 PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it; tune its design there"
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """A search on disk and what it found. ``folder`` holds study.json, tune.json, report.html and a run for each step.
+    """A search on disk and its result. ``folder`` contains study.json, tune.json, report.html and a run per step.
 
-    ``interrupted``: Ctrl-C ended it, and ``resume`` goes on.
+    ``interrupted``: Ctrl-C stopped it; ``resume`` continues it.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ class TuneResult:
 
     @cached_property
     def answer(self) -> TuneAnswer:
-        """All that was found. Raises StoreError when the folder cannot be read."""
+        """The answer of the search. Raises StoreError if the folder cannot be read."""
         return make_answer(*self._search_and_steps, StudyFolder(self.folder).sessions(), interrupted=self.interrupted)
 
     @property
@@ -83,17 +83,17 @@ class TuneResult:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Factor -> level of the recommended recipe: {} where nothing is shown to be faster than the baseline."""
+        """Factor -> level of the recommended recipe; {} if nothing is significantly faster than the baseline."""
         return self.answer.settings
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast the recipe that was confirmed is as the baseline, on fresh blocks (None: none was)."""
+        """The speed-up of the confirmed recipe over the baseline, on fresh blocks (None: none was confirmed)."""
         return self.answer.effect.ratio if self.answer.effect else None
 
     @property
     def gain(self) -> float | None:
-        """The ratio as the headline has it: less the luck of being told only if its interval is above 1."""
+        """``ratio`` as in the headline: corrected for being reported only if its interval is above 1."""
         return self.answer.gain
 
     @property
@@ -104,25 +104,25 @@ class TuneResult:
 
     @property
     def lines(self) -> str:
-        """The shell's lines that set up the recommended recipe, '' where nothing is recommended."""
+        """The shell lines that set up the recommended recipe, '' if nothing is recommended."""
         file = self.folder / _RECIPE_FILE
         return file.read_text(encoding="utf-8") if self.settings and file.exists() else ""
 
     @property
     def exit_code(self) -> ExitCode:
-        """What ``envmatrix tune`` exits with: 4 when not one candidate ever ran well."""
+        """The exit code of ``envmatrix tune``: 4 if no candidate ever ran successfully."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
         return ExitCode.FINE if self.answer.ran_well else ExitCode.NOTHING_RAN
 
     def resume(self, *, budget: float | str | None = None, progress: ProgressCallback = silent) -> TuneResult:
-        """Go on with a search that was stopped, or give its confirmation more time. Arguments and errors: ``tune``."""
+        """Continue a stopped search, or give its confirmation more time. Arguments and errors: ``tune``."""
         return finish_search(
             resume_study(self.folder, budget, progress), partial(watch_step, quiet=False, tell=progress)
         )
 
     def to_json(self) -> dict[str, object]:
-        """Return the answer as tune.json has it."""
+        """Return the answer in the format of tune.json."""
         return to_json(self.name, self.answer, self.lines)
 
     def write(self) -> None:
@@ -144,30 +144,30 @@ def tune(
     launcher_options: LauncherOptions | None = None, sampler: str = "", metric_steps: str = "",
     progress: ProgressCallback = silent,
 ) -> TuneResult:  # fmt: skip
-    """Search the best environment for a program within a budget, and confirm what it gains on fresh blocks.
+    """Search the best environment for a program within a budget, and confirm its gain on fresh blocks.
 
     Args:
         program: a command line as a list of words, or the name of a design of a matrix.
-        budget: the time that all trials take: seconds, or '90s', '20m', '2h'; None: 20 minutes, or as many as it needs.
+        budget: time of all trials: seconds, or '90s', '20m', '2h'; None: 20 minutes, or more if needed.
         factors: only these are searched, as names or 'a,b'; None: all setting factors, or the design's.
         engine: where processes start; None: here ('local'), or the design's first one.
-        matrix: where the design is; None: ./matrix.yaml, else the one that comes with envmatrix.
+        matrix: the matrix with the design; None: ./matrix.yaml, otherwise the built-in one.
         name: of the search; None: the program and the time.
-        results: the folder in which the folder of the search is made.
-        metric_regex: how fast a program of words was: a number in ( ) in its output; None: as ``envmatrix bench`` does.
-        metric_json: the same: FILE:KEY of a JSON file that it writes.
-        launcher: where trials of a design run: 'here' or another launcher's name, on its nodes side by side.
-        launcher_options: what is asked of it, such as {'nodes': 4}.
-        sampler: one of Optuna's ('tpe', 'nsga2', 'random') that proposes what is screened; '': the own model does.
-        metric_steps: as ``metric_regex``, of a program that prints a line at each step: a pattern of these lines.
-        progress: takes lines of progress; ``print`` shows them.
+        results: the folder in which the folder of the search is created.
+        metric_regex: the program's speed: a number in ( ) in its output; '': chosen as ``envmatrix bench`` does.
+        metric_json: the program's speed: FILE:KEY of a JSON file that it writes.
+        launcher: runs a design's trials in parallel on its nodes: 'here' or another launcher's name.
+        launcher_options: its options, such as {'nodes': 4}.
+        sampler: Optuna's 'tpe', 'nsga2' or 'random', to propose candidates to screen; '': the built-in model.
+        metric_steps: the program's speed: a pattern of the lines that it prints at each step.
+        progress: receives lines of progress; ``print`` shows them.
 
     Returns:
         The TuneResult, with its report written into its folder.
 
     Raises:
         InputError: an argument is wrong, the space is empty, or the budget is too small to confirm anything.
-        EngineError: an engine is not there or could not build.
+        EngineError: an engine is missing or its build failed.
         NothingRanError: the program or the baseline fails.
         StoreError: the folder cannot be written.
 
@@ -190,7 +190,7 @@ def tune(
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What is asked of a search, whatever it searches: the arguments of ``tune`` of these names."""
+    """Arguments of ``tune`` that apply to designs and programs alike."""
 
     budget: float | str | None = None
     factors: Sequence[str] | None = None
@@ -202,7 +202,7 @@ class SearchRequest:
 def begin_program_search(
     request: AskedProgram, search_request: SearchRequest, progress: ProgressCallback, show: Callable[[str], None]
 ) -> RunningSearch:
-    """Run a program once, and make the study of its default space. Raises as ``tune``."""
+    """Run a program once, and create the study of its default space. Raises the errors of ``tune``."""
     file = Path("matrix.yaml")
     generated = make_matrix(request, Overrides(), file, _without_plan_lines(progress), show)
     with cleanup_on_failure(generated.matrix.workloads.values(), progress):
@@ -219,7 +219,7 @@ def begin_design_search(
     name_of_design: str, search_request: SearchRequest, engine: str | None, matrix: PathLike | None,
     progress: ProgressCallback, launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
 ) -> RunningSearch:  # fmt: skip
-    """Make the study of a design: its factors, or the levels of its environments. Raises as ``tune``."""
+    """Create the study of a design: its factors, or the levels of its environments. Raises the errors of ``tune``."""
     whole = load_matrix(matrix, progress)
     design = find_design(whole, name_of_design)
     if len(design.workloads) != 1:
@@ -240,7 +240,7 @@ def begin_design_search(
 def _place_search(
     matrix: Matrix, design: Design, launcher: str, launcher_options: LauncherOptions, progress: ProgressCallback
 ) -> tuple[Design, Place]:
-    """Return where a search runs, and its design as that can run it; what cannot be is an error."""
+    """Return the design adapted to the launcher, and where it runs. Raises InputError if that is impossible."""
     kind = LAUNCHERS.make(launcher)
     design = adapt_schedule(kind, design, progress)
     host = find_run_host(matrix, design, design.engines, launcher, launcher_options, progress)
@@ -253,10 +253,10 @@ def _place_search(
 def resume_study(
     folder: Path, budget: float | str | None, progress: ProgressCallback, matrix: PathLike | None = None
 ) -> RunningSearch:
-    """Return a search that was stopped, as it stands; ``budget`` is a new one for the whole of it.
+    """Load a stopped search to continue it; ``budget`` is a new one for the whole search.
 
-    ``matrix``: whose locks are used (None: those it began with). A confirmation that had ended has further blocks where
-    the budget is a longer one.
+    ``matrix``: whose locks are used (None: the original ones). A longer budget adds blocks to a confirmation that has
+    ended.
     """
     study_folder = StudyFolder(folder)
     study = study_folder.load()
@@ -267,9 +267,9 @@ def resume_study(
 
 
 def find_study(name: PathLike | None, results: PathLike = "results") -> Path | None:
-    """Return the folder of a search by its path or name, None where there is none of that name.
+    """Return the folder of a search by its path or name, or None.
 
-    No name: the newest search, where no run is newer.
+    Without a name: the newest search, but None if a run is newer.
     """
     if name is None:
         candidates = [*Path(results).glob("*/study.json"), *Path(results).glob("*/run.json")]
@@ -279,7 +279,7 @@ def find_study(name: PathLike | None, results: PathLike = "results") -> Path | N
 
 
 def finish_search(tuning: RunningSearch, watch: Watch, *, is_set_up: bool = False) -> TuneResult:
-    """Go on with a search until it is over or interrupted, and write what it found."""
+    """Run a search until it ends or is interrupted, and write its result."""
     workloads = [tuning.matrix.workloads[name] for name in tuning.study.design.workloads]
     tuning.folder.lock()
     try:
@@ -299,19 +299,19 @@ def finish_search(tuning: RunningSearch, watch: Watch, *, is_set_up: bool = Fals
                 result.folder / _RECIPE_FILE,
                 _recipe_lines(reopen_experiment(steps[-1], Path(tuning.matrix.path), silent)) + "\n",
             )
-        else:  # what a shorter budget recommended is so no more
+        else:  # the recommendation of a shorter budget no longer applies
             (result.folder / _RECIPE_FILE).unlink(missing_ok=True)
         result.write()
     return result
 
 
 def _search_until_end(tuning: RunningSearch, watch: Watch) -> RunEnding | None:
-    """Go on with a search; Ctrl-C between two of its steps ends it as in the middle of one does."""
+    """Run a search; Ctrl-C between two of its steps has the same effect as Ctrl-C within one."""
     try:
         return run_search(tuning, watch, engine=tuning.study.design.engines[0])
     except KeyboardInterrupt:
         if not tuning.folder.steps():
-            raise  # there is nothing to go on with
+            raise  # no step exists that could be resumed
         interrupts.mark_handled()
         return RunEnding("interrupted", interrupted=True)
 
@@ -360,7 +360,7 @@ def _create_study(
 
 
 def _study_matrix(folder: StudyFolder, beside: PathLike | None = None) -> Matrix:
-    """Return the matrix of a study as its first step kept it, its programs where they lie; ``beside``: its locks."""
+    """Return the matrix that the first step of a study stored. ``beside``: a matrix next to its locks."""
     steps = folder.steps()
     if not steps:
         remedy = "give the command that began it again: it begins anew under its name"
@@ -371,7 +371,7 @@ def _study_matrix(folder: StudyFolder, beside: PathLike | None = None) -> Matrix
 
 
 def _without_plan_lines(progress: ProgressCallback) -> ProgressCallback:
-    """Pass on what is said of the program itself: what a benchmark of it would hold is no matter here."""
+    """Return a callback without the lines on a benchmark's plan, which do not apply to a search."""
 
     def tell(line: str) -> None:
         if not line.startswith(("environments:", "6 blocks of ", "one block takes")):

@@ -1,4 +1,4 @@
-"""What is searched for a program of one's own: the factors that bear on what it was seen to be."""
+"""The default search space of a user's program: factors that can affect it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from envmatrix.api.programs import GeneratedMatrix
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_includes
 
-#: Where a GPU does the work: its memory, its modules, how processes talk, and of the host what feeds it. Crossed with
-#: OpenMP runtimes, affinities and wait policies as well these would be more cells than a search can hold.
+#: Factors for a program on a GPU: GPU memory, loading of modules, communication, and the host's memory and threads.
+#: With OpenMP runtimes, affinities and wait policies there would be too many combinations to search.
 _GPU_FACTORS = ("malloc", "hugepages", "threads", "cuda-allocator", "cuda-loading", "nccl")
 
 
 def make_default_space(generated: GeneratedMatrix, file: Path) -> tuple[Matrix, dict[str, tuple[str, ...]]]:
-    """Return the matrix of a program, as if ``file`` held it, with all that is searched; and levels by their factors.
+    """Return the matrix of a program with the whole search space, as if it were in ``file``, and its levels by factor.
 
-    TF32 is none of it: it changes results, and nothing checks what a program on the command line computes.
+    TF32 is left out: it changes results, and nothing checks the results of a program on the command line.
     """
     libraries = ["recipes" if generated.torch else "malloc", "hugepages"]
     libraries += ["cuda"] if generated.on_gpu else []

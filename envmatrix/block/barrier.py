@@ -8,20 +8,20 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: The folder of the pipes, in a trial's work folder: no program of the user's own has one of this name.
+#: The folder of the pipes in a trial's work folder. No user's program has a folder of this name.
 FOLDER = ".envmatrix-gate"
 _READY, _GO = "ready", "go"
 _READY_MESSAGE = re.compile(rb"ready (\d{1,9})\n")
 
 
 class GateError(Exception):
-    """A process said at its gate what nobody understands."""
+    """A process sent an invalid message at its gate."""
 
 
 class Gate:
-    """Two named pipes, open at this end for as long as the trial lives; it can be read when its process says something.
+    """Two named pipes, open at the host's end during the trial; readable when the process has sent a message.
 
-    Both are open for reading and writing here, so that no side waits for the other to open its end.
+    Both pipes are open for reading and writing here, so that neither side blocks until the other opens its end.
     """
 
     def __init__(self, ready: int, go: int) -> None:
@@ -29,11 +29,11 @@ class Gate:
         self._received = b""
 
     def fileno(self) -> int:
-        """Return what can be read when the process says something."""
+        """Return the file descriptor that is readable when the process has sent a message."""
         return self._ready
 
     def left(self) -> int | None:
-        """Return how many timed steps the process that waits has to take, None when it has not said all of it."""
+        """Return how many timed steps the waiting process has left; None if its message is incomplete."""
         with contextlib.suppress(BlockingIOError):
             self._received += os.read(self._ready, 4096)
         if b"\n" not in self._received and len(self._received) < 64:
@@ -45,7 +45,7 @@ class Gate:
         return int(match[1])
 
     def go(self, discarded_steps: int, timed_steps: int) -> None:
-        """Give the process a turn, which begins when it runs."""
+        """Give the process a turn, which starts when the process is continued."""
         self._send(f"go {discarded_steps} {timed_steps}\n")
 
     def end(self) -> None:

@@ -1,7 +1,7 @@
-"""Waits beside a process that no supervisor can end (a container), and starts a command when envmatrix is killed.
+"""Runs a cleanup command if envmatrix is killed, for processes that no supervisor can end, such as containers.
 
-``process.py`` runs this file alone (``python -I -S cleanup_watcher.py FD OWNER COMMAND...``; OWNER is its own process):
-a byte on the pipe FD means that all is well, its end that envmatrix is gone.
+``process.py`` starts it (``python -I -S cleanup_watcher.py FD OWNER COMMAND...``; OWNER is the process that starts it).
+A byte on the pipe FD ends it without action; if the pipe closes, envmatrix was killed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from envmatrix.block import interrupts
 from envmatrix.block.barrier import Gate, GateError
 from envmatrix.block.process import Exit
 
-#: The length of a process's next turn, (steps set apart, steps that count), by how many turns it has had.
+#: The length of a process's next turn, (untimed steps, timed steps), by how many turns it has had.
 TurnLengths = Callable[[int], tuple[int, int]]
 
 
@@ -27,19 +27,19 @@ class Running(Protocol):
     """
 
     def fileno(self) -> int:
-        """Return what can be read when it has ended."""
+        """Return the file descriptor that becomes readable when it ends."""
 
     def hold(self) -> None:
-        """Stop all its processes: none of them gets a CPU when this returns, also where a thread spins."""
+        """Stop all its processes; when this returns none of them is running, even if a thread spins."""
 
     def release(self) -> None:
-        """Let all its processes go on."""
+        """Resume all its processes."""
 
     def end(self) -> None:
-        """Begin to end it; whoever ends several waits for none of them before all were told."""
+        """Start ending it without waiting, so that several jobs can end at the same time."""
 
     def exit(self) -> Exit:
-        """Wait for its end and return how it ended."""
+        """Wait until it ends, and return its exit."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Schedule:
 
 
 def turn_order(seed: int, block: int, number: int, trials: Iterable[str]) -> list[str]:
-    """Return the order in which trials take their turn in round ``number`` of a block: fresh in every round.
+    """Return the order of turns in round ``number`` of a block: a new random order in every round.
 
-    A trial that broke leaves the order of the others as it is when it is passed over, not left out here.
+    Skip failed trials when iterating, rather than leaving them out here: then the order of the others is unchanged.
     """
     names = sorted(trials)
     return random.Random(f"{seed}:{block}:turn {number}").sample(names, len(names))  # noqa: S311 - an order, no secret
@@ -101,11 +101,11 @@ class Member:
     over: bool = False
 
     def look(self, ready: Sequence[object]) -> bool:
-        """Take in what it said or that it has ended; say whether it is waiting at its gate, or has ended."""
+        """Read a message or the exit of the process; return whether it waits at its gate or has ended."""
         try:
             self.left = self.gate.left() if self.gate in ready else None
         except GateError:
-            self.running.end()  # its log says why, or its exit status
+            self.running.end()  # its log or its exit status has the reason
             self.over = True
         if self.running in ready and not self.over:
             self.over = True
@@ -113,22 +113,22 @@ class Member:
         return self.over or self.left is not None
 
     def hold(self) -> None:
-        """Hold it at its gate."""
+        """Stop the process at its gate."""
         if not self.over and not self.pauses_itself:
             self.running.hold()
 
     def release(self) -> None:
-        """Let it run again."""
+        """Continue the process."""
         if not self.pauses_itself:
             self.running.release()
 
     def time_out(self) -> None:
-        """Begin to end it: its time is up."""
+        """Start to end the process, as its time is up."""
         self.timed_out = self.over = True
         self.running.end()
 
     def exit(self) -> Exit:
-        """Wait for its end and return how it ended."""
+        """Wait until it ends, and return its exit."""
         return replaced(self.running.exit(), timed_out=self.timed_out)
 
 
@@ -197,10 +197,10 @@ class Interleaving:
             self._wait_until_held(_starting_processes(members))
 
     def _take_turns(self, members: Sequence[Member], batch: int) -> None:
-        """Let all processes take their turns.
+        """Run the turns of all processes.
 
-        A trial's limit holds for all its turns together. Getting ready, which as many do at once as there are CPUs,
-        may take so many times the limit, and finishing, which all do side by side, as many as there are processes.
+        A trial's limit applies to the sum of its turns. Getting ready may take that limit times the number of CPUs, as
+        one process per CPU gets ready at once. Finishing may take it times the number of processes.
         """
         while order := self._next_round(members, batch):
             for member in order:
@@ -222,7 +222,7 @@ class Interleaving:
         return member.turns < turns_after_batch(batch, len(self.schedule.batches), total_turns)
 
     def _turn_length(self, member: Member) -> tuple[int, int]:
-        """Return how many steps of a process's next turn are set apart, and how many count."""
+        """Return how many steps of a process's next turn are untimed, and how many are timed."""
         if self.lengths:
             return self.lengths(member.turns)
         return (member.apart, self.schedule.steps) if self.schedule.steps else (0, member.left or 0)
@@ -238,7 +238,7 @@ class Interleaving:
         member.ran_s += time.monotonic() - began
 
     def _finish(self, members: Sequence[Member]) -> None:
-        """Let processes that have had all turns finish, side by side; those that are late are ended."""
+        """Let processes that have had all turns finish at the same time; end those that are late."""
         for member in members:
             member.gate.end()
             member.release()
@@ -282,7 +282,7 @@ def _starting_processes(members: Sequence[Member]) -> list[Member]:
 
 @contextlib.contextmanager
 def _end_all_on_error(members: Sequence[Member]) -> Iterator[None]:
-    """Where something breaks, let all processes end at the same time."""
+    """End all processes at the same time if an error occurs."""
     try:
         yield
     except BaseException:

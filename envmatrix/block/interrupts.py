@@ -1,10 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP while trials run: none of them gets lost.
+"""Handle Ctrl-C, SIGTERM and SIGHUP during a run without losing any.
 
-Python raises KeyboardInterrupt wherever its main thread is, and what is raised inside a finaliser or a callback is
-swallowed there. So a signal is remembered first: where it was swallowed, or held back, the next ``check`` raises it.
-
-Who ends a run often sends two: a terminal sends one to all its processes, and what started envmatrix (nox, a batch
-system) passes its own on. The second says nothing new, and may not cut short what the first began.
+Python raises KeyboardInterrupt wherever the main thread is, and a finaliser or callback discards it. So each signal is
+recorded first, and ``check`` raises one that was discarded or deferred. A run often gets the same request twice: a
+terminal signals all its processes, and the parent (nox, a batch system) forwards its own signal. The repeated signal is
+ignored, so that it cannot interrupt the cleanup started by the first.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from types import FrameType
 from typing import Protocol
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How long (seconds) after a signal another one says nothing new.
+#: Seconds after a signal in which another one is ignored as a repetition.
 _REPEAT_WINDOW_S = 3.0
 
 
 class Readable(Protocol):
-    """What can be waited for: it has a file descriptor."""
+    """An object to wait for, with a file descriptor."""
 
     def fileno(self) -> int:
-        """Return its descriptor."""
+        """Return its file descriptor."""
 
 
 @dataclass
 class _State:
-    """Signals belong to a process, so there is one of this: ``wake`` gets a byte with every signal."""
+    """Signal state of this process; ``wake`` receives a byte for every signal."""
 
     came: bool = False
     held: int = 0
-    heard: float | None = None  # when (monotonic) the last one was that says something new
+    heard: float | None = None  # time (monotonic) of the last one not ignored
     wake: socket.socket | None = None
 
 
@@ -46,7 +45,7 @@ _state = _State()
 
 
 def _in_main_thread() -> bool:
-    """Whether this thread is the one that signals come to."""
+    """Return whether this is the main thread, which receives signals."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -60,29 +59,29 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 
 
 def mark_handled() -> None:
-    """Say that what a signal asked for is done: only another one, some seconds later, is raised again."""
+    """Mark the last signal as handled; only a new one, some seconds later, is raised."""
     _state.came = False
 
 
 def came() -> bool:
-    """Whether a signal has come that will end what goes on."""
+    """Return whether an unhandled signal was received."""
     return _state.came
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt when a signal has come and none are held back."""
+    """Raise KeyboardInterrupt if a signal was received and is not deferred."""
     if _state.came and not _state.held and _in_main_thread():
         raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Remember signals and raise them as KeyboardInterrupt, SIGTERM (a batch system) and SIGHUP as well."""
-    if not _in_main_thread() or _state.wake:  # as in a notebook's worker: no signal comes here
+    """Record signals and raise KeyboardInterrupt for them, including SIGTERM (from a batch system) and SIGHUP."""
+    if not _in_main_thread() or _state.wake:  # other threads, such as a notebook's worker, receive no signals
         yield
         check()
         return
-    # What is ignored stays ignored: that is what `nohup` means.
+    # Ignored signals stay ignored, for `nohup`.
     numbers = [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     _state.wake, wake_end = socket.socketpair()
     _state.wake.setblocking(False)
@@ -103,7 +102,7 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Hold signals back: one that comes meanwhile is raised at the end, so that what is done here is done whole."""
+    """Defer signals: one received in the meantime is raised at the end, so that the body is not interrupted."""
     if not _in_main_thread():
         yield
         return
@@ -116,7 +115,7 @@ def held() -> Iterator[None]:
 
 
 def wait_readable(files: Iterable[Readable], seconds: float | None) -> list[Readable]:
-    """Wait until one of ``files`` can be read, and return those that can; a signal ends the wait at once."""
+    """Wait until any of ``files`` is readable; return those that are. A signal ends the wait."""
     woken = _state.wake if _in_main_thread() else None
     watched = list(files)
     while True:

@@ -98,7 +98,7 @@ class BlockOrder:
         return whole / trial.name if part.turns else whole
 
     def text(self, indent: int | None = None) -> str:
-        """Return the document."""
+        """Return the XML document."""
         return json.dumps(asdict(self), indent=indent, default=str) + "\n"
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from envmatrix.block import supervisor
 from envmatrix.block.process import WATCHER
 
-#: The variable by which a trial's processes are found again, daemons too.
+#: The variable that identifies a trial's processes, including daemons.
 TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
-#: How long (seconds) the system may take to end what was killed.
+#: How long (seconds) killed processes may take to end.
 _KILL_WAIT_S = 10.0
 #: How long (seconds) the supervisors of a killed owner may take to end what is below them.
 _SUPERVISOR_WAIT_S = 20.0
-#: Seconds that a program's start may take in the kernel, which reads its file meanwhile.
+#: Seconds that exec may take, while the kernel reads the program's file.
 _STARTED_S = 5.0
 _NAMES = (Path(supervisor.__file__).name, WATCHER.name)
 _PROC = Path("/proc")
@@ -83,7 +83,7 @@ def orphaned_supervisors() -> list[int]:
 
 
 def processes_with_variable(variable: str, beginning: str) -> list[int]:
-    """Return this user's processes in whose environment ``variable`` has a value that begins so."""
+    """Return this user's processes in which ``variable`` has a value with this prefix."""
     entry = f"\0{variable}={beginning}".encode()
     pids = []
     for folder in _PROC.glob("[0-9]*"):
@@ -94,7 +94,7 @@ def processes_with_variable(variable: str, beginning: str) -> list[int]:
 
 
 def _read_variables(folder: Path) -> bytes:
-    """Return a process's variables. One whose program is just being started has none yet: that is waited for."""
+    """Return a process's variables; wait for a process in exec, which has none yet."""
     deadline = time.monotonic() + _STARTED_S
     while True:
         if environ := (folder / "environ").read_bytes():
@@ -105,7 +105,7 @@ def _read_variables(folder: Path) -> bytes:
 
 
 def _is_starting(folder: Path) -> bool:
-    """Whether a process has a program (the kernel's own have none) whose variables have no end: proc_pid_stat(5)."""
+    """Return whether a process is in exec: it has a program, but env_end is still 0 (proc_pid_stat(5))."""
     try:
         (folder / "exe").readlink()
         fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()

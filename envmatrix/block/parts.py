@@ -42,7 +42,7 @@ class _Program(SupervisedProcess):
         return self
 
     def exit(self) -> Exit:
-        """Wait for its end and return how it ended."""
+        """Wait until it ends, and return its exit."""
         try:
             self._exit = self._exit or self.answer()
         except NotStartedError as error:

@@ -16,9 +16,9 @@ from typing import IO
 
 from envmatrix.block import interrupts, supervisor
 
-#: stdin, stdout and stderr as ``subprocess`` takes them.
+#: stdin, stdout and stderr, as for ``subprocess``.
 Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
-#: Seconds that the supervisor may take to end a program and what is left of it; then it is killed itself.
+#: Seconds that the supervisor has to end a program and its descendants before it is killed.
 ENDED_S = 20.0
 WATCHER = Path(__file__).with_name("cleanup_watcher.py")
 
@@ -35,7 +35,7 @@ class NotStartedError(Exception):
 class Exit:
     """How a process ended. ``code`` is negative for a signal, as in ``subprocess``; ``wall_s`` is in seconds.
 
-    ``stops`` is how often it was stopped meanwhile, as far as whoever ran it saw that.
+    ``stops`` is how often it was stopped in the meantime, as far as known.
     """
 
     code: int
@@ -68,7 +68,7 @@ def _signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program runs, and its limits. ``groups`` are the cgroups it enters, ``data_bytes`` its RLIMIT_DATA."""
+    """CPUs and limits of a program. ``groups`` are cgroups it enters, ``data_bytes`` its RLIMIT_DATA."""
 
     cpus: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
@@ -76,7 +76,7 @@ class Place:
     data_bytes: int | None = None
 
     def plain(self) -> tuple[tuple[int, ...], int, tuple[str, ...], int]:
-        """Return what the supervisor takes."""
+        """Return the values in the form that the supervisor takes."""
         groups = tuple(str(group / "cgroup.procs") for group in self.groups)
         return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), groups, self.data_bytes or 0
 
@@ -96,7 +96,7 @@ class Order:
     grace_s: float = 0.0
 
     def encoded(self) -> bytes:
-        """Return what the supervisor reads."""
+        """Return the order as the bytes that the supervisor reads."""
         variables = os.environ if self.env is None else self.env
         order = marshal.dumps(
             (
@@ -111,9 +111,9 @@ class Order:
 
 
 class SupervisedProcess:
-    """A program that a supervisor started, and with which it ends all that came of it (see ``supervisor.py``).
+    """A program started by a supervisor, which ends it and all its descendants (see ``supervisor.py``).
 
-    It can be read (``fileno``) when it has ended.
+    Its file descriptor becomes readable when it has ended.
     """
 
     def __init__(self, order: Order, streams: Streams) -> None:
@@ -132,26 +132,26 @@ class SupervisedProcess:
             raise NotStartedError(order.argv[0], error.errno or 0) from error
         finally:
             its.close()
-        with contextlib.suppress(BrokenPipeError):  # the answer that is not there says it
+        with contextlib.suppress(BrokenPipeError):  # reported by the missing answer
             self._line.sendall(order.encoded())
 
     def __enter__(self) -> SupervisedProcess:
         return self
 
     def fileno(self) -> int:
-        """Return what can be read when it has ended."""
+        """Return the file descriptor that becomes readable when it ends."""
         return self._line.fileno()
 
     def hold(self) -> None:
-        """Stop every process that came of it; they are stopped when this returns, or have ended."""
+        """Stop the program and its descendants; returns after they have stopped or ended."""
         self._send_command(supervisor.HOLD)
 
     def release(self) -> None:
-        """Let every process that came of it go on."""
+        """Resume the program and its descendants."""
         self._send_command(supervisor.RELEASE)
 
     def _send_command(self, command: bytes) -> None:
-        """Let the supervisor do something; what it says instead when the program has ended is kept for ``answer``."""
+        """Send a command to the supervisor; if the program has ended, keep its answer for ``answer``."""
         if self._said:
             return
         self._line.settimeout(ENDED_S)
@@ -160,27 +160,27 @@ class SupervisedProcess:
             answer_byte = self._line.recv(1)
             self._said = b"" if answer_byte == command else answer_byte
         except TimeoutError:
-            self.process.kill()  # its program dies with it, and is known to have been killed
-        except OSError:  # it has ended: the answer says how
+            self.process.kill()  # its program is killed with it
+        except OSError:  # it has ended: see its answer
             pass
 
     def end(self) -> None:
-        """Begin to end what still runs; whoever ends several waits for none of them before it has told all."""
+        """Start ending it without waiting, so that several can end at the same time."""
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
 
     def __exit__(self, *_: object) -> None:
-        """End what still runs."""
+        """End the program if it still runs."""
         with interrupts.held(), self._line:
             self.end()
             try:
                 self.process.wait(ENDED_S)
             except subprocess.TimeoutExpired:
-                self.process.kill()  # its program dies with it
+                self.process.kill()  # its program is killed with it
                 self.process.wait()
 
     def answer(self) -> Exit:
-        """Wait until the program has ended and nothing of it is left; return how it ended."""
+        """Wait until the program and its descendants have ended; return its exit."""
         message = self._said
         if not message:
             interrupts.wait_readable([self._line], self.order.limit_s + ENDED_S)
@@ -200,7 +200,7 @@ class SupervisedProcess:
 
 @contextlib.contextmanager
 def cleanup_watcher(argv: Sequence[str]) -> Iterator[None]:
-    """See to it that ``argv`` is run should this process be killed meanwhile (see ``cleanup_watcher.py``)."""
+    """Run ``argv`` if this process is killed within the context (see ``cleanup_watcher.py``)."""
     read_end, write_end = os.pipe()
     with interrupts.held():
         process = subprocess.Popen(

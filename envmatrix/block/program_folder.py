@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path, PurePosixPath
 
-#: What a trial's process writes into its work folder (docs/record.md).
+#: The file that a trial's process writes into its work folder (docs/record.md).
 RECORD = "record.json"
 #: Files up to this size (bytes) are copied into the work folder, larger ones linked (docs/workloads.md).
 MAX_COPIED_BYTES = 2**20
@@ -24,7 +24,7 @@ def lay_out(work: Path, files: Path, inside: str, metric: str = "") -> None:
 
 
 def _link_tree(work: Path, files: Path, inner_path: str, left_out: tuple[str, ...]) -> None:
-    """Lay a folder's entries into ``work``; the folders on the way to what is ``left_out`` are made anew."""
+    """Place a folder's entries into ``work``; create real folders on the path to the ``left_out`` file."""
     for entry in files.iterdir():
         target, on_the_way = work / entry.name, left_out[:1] == (entry.name,)
         if on_the_way and entry.is_dir():

@@ -1,12 +1,11 @@
-"""Started in place of a program: confines it, starts it, and ends all that came of it when it ends.
+"""Supervisor process: starts a program with its limits, and ends it with all its descendants.
 
-``process.py`` runs this file alone (``python -I -S supervisor.py FD OWNER``; OWNER is its own process), sends an order
-through the socket FD and reads how the program ended. When the socket closes, envmatrix was killed or wants the program
-to end. A byte HOLD on it stops the program with all that came of it, RELEASE lets them go on; the same byte is the
-answer, once it is done. Everything the program starts stays below this process, daemons too
-(PR_SET_CHILD_SUBREAPER), so nothing is left once it has no child.
-
-It starts before every trial, hence few imports: it takes some 20 ms of CPU.
+``process.py`` starts it (``python -I -S supervisor.py FD OWNER``; OWNER is the process that starts it), sends an order
+through the socket FD and reads how the program ended. If the socket closes, envmatrix was killed or wants the program
+to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; the same byte is the answer when it
+is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so nothing is left once it has
+no child.
+It starts before every trial, so it imports little: it takes about 20 ms of CPU time.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: CPUs, a mask of memory nodes, the cgroup.procs of cgroups, and RLIMIT_DATA in bytes.
+    #: CPUs, memory nodes as a mask, the cgroup.procs of cgroups, and RLIMIT_DATA in bytes.
     Place = tuple[tuple[int, ...], int, tuple[str, ...], int]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MPOL_BIND = 2
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
-#: Seconds between interrupt, terminate and kill; what a program is given to end its own children is shorter.
+#: Seconds between SIGINT, SIGTERM and SIGKILL; longer than bench/command.py gives its own children.
 GRACE_S = 2.0
 HOLD, RELEASE = b"-", b"+"
-#: How long (seconds) processes may take to stop: one that is in the kernel does so on its way back.
+#: Seconds that processes have to stop: one in the kernel stops when it returns.
 _STOPPED_S = 10.0
-#: How long (seconds) the system may take to end processes that were killed.
+#: Seconds that the system has to end killed processes.
 _REAPED_S = 10.0
-#: Where Intel's OpenMP runtime notes that a process has it (kmp_runtime.cpp); it forgets to remove that at the end.
+#: File in which Intel's OpenMP runtime registers a process (kmp_runtime.cpp), often left behind at its end.
 _SHM, _NOTE = "/dev/shm", "__KMP_REGISTERED_LIB_"  # noqa: S108
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def bind_memory(mask: int) -> None:
-    """Take memory from the NUMA nodes of this mask only; the policy stays over exec (set_mempolicy(2))."""
+    """Allocate memory only from the NUMA nodes in this mask; the policy is kept across exec (set_mempolicy(2))."""
     number = _SET_MEMPOLICY.get(os.uname().machine)
     if number is None:
         raise OSError(38, f"memory nodes cannot be set on {os.uname().machine}")
@@ -52,7 +51,7 @@ def bind_memory(mask: int) -> None:
 
 
 def confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_bytes: int) -> None:
-    """Enter a CPU set, memory nodes (a mask), cgroups (their cgroup.procs) and a limit of RLIMIT_DATA; 0, (): none."""
+    """Enter CPUs, memory nodes (a mask), cgroups (their cgroup.procs) and RLIMIT_DATA; 0 or (): no limit."""
     if cpus:
         os.sched_setaffinity(0, cpus)
     for group in groups:
@@ -67,7 +66,7 @@ def confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_byt
 
 
 class _CannotPlaceError(OSError):
-    """The program cannot be started where, or with the limits, that the order says."""
+    """The program cannot be started with the CPUs or limits of the order."""
 
 
 def heed_signals() -> None:
@@ -77,7 +76,7 @@ def heed_signals() -> None:
 
 
 def _exec_program(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
-    """Turn this new process into the program, which leads a session of its own."""
+    """Replace this new process by the program, in a new session."""
     try:
         os.setsid()
         heed_signals()
@@ -88,7 +87,7 @@ def _exec_program(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> N
 
 
 def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> tuple[int, bytes]:
-    """Start the program; return its process and, where it could not be started, the answer that says why."""
+    """Start the program; return its process id, and the error answer if it could not start."""
     read_end, write_end = os.pipe()
     supervisor = os.getpid()
     child = os.fork()
@@ -108,7 +107,7 @@ def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> tuple[in
 
 
 class _Watch:
-    """Waits for the program: ``line`` leads to envmatrix, ``wake`` gets a byte with every signal."""
+    """Waits for the program: ``line`` is the socket to envmatrix, ``wake`` gets a byte for every signal."""
 
     def __init__(self, line: int) -> None:
         self.wake, write_end = os.pipe()
@@ -127,7 +126,7 @@ class _Watch:
         self.asked = True
 
     def _read_command(self) -> None:
-        """Do what envmatrix says: hold, release, or (the line's end) end the program."""
+        """Execute a command of envmatrix: hold, release, or (socket closed) end the program."""
         try:
             command = os.read(self.line, 1)
         except OSError:
@@ -139,10 +138,10 @@ class _Watch:
         try:  # noqa: SIM105 - as below
             os.write(self.line, command)
         except OSError:
-            pass  # envmatrix was killed: the next look at the line says so
+            pass  # envmatrix was killed: the next read shows it
 
     def ended(self, child: int, seconds: float, *, heed: bool) -> int | None:
-        """Wait and return the program's exit code, None after ``seconds`` or (to ``heed``) when it shall end."""
+        """Return the program's exit code; None after ``seconds`` or, with ``heed``, on a request to end."""
         deadline = time.monotonic() + seconds
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -155,7 +154,7 @@ class _Watch:
                 self.sleep(remaining_s, heed=heed)
 
     def sleep(self, seconds: float, *, heed: bool) -> None:
-        """Sleep until a signal comes, a child ends, or the line closes."""
+        """Sleep until a signal arrives, a child ends or, with ``heed``, a command arrives or the socket closes."""
         readable = select.select([self.wake, *([self.line] if heed else [])], [], [], seconds)[0]
         if self.wake in readable:
             os.read(self.wake, 512)
@@ -167,7 +166,7 @@ def _send_signal(kill: Callable[[int, int], None], target: int, number: int) -> 
     try:  # noqa: SIM105 - contextlib takes milliseconds to load
         kill(target, number)
     except OSError:
-        pass  # it has ended
+        pass  # the thread has ended
 
 
 def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
@@ -175,7 +174,7 @@ def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
     first = [(signal.SIGTERM, grace_s)] if grace_s else []
     for number, seconds in [*first, *((one, GRACE_S) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))]:
         _send_signal(os.killpg, child, number)
-        _continue_all()  # what is stopped hears of no signal but the last
+        _continue_all()  # a stopped process receives only SIGKILL
         code = watch.ended(child, seconds, heed=False)
         if code is not None:
             return code
@@ -197,7 +196,7 @@ def _process_states() -> dict[int, tuple[int, str]]:
 
 
 def _is_namespace_init(pid: int) -> bool:
-    """Whether a process is the first of a PID namespace below this one."""
+    """Return whether a process is the init process of a PID namespace below this one."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             numbers = file.read().partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
@@ -207,10 +206,10 @@ def _is_namespace_init(pid: int) -> bool:
 
 
 def _descendants() -> dict[int, str]:
-    """Return the processes that came of this one, with their states, but for a container's runtime.
+    """Return this process's descendants and their states, without container runtimes.
 
-    That has nothing to do while its program runs. Apptainer's, which passes signals on, takes one for a program that
-    has ended meanwhile for its own end: the exit status would be 128 + SIGCONT.
+    A runtime is idle while its program runs. Apptainer's forwards signals; if its program has just ended, SIGCONT would
+    replace the exit status (128 + SIGCONT).
     """
     own_pid, states, descendants = os.getpid(), _process_states(), {}
     level = [own_pid]
@@ -225,11 +224,11 @@ def _descendants() -> dict[int, str]:
 
 
 def _stop_all() -> None:
-    """Stop the program with all that came of it; what it starts meanwhile is found by the next look."""
+    """Stop the program and its descendants, including those started in the meantime."""
     deadline = time.monotonic() + _STOPPED_S
     stopped: set[int] = set()
     while time.monotonic() < deadline:
-        # One that waits in the kernel for good (for a file system's process that is stopped) stops on its way back.
+        # A process waiting in the kernel (for a stopped process of a file system) stops when it returns.
         running = [pid for pid, state in _descendants().items() if state not in ("TtZXD" if pid in stopped else "TtZX")]
         if not running:
             return
@@ -245,13 +244,13 @@ def _continue_all() -> None:
 
 
 def _children() -> list[int]:
-    """Return this process's children, which no other process can take the place of before they are waited for."""
+    """Return this process's children; their ids are not reused before they are waited for."""
     own_pid = os.getpid()
     return [pid for pid, (parent, _) in _process_states().items() if parent == own_pid]
 
 
 def _kill_remaining(watch: _Watch) -> None:
-    """Kill whatever the program left running."""
+    """Kill all remaining descendants of the program."""
     deadline = time.monotonic() + _REAPED_S
     while time.monotonic() < deadline:
         try:
@@ -265,7 +264,7 @@ def _kill_remaining(watch: _Watch) -> None:
 
 
 def _remove_openmp_notes(since: float) -> None:
-    """Remove what OpenMP runtimes of processes that have ended noted since then, of this user alone."""
+    """Remove registration files left by OpenMP runtimes of this user's ended processes since then."""
     try:
         notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]
     except OSError:
@@ -282,7 +281,7 @@ def _remove_openmp_notes(since: float) -> None:
 
 
 def _living_pids() -> set[bytes]:
-    """Return the numbers of all processes that have memory, also those by which their containers know them."""
+    """Return the ids of all processes that have memory, in every PID namespace they belong to."""
     numbers: set[bytes] = set()
     for pid in _process_states():
         try:
@@ -296,7 +295,7 @@ def _living_pids() -> set[bytes]:
 
 
 def _read_order(line: int) -> bytes:
-    """Return what envmatrix sends: eight bytes that say how many follow."""
+    """Return the message from envmatrix: eight bytes of length, then the content."""
     message, size = b"", 8
     while len(message) < size:
         chunk = os.read(line, 1 << 20)
@@ -309,7 +308,7 @@ def _read_order(line: int) -> bytes:
 
 
 def _execute_order(line: int) -> bytes:
-    """Take an order and return the answer: how the program ended, or why it could not be started."""
+    """Execute one order; return how the program ended, or why it could not start."""
     argv, env, place, limit_s, grace_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     watch, since = _Watch(line), time.time()
@@ -317,7 +316,7 @@ def _execute_order(line: int) -> bytes:
     if refused:
         return refused
     null_file = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):  # the program's end, not ours, is the end of its output
+    for number in range(3):  # output must end with the program, not with this process
         os.dup2(null_file, number)
     code = watch.ended(child, limit_s, heed=True)
     timed_out = code is None and not watch.asked

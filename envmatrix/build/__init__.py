@@ -1,1 +1,1 @@
-"""Images: locks, the wheelhouse filled from them, library folders, and the venvs built offline from both."""
+"""Building images: lock files, wheelhouse, library folders, and venvs built offline."""

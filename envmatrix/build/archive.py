@@ -1,4 +1,4 @@
-"""Tars: a root file system's as a docker archive, which Apptainer can start from without any Docker; folders'."""
+"""Write tar archives: Docker archives of a root file system, for Apptainer without Docker, and archives of folders."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, file_digest
 
-#: Go's names of processors, which OCI images use (https://go.dev/doc/install/source#environment).
+#: Go's processor names, used in OCI images (https://go.dev/doc/install/source#environment).
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def rooted(tar: Path, target: Path) -> None:
-    """Copy a tar so that root owns every file: a user namespace with one user can unpack no other owner.
+    """Copy a tar with every file owned by root, because a single-user namespace can unpack no other owner.
 
-    SIFs keep no owners, so nothing is lost.
+    SIF files store no owners, so nothing is lost.
     """
     with disk_errors(target), tarfile.open(tar) as source, tarfile.open(target, "w") as target_tar:
         for member in source:
@@ -28,12 +28,12 @@ def rooted(tar: Path, target: Path) -> None:
 
 
 def rooted_name(reference: str) -> str:
-    """Return the name of a ``rooted`` base: under the base's own, `docker load` would take its name from it."""
+    """Return the name of a ``rooted`` base; with the base's own name, `docker load` would take over that name."""
     return f"{reference}-rooted"
 
 
 def write_docker_archive(tar: Path, archive: Path, name: str) -> None:
-    """Write ``tar`` as a docker archive of one layer, called ``name``."""
+    """Write ``tar`` as a Docker archive with one layer, named ``name``."""
     digest = file_digest(tar)
     config = json.dumps(
         {
@@ -56,7 +56,7 @@ def write_docker_archive(tar: Path, archive: Path, name: str) -> None:
 
 
 def write_folders_tar(folders: Mapping[str, str], archive: Path) -> None:
-    """Write folders of plain files and links under their names: the same bytes whenever and by whomever."""
+    """Write folders of plain files and links to a tar; the same content always gives the same bytes."""
 
     def reset_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = member.mtime = 0

@@ -1,8 +1,8 @@
-"""torch, and packages that are compiled against it: of one build, or their operators cannot be loaded.
+"""Install torch and packages compiled against it (torchvision, torchaudio) from the same build.
 
-PyPI's torch for x86-64 is a build for CUDA, and so is PyPI's torchvision; PyTorch's own indexes have the others, and a
-local version tells them: 2.13.0+cpu. A torchvision for CUDA beside a torch for the CPU installs without a word, and
-``import torchvision`` ends with ``operator torchvision::nms does not exist``: https://github.com/pytorch/vision/issues/9085.
+PyPI's torch and torchvision for x86-64 are CUDA builds. PyTorch's own indexes have the other builds, marked by a local
+version: 2.13.0+cpu. A CUDA torchvision with a CPU torch installs without an error, but ``import torchvision`` fails:
+``operator torchvision::nms does not exist`` (https://github.com/pytorch/vision/issues/9085).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from envmatrix.build.pip import ResolveRequest
 from envmatrix.errors import EngineError
 from envmatrix.system.progress import ProgressCallback
 
-#: Each build of torch has an index of its own, called by its local version.
+#: Base URL of PyTorch's indexes; each build's index is named by its local version.
 PYTORCH_INDEX = "https://download.pytorch.org/whl/"
 _COMPILED_PACKAGES = ("torchvision", "torchaudio")
 
 
 def local_version(version: str) -> str:
-    """Return what tells a build: ``cpu`` of 2.13.0+cpu, '' of 2.13.0."""
+    """Return the build of a version: ``cpu`` for 2.13.0+cpu, '' for 2.13.0."""
     return version.partition("+")[2]
 
 
 def strangers(pins: Iterable[PinnedPackage], torch: str | None = None) -> tuple[PinnedPackage, ...]:
-    """Return what is compiled against another build of torch than the one beside it.
+    """Return the packages that are compiled against a different build of torch.
 
-    ``torch`` is the version of one that is there already (PEP 440), where ``pins`` hold none.
+    ``torch`` is the version that is already installed (PEP 440), used if ``pins`` contain none.
     """
     packages = tuple(pins)
     version = next((pin.version for pin in packages if pin.name == "torch"), torch)
@@ -39,7 +39,7 @@ def strangers(pins: Iterable[PinnedPackage], torch: str | None = None) -> tuple[
 
 
 def request_for_build(request: ResolveRequest, others: Iterable[PinnedPackage], build: str) -> ResolveRequest:
-    """Return the request for the same versions of ``others`` in the build ``build`` ('': PyPI's)."""
+    """Return a request for the same versions of ``others`` from ``build`` ('': PyPI's)."""
     public = ((pin.name, pin.version.partition("+")[0]) for pin in others)
     requirements = (f"{name}=={version}+{build}" if build else f"{name}==={version}" for name, version in public)
     index = (*request.index, *([PYTORCH_INDEX + build] if build and PYTORCH_INDEX + build not in request.index else []))
@@ -52,9 +52,9 @@ def resolve_one_build(
     progress: ProgressCallback,
     torch: str | None = None,
 ) -> tuple[PinnedPackage, ...]:
-    """Resolve ``request``; what is compiled against another build of torch is asked for again, in torch's own.
+    """Resolve ``request``, then resolve packages of a different torch build again for the build of torch.
 
-    Where that cannot be had, it stays as it is, and that is said. ``torch``: as for ``strangers``.
+    If they are not available, report it and keep the first result. ``torch``: see ``strangers``.
     """
     pins = resolve(request)
     mismatched = strangers(pins, torch)
@@ -69,7 +69,7 @@ def resolve_one_build(
 
 
 def mismatch_message(packages: Iterable[PinnedPackage], torch: str) -> str:
-    """Say what will not work, and how it would."""
+    """Return the warning about mismatched builds, with a remedy."""
     package_names, build = ", ".join(map(str, packages)), local_version(torch)
     where = (
         f"from {PYTORCH_INDEX}{build}, or put their wheels in a folder and set PIP_FIND_LINKS to it"

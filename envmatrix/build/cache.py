@@ -1,4 +1,4 @@
-"""The cache folder: content-addressed folders and files that are whole or absent, also with several builders."""
+"""The cache: content-addressed files and folders that are complete or absent, safe for concurrent builders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.regular_files import open_regular
 
-#: A file system in memory that every Linux has; a container or a job may have it smaller.
+#: The tmpfs that every Linux has; it may be smaller in a container or a job.
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 (mkdtemp makes the names)
 _DISK_FULL = re.compile(r"no space left|enough free space|disk quota exceeded|wrote only \d+ of", re.IGNORECASE)
 _FREE_SPACE = "free some space there, or set ENVMATRIX_CACHE to a folder on a larger disk; no half-built files are left"
@@ -34,7 +34,7 @@ _REMEDIES = {
 
 
 def json_digest(*parts: object) -> str:
-    """Return a sha256 (hex) over anything JSON can hold."""
+    """Return the sha256 (hex) of values that JSON can represent."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -48,16 +48,16 @@ def file_digest(path: Path) -> str:
 
 
 def file_stamp(path: Path) -> str:
-    """Return what tells, without reading it, that a file is the one it was: its size, and when it was written.
+    """Return a file's size and modification time, to recognise it without reading it.
 
-    Whole seconds and no inode: what copies files with their times, or shows them to several hosts, keeps both.
+    Uses whole seconds and no inode number, so that copies that keep times, and shared file systems, still match.
     """
     status = path.stat()
     return f"{status.st_size} {int(status.st_mtime)}"
 
 
 def has_stamp(path: Path, stamp: str) -> bool:
-    """Say whether a file is there, and the one that had this stamp ('': any)."""
+    """Return whether a file exists and has this stamp ('': any)."""
     try:
         return file_stamp(path) == stamp or not stamp
     except OSError:
@@ -66,7 +66,7 @@ def has_stamp(path: Path, stamp: str) -> bool:
 
 @contextlib.contextmanager
 def disk_errors(place: Path) -> Iterator[None]:
-    """Turn an OSError about ``place`` into an EngineError with its remedy."""
+    """Convert an OSError about ``place`` to an EngineError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -76,24 +76,24 @@ def disk_errors(place: Path) -> Iterator[None]:
 
 
 def is_disk_full(output: str) -> bool:
-    """Say whether a program's last words are those of a full disk: of the kernel, of apt, of tar, of a quota."""
+    """Return whether a program's output reports a full disk or an exceeded quota."""
     return _DISK_FULL.search(output) is not None
 
 
 def disk_full_error(place: Path) -> EngineError:
-    """Return the error for a program that could not write because the disk is full."""
+    """Return the error for a program that failed because the disk is full."""
     return EngineError("no space left on device", where=Where(place), remedy=_FREE_SPACE)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Where downloads and everything built from them lie. Each entry's path holds a digest of what it is."""
+    """The folder of downloads and everything built from them. Each entry's path contains a digest of its content."""
 
     root: Path
 
     @contextlib.contextmanager
     def exclusive_lock(self, name: str) -> Iterator[None]:
-        """Hold the lock of that name: a second builder waits here, then finds the work done."""
+        """Take the named lock. A second builder waits for it, then finds the work done."""
         with disk_errors(self.root):
             folder = self.root / "building"
             folder.mkdir(parents=True, exist_ok=True)
@@ -105,11 +105,11 @@ class Cache:
             os.close(handle)
 
     def folder(self, path: Path, build: Callable[[Path], None]) -> bool:
-        """Make sure the folder ``path`` is there; ``build`` fills a new one. Return whether it was built now.
+        """Make sure the folder ``path`` exists; ``build`` fills a new one. Return whether it was built now.
 
-        The folder is built beside its place and renamed into it when whole; what a killed builder left behind is
-        removed by the next one. A part of a cache may be a link into another cache, whose locks are others: of two
-        builders there the first to be done wins.
+        The folder is built under a temporary name in the same parent folder and then renamed. Leftovers of a killed
+        builder are removed by the next one. Part of a cache may be a link into another cache with its own locks; if two
+        builders meet there, the first to finish wins.
         """
         if path.is_dir():
             return False
@@ -130,15 +130,15 @@ class Cache:
 
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
-        """Give a folder inside the cache (so that a rename out of it works) that is gone afterwards."""
+        """Yield a temporary folder inside the cache, so that a rename out of it works; remove it afterwards."""
         with self._temporary_folder(self.root / "scratch", f"{name}.") as path:
             yield path
 
     @contextlib.contextmanager
     def quick_scratch(self, name: str, room: int) -> Iterator[Path]:
-        """Like ``scratch``, but in memory where ``room`` (bytes) take at most half of what is free there.
+        """Like ``scratch``, but in memory if ``room`` (bytes) is at most half of the free memory there.
 
-        The 20,000 files of an image are written and read again several times faster than on most disks.
+        An image has about 20,000 files; writing and reading them is several times faster there than on most disks.
         """
         prefix = f"envmatrix-{os.getuid()}-{json_digest(str(self.root.resolve()))[:12]}."
         memory = fits_in_memory(room)
@@ -147,7 +147,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _temporary_folder(self, folder: Path, prefix: str) -> Iterator[Path]:
-        """Give a new folder that is gone afterwards; what killed processes left is removed first."""
+        """Yield a new folder and remove it afterwards; remove leftovers of killed processes first."""
         with self.exclusive_lock("scratch"), disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for leftover in folder.glob(f"{prefix}*"):
@@ -161,7 +161,7 @@ class Cache:
             os.close(handle)
 
     def write(self, path: Path, text: str) -> None:
-        """Write a small file so that a reader sees all of it or none."""
+        """Write a small file atomically: a reader sees all of it or nothing."""
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -174,7 +174,7 @@ class Cache:
                 raise
 
     def read_json(self, path: Path) -> dict[str, object] | None:
-        """Read a build record; None when it is absent or damaged (it is then made again)."""
+        """Read a build record; None if it is absent or damaged (the caller then rebuilds it)."""
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -183,7 +183,7 @@ class Cache:
 
 
 def fits_in_memory(room: int) -> bool:
-    """Say whether files of ``room`` bytes take at most half of the memory that is free for files (tmpfs(5))."""
+    """Return whether ``room`` bytes are at most half of the free memory for files (tmpfs(5))."""
     try:
         file_system = os.statvfs(MEMORY_FOLDER)
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -195,7 +195,7 @@ def fits_in_memory(room: int) -> bool:
 
 
 def _lock_folder(folder: Path) -> int:
-    """Say that a folder is in use as long as this handle is open: ``_remove_unheld`` leaves it alone."""
+    """Mark a folder as in use until the returned handle is closed: ``_remove_unheld`` skips it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(handle, fcntl.LOCK_SH)
     return handle
@@ -211,7 +211,7 @@ def _folder_in_use(folder: Path) -> Iterator[None]:
 
 
 def _rename_into_place(built: Path, target: Path) -> bool:
-    """Rename a folder into its place, and say so: False where somebody else has just put the same there."""
+    """Rename a folder into its place and return True; return False if another process was first."""
     try:
         built.rename(target)
     except OSError:
@@ -232,7 +232,7 @@ def _remove_unheld(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, also one that holds read-only folders."""
+    """Remove a folder, including read-only subfolders."""
     if not path.exists():
         return
     for folder, names, _ in os.walk(path):

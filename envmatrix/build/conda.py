@@ -1,8 +1,7 @@
-"""Environments of conda packages, which py-rattler solves, locks and installs: no conda is needed.
+"""Solve, lock and install environments of conda packages with py-rattler; conda itself is not needed.
 
-A solution is kept in the cache, in the format of pixi.lock (https://pixi.sh, *lockfile*), with a sha256 for each
-package: what was solved once is what every later run has. Scripts of packages that belong to their installation are
-not run.
+Solutions are kept in the cache with a sha256 per package, so that later runs use the same packages. The format is that
+of pixi.lock (https://pixi.sh, *lockfile*). Install scripts of packages are not run.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ _DONE = TypeVar("_DONE")
 
 @dataclass(frozen=True)
 class CondaEnvironment:
-    """The environment that was solved, and the lock that says what it holds."""
+    """A solved environment and its lock file."""
 
     folder: Path
     lock: Path
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return what run.json says of its lock; its packages are asked of the environment itself."""
+        """Facts about its lock for run.json; the packages are listed by inspecting the environment."""
         return {"lock": self.lock.name, "lock_digest": f"sha256:{file_digest(self.lock)}"}
 
 
 def ensure_conda_environment(cache: Cache, image: Image, progress: ProgressCallback) -> tuple[Image, CondaEnvironment]:
-    """Make the environment of an image's conda packages, or find it made; return the image with its Python as given.
+    """Create or reuse the conda environment of an image; return the image with that environment's Python.
 
-    Raises SkipEnvironmentError without py-rattler, EngineError for what cannot be solved, fetched or installed.
+    Raises SkipEnvironmentError without py-rattler, and EngineError if solving, download or installation fails.
     """
     solved = _ensure_environment(cache, image, progress)
     python = solved.folder / "bin" / "python"
@@ -86,7 +85,7 @@ def _package_list(image: Image) -> str:
 
 
 def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
-    """Return the packages that make up what is asked for, on a machine such as this one."""
+    """Return the packages that satisfy the request on this kind of machine."""
     from rattler import Gateway, VirtualPackage, solve
 
     platforms: list[Any] = [platform, "noarch"]
@@ -124,7 +123,7 @@ def _read_lock(lock: Path) -> list[RepoDataRecord]:
 def _install(
     cache: Cache, records: list[RepoDataRecord], place: Path, folder: Path, progress: ProgressCallback
 ) -> None:
-    """Install into ``place``, which becomes ``folder``: packages hold the path of where they will lie."""
+    """Install into ``place``, which is later renamed to ``folder``: packages contain their final path."""
     from rattler import install
 
     progress(f"installing {len(records)} conda packages")
@@ -143,7 +142,7 @@ def _install(
 
 
 def _check_files(records: Sequence[RepoDataRecord]) -> None:
-    """Refuse a package of a folder that is not the one that was locked: rattler checks only what it downloads."""
+    """Reject a local package file that differs from the lock: rattler checks only what it downloads."""
     for record in records:
         if not record.url.startswith("file://") or record.sha256 is None:
             continue
@@ -156,7 +155,7 @@ def _check_files(records: Sequence[RepoDataRecord]) -> None:
 
 
 def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], cache: Cache | None = None) -> _DONE:
-    """Wait for rattler, whose errors have no base of their own."""
+    """Run a rattler coroutine; catch every exception, because rattler's errors have no common base class."""
 
     async def whole() -> _DONE:
         return await start()

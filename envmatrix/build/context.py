@@ -1,4 +1,4 @@
-"""The context of an image's build: everything that goes in, fetched and checked on the host beforehand."""
+"""Collect the build context of an image: all its files, fetched and verified on the host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REQUIRED_PACKAGES = ("python3", "numactl")
 
 @dataclass(frozen=True)
 class BaseImage:
-    """What an image starts from. ``reference`` is what FROM says; ``digest`` its digest; ``status`` its packages."""
+    """The base of an image. ``reference`` is used in FROM; ``status`` is the text of its dpkg status file."""
 
     suite: str
     reference: str
@@ -40,7 +40,7 @@ class BaseImage:
 
 @dataclass(frozen=True)
 class BuildInputs:
-    """All that an image is made of, on the host, checked by hash. ``key`` changes when any of it does."""
+    """All inputs of an image, on the host and verified by hash. ``key`` changes with any of them."""
 
     image: Image
     base: BaseImage
@@ -56,14 +56,14 @@ class BuildInputs:
 
     @property
     def key(self) -> str:
-        """Digest of everything but bench/, which is mounted while benchmarking."""
+        """Digest of all inputs except bench/, which is mounted during a benchmark."""
         pins = [pin.sha256 for pin in (*self.debs, *self.wheels)]
         recipe = recipe_digest(bool(self.image.requirements))
         return json_digest(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
 
     @property
     def python(self) -> str:
-        """Path of the Python inside."""
+        """Path of the Python inside the image."""
         return python_inside(bool(self.image.requirements))
 
     def libraries(self) -> dict[str, str]:
@@ -71,16 +71,16 @@ class BuildInputs:
         return {key: f"{LIBRARIES}/{key}" for key in self.folders.folders}
 
     def build_arguments(self, bench: str) -> dict[str, str]:
-        """Return the build arguments that the labels of the image are made of."""
+        """Return the build arguments for the labels of the image."""
         return build_arguments(self.base.reference, self.base.digest, self.lock_digest, bench)
 
     def recipe(self, stage: str = "build") -> Recipe:
-        """Return the recipe for the definition's text."""
+        """Return the recipe for the text of the definition."""
         return make_recipe(self.image, self.base.reference, stage)
 
 
 def container_suite(image: Image) -> str:
-    """Return the suite of an image in a container; a Python that no suite has skips the environment."""
+    """Return the Debian suite of an image. Raises SkipEnvironmentError if no container can provide the image."""
     if image.ready:
         raise SkipEnvironmentError(
             f"nothing to build: image {image.name} uses {image.ready} as it is", remedy="run it as it is"
@@ -96,7 +96,7 @@ def container_suite(image: Image) -> str:
 def gather_build_inputs(
     places: BuildPaths, image: Image, libraries: Sequence[Library], base: BaseImage, progress: ProgressCallback
 ) -> BuildInputs:
-    """Lock, fetch and check everything that ``image`` on ``base`` is made of."""
+    """Lock, fetch and verify all inputs of ``image`` on ``base``."""
     locks = Locks(places.locks, places.cache)
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
@@ -120,17 +120,17 @@ def gather_build_inputs(
 
 
 def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
-    """Return the Debian packages that an image asks for on top of its base."""
+    """Return the Debian packages that an image adds to its base."""
     return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *_named_packages(image, suite))
 
 
 def _named_packages(image: Image, suite: Suite) -> list[str]:
-    """Return the image's own Debian packages, the first alternative that the suite has."""
+    """Return the image's own Debian packages; of alternatives, the first that the suite has."""
     return [suite.apt.find(alternatives).name if "|" in alternatives else alternatives for alternatives in image.apt]
 
 
 def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
-    """Lay out the context in ``folder`` (hard links where the file system allows)."""
+    """Write the build context to ``folder``, with hard links if the file system supports them."""
     with disk_errors(folder):
         for name in ("debs", "wheels", "bench"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
 
 
 def context_facts(ingredients: BuildInputs) -> dict[str, str]:
-    """Return what run.json says of an image: base, lock, every package with its version."""
+    """Return the facts about an image for run.json: base, lock, and the version of each package."""
     return {
         "base": ingredients.base.reference,
         "base_digest": ingredients.base.digest,
@@ -162,5 +162,5 @@ def context_facts(ingredients: BuildInputs) -> dict[str, str]:
 
 
 def bench_digest(places: BuildPaths) -> str:
-    """Return the digest of the bench/ that would be baked in now."""
+    """Return the digest of the current bench/."""
     return bench_options.folder_digest(places.bench)

@@ -1,4 +1,4 @@
-"""Which mirror Debian packages of containers come from: the machine's own, so that a company's mirror just works."""
+"""Choose the Debian mirror for container packages: the one this machine uses, so that company mirrors work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE_URI = re.compile(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+\S+\s.*\bmain\b", re.M
 
 
 def mirrors_in(texts: Iterable[str]) -> list[str]:
-    """Return the archives that apt's source files name, security archives left out (they hold no whole suite)."""
+    """Return the archives in apt's source files, without security archives, which are incomplete suites."""
     uris = [uri for text in texts for pattern in (_STANZA_URI, _LINE_URI) for uri in pattern.findall(text)]
     return [uri.rstrip("/") for uri in uris if "security" not in uri]
 
@@ -30,7 +30,7 @@ def _is_debian() -> bool:
 
 
 def debian_mirror() -> str:
-    """Return $ENVMATRIX_DEBIAN_MIRROR, else the archive that this Debian machine's apt uses; else an EngineError."""
+    """Return $ENVMATRIX_DEBIAN_MIRROR, or this Debian machine's own mirror. Raises EngineError if there is none."""
     if configured := os.environ.get(VARIABLE):
         return configured.rstrip("/")
     files = [_APT / "sources.list", *sorted(_APT.glob("sources.list.d/*"))] if _is_debian() else []

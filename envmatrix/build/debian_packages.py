@@ -1,4 +1,4 @@
-"""Debian packages of the host's own distribution, found and fetched without root."""
+"""Find and fetch Debian packages of the host's distribution without root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envmatrix.system.process import Finished, Order, run, run_logged
 
 _APT_S = 300.0
 _DOWNLOAD_S = 3600.0
-#: Package lists are not asked for again within this time, whether they came or not.
+#: Seconds before package lists are requested again, whether or not the update succeeded.
 _ASK_AGAIN_S = 600.0
 APT_OPTIONS = ("-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=15", "-o", "Acquire::Retries=1")
 URI_LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
@@ -27,7 +27,7 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
 def distribution_name() -> str | None:
-    """Return this machine's distribution as in the names of locks (debian-bookworm-x86_64); None: no apt here."""
+    """Return this machine's distribution as used in lock names (debian-bookworm-x86_64); None without apt."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
     try:
@@ -39,20 +39,20 @@ def distribution_name() -> str | None:
 
 
 def print_uris_argv(options: Sequence[str], package: str) -> list[str]:
-    """Return the command that tells the file, hash and place of a package ('name' or 'name=version')."""
+    """Return the command that prints the URI, file name and hash of a package ('name' or 'name=version')."""
     return ["apt-get", *options, "download", "--print-uris", "--", package]
 
 
 def download_argv(options: Sequence[str], packages: Sequence[str]) -> list[str]:
-    """Return the command that downloads packages ('name=version') into the working folder."""
+    """Return the command that downloads packages ('name=version') to the working folder."""
     return ["apt-get", *options, "--quiet=2", "download", "--", *packages]
 
 
 @dataclass(frozen=True)
 class Apt:
-    """apt-get as an ordinary user: the machine's lists, and lists of our own where those are empty or old.
+    """apt-get for an ordinary user: uses the machine's package lists, or its own if those are empty or old.
 
-    With ``sources`` (text of a .sources file) it knows only these, under the name ``lists``.
+    With ``sources`` (text of a .sources file) it uses only these, and ``lists`` is their name.
     """
 
     cache: Cache
@@ -64,7 +64,7 @@ class Apt:
         return self.cache.root / "apt" / (self.lists or distribution_name() or "none")
 
     def options(self) -> list[str]:
-        """Return the options that every apt command gets."""
+        """Return the options of every apt command."""
         base = [*APT_OPTIONS]
         if self.sources or (self._own_lists / "complete").exists():
             return [*base, *self._own_options()]
@@ -78,7 +78,7 @@ class Apt:
         return [*list_options, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/parts"]
 
     def update(self) -> None:
-        """Fetch package lists of our own."""
+        """Update the cache's own package lists, at most once in ``_ASK_AGAIN_S`` seconds."""
         (self._own_lists / "lists" / "partial").mkdir(parents=True, exist_ok=True)
         (self._own_lists / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
         if self.sources:
@@ -93,7 +93,7 @@ class Apt:
             (self._own_lists / "complete").touch()
 
     def find(self, alternatives: str) -> PinnedPackage:
-        """Return the package of 'a | b' that comes first and exists; raise EngineError when none does."""
+        """Return the first package of 'a | b' that exists. Raises EngineError if there is none."""
         names = [name.strip() for name in alternatives.split("|")]
         for attempt in range(2):
             for name in names:
@@ -117,9 +117,9 @@ class Apt:
         return PinnedPackage(name, unquote(version), match["sha256"], match["file"])
 
     def download(self, pins: Sequence[PinnedPackage], folder: Path) -> list[Path]:
-        """Download exactly these versions into ``folder``; raise EngineError when no mirror has one any more.
+        """Download exactly these versions to ``folder``; return the files in the order of ``pins``.
 
-        The files come back in the order of ``pins``.
+        Raises EngineError if a version is no longer available.
         """
         package_versions = [f"{pin.name}={pin.version}" for pin in pins]
         for attempt in range(2):
@@ -134,7 +134,7 @@ class Apt:
 
 
 def _files_in_order(pins: Sequence[PinnedPackage], files: dict[str, Path]) -> list[Path]:
-    """Return each package's file by its hash; one whose hash is wrong gets the file of its name instead."""
+    """Return each package's file by its hash, or by its name if the hash is wrong."""
     ordered = []
     for pin in pins:
         same_name = [file for file in files.values() if file.name.startswith(f"{pin.name}_")]
@@ -152,7 +152,7 @@ def _download_error(package_versions: Sequence[str], result: Finished, folder: P
 
 
 def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:
-    """Write the shared objects of a Debian package into ``folder``; return their names."""
+    """Extract the shared objects of a Debian package to ``folder``; return their names."""
     tar = scratch / "package.tar"
     with tar.open("wb") as log:
         argv = ["dpkg-deb", "--fsys-tarfile", str(deb)]

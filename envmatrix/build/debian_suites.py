@@ -1,4 +1,4 @@
-"""Debian suites for images: a minimal base, and exact packages on top of it, all fetched on the host."""
+"""Debian suites for images: a minimal base and pinned packages, all fetched on the host."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from envmatrix.results import write_whole
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback
 
-#: Python that each suite has; an image's `python:` chooses its suite.
+#: The Python of each suite; an image's `python:` selects the suite.
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 DEFAULT_SUITE = "bookworm"
-#: glibc of each suite, for what is built on the host.
+#: The glibc of each suite, to check packages built on the host.
 GLIBC = {"bookworm": (2, 36), "trixie": (2, 41)}
-#: Official images, pinned; used where a registry can be reached.
+#: Pinned official images, used if a registry is reachable.
 BASES = {
     "bookworm": "debian:bookworm-slim@sha256:3783cc01769c7b2b1b83a5c5ad96c815348e28ed7da68e2e3687004faa906251",
     "trixie": "debian:trixie-slim@sha256:3a39a0592364683e6bab97937b72cad5a8fa6dcbbee90edb3bb48c7f8e94f258",
 }
-#: What mmdebstrap copies from the machine it runs on, or writes of it (a mirror's URI may be a company's own, with a
-#: password): engines mount the first three, and nothing is fetched in a container.
+#: Files that mmdebstrap copies from this machine or derives from it. They are emptied: a mirror's URI may contain a
+#: password, engines mount over the first three, and containers fetch nothing.
 _MACHINE_FILES = ("hostname", "hosts", "resolv.conf", "apt/sources.list")
 _SUITE = re.compile(r"[a-z][a-z0-9-]*\Z")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _BOOTSTRAP_S = 1800.0
-#: 2025-01-01: files of a base carry this time, so that two builds of one base are bit-identical.
+#: 2025-01-01: the time of all files in a base, so that two builds of it are bit-identical.
 SOURCE_DATE_EPOCH = "1735689600"
 
 
 def suite_for_python(suite: str | None, python: str | None) -> str:
-    """Return the suite of an image: the one it names, else the one that has its Python."""
+    """Return the suite of an image: the one it names, or the one that has its Python."""
     if suite:
         if not _SUITE.match(suite):
             raise InputError(f"suite: {suite!r} is not a Debian suite", remedy="write bookworm, trixie or sid")
@@ -62,14 +62,14 @@ def suite_for_python(suite: str | None, python: str | None) -> str:
 
 @dataclass(frozen=True)
 class Suite:
-    """One Debian suite; everything fetched for it lies in the cache."""
+    """One Debian suite, with all its downloads in the cache."""
 
     name: str
     cache: Cache
 
     @property
     def distribution(self) -> str:
-        """Name of the suite as in the names of locks."""
+        """Name of the suite as used in lock names."""
         return f"debian-{self.name}-{platform.machine()}"
 
     @property
@@ -88,7 +88,7 @@ class Suite:
         return f"{stanza}\n{updates}"
 
     def bootstrap(self, progress: ProgressCallback) -> Path:
-        """Make the base with mmdebstrap, or find it made; return its tar."""
+        """Create or reuse a base made with mmdebstrap; return its tar."""
         mirror = debian_mirror()
         recipe = json_digest(bootstrap_argv(self.name, Path("base.tar"), mirror))
         folder = self.cache.root / "bases" / f"{self.name}-{recipe[:12]}"
@@ -111,7 +111,7 @@ class Suite:
         return folder / "base.tar"
 
     def closure(self, packages: Sequence[str], status: str) -> tuple[PinnedPackage, ...]:
-        """Return ``packages`` and all they need beyond what a base's dpkg ``status`` file says it has."""
+        """Return ``packages`` and their dependencies that are missing from a base's dpkg ``status`` file."""
         with self.cache.scratch("closure") as scratch:
             file = scratch / "status"
             file.write_text(status, encoding="utf-8")
@@ -129,7 +129,7 @@ class Suite:
 
 
 def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
-    """Return the command that makes a minimal base, without device nodes (only real root may unpack those)."""
+    """Return the command that makes a minimal base without device nodes, which only real root can unpack."""
     return [
         "mmdebstrap",
         "--quiet",
@@ -145,9 +145,9 @@ def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
 
 
 def host_apt_options() -> list[str]:
-    """Return mmdebstrap's options for a mirror whose lists are old, where this machine's apt takes such lists.
+    """Return mmdebstrap's options to accept old package lists, if this machine's apt accepts them.
 
-    mmdebstrap writes them into the base, from where the hook removes them: the base is the same as without.
+    mmdebstrap writes the setting to the base, and the hook removes it, so the base does not change.
     """
     result = run(["apt-config", "dump", "--format=%v", "Acquire::Check-Valid-Until"], limit_s=60.0)
     if result.stdout.strip().lower() not in {"false", "no", "0", "off", "without", "disable"}:
@@ -195,8 +195,8 @@ def dpkg_status(tar: Path) -> str:
 
 
 def base_digest(tar: Path) -> str:
-    """Return the digest of a base's tar, remembered beside it."""
+    """Return the digest of a base's tar, cached in a file in the same folder."""
     digest_file = tar.with_name("sha256")
-    if not digest_file.exists() or digest_file.stat().st_size != 64:  # a crash may leave an empty one
+    if not digest_file.exists() or digest_file.stat().st_size != 64:  # it may be empty after a crash
         write_whole(digest_file, file_digest(tar))
     return "sha256:" + digest_file.read_text(encoding="ascii")

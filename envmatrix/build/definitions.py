@@ -1,13 +1,11 @@
-"""Dockerfiles and Apptainer definitions. Pure functions: every value of matrix.yaml is quoted, none can run.
+"""Generate Dockerfiles and Apptainer definitions. Values from matrix.yaml are quoted and never executed.
 
-Both are built from one folder (the *context*), filled on the host, with the network off:
-
-    debs/              Debian packages that the image adds to its base
-    wheels/            wheels, and requirements.txt with their hashes
-    lib.tar            shared libraries of the setting factors, each in a folder KEY of its own (Apptainer copies what
-                       links lead to in place of the links)
-    bench/             the benchmark
-    base.tar           (Apptainer alone) the base as a docker archive
+Both are built without network from one folder (the *context*), filled on the host:
+* debs/: Debian packages that the image adds to its base
+* wheels/: wheels, and requirements.txt with their hashes
+* lib.tar: shared libraries, each in a folder named by its key (a tar, because Apptainer would copy links' targets)
+* bench/: the benchmark
+* base.tar: (Apptainer only) the base as a Docker archive
 """
 
 from __future__ import annotations
@@ -36,10 +34,10 @@ from envmatrix.version import __version__
 VENV = "/opt/envmatrix/venv"
 LIBRARIES = "/opt/envmatrix/lib"
 MOUNT_FOLDER = "/envmatrix"
-#: An ordinary user that owns nothing: 65532 is "nonroot" in distroless images too.
+#: An ordinary user that owns no files: 65532 is "nonroot" in distroless images too.
 USER = 65532
 
-#: What every image sets; an environment's own variables come after.
+#: Variables of every image; an environment's own variables override them.
 COMMON: Mapping[str, str] = {
     "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",  # noqa: S108 - the one writable place of a read-only container
@@ -51,19 +49,19 @@ COMMON: Mapping[str, str] = {
     "PYTHONHASHSEED": "0",
 }
 _CONTEXT = "/opt/context"
-#: Files that engines mount over, and that a build cannot write in place because its own engine has.
+#: Copies of files that the build's own engine mounts, so the build cannot write them in place.
 _ETC = "/opt/envmatrix/etc"
-#: An image starts in a folder of its caller's: a bench/ there must not take the place of the image's own.
+#: The image starts in the caller's folder: a bench/ there must not replace the image's own.
 COMMAND = ("env", "PYTHONSAFEPATH=1", "python3", "-m", "bench")
-#: On an image that only a build needs; its value says whose.
+#: Label of intermediate images; its value names the final image.
 STAGE_LABEL = "org.envmatrix.stage"
-#: What is newer than this file was written by the build.
+#: Files newer than this marker were written by the build.
 _START_MARKER = f"{_CONTEXT}/started"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an image is made of, as far as its definition must say it. ``stage`` is a name for what the build leaves."""
+    """The inputs of an image's definition. ``stage`` names the intermediate images of its build."""
 
     image: str
     base: str
@@ -73,26 +71,26 @@ class Recipe:
 
 
 def make_recipe(image: Image, base: str, stage: str = "build") -> Recipe:
-    """Return the recipe of an image on a base."""
+    """Return the recipe for an image on a base."""
     return Recipe(image.name, base, bool(image.requirements), stage)
 
 
 def python_inside(wheels: bool) -> str:
-    """Return the path of the Python that has torch inside an image."""
+    """Return the path of the Python with torch inside an image."""
     return f"{VENV}/bin/python3" if wheels else "/usr/bin/python3"
 
 
 def docker_quote(value: str) -> str:
-    """Quote a value for ENV and LABEL: in double quotes only backslash, quote and dollar are special."""
+    """Quote a value for ENV and LABEL: only backslash, quote and dollar are special in double quotes."""
     refuse_control(value)
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
 
 
 def shell_quote(value: str) -> str:
-    """Quote a value for %environment: single quotes; ``{{`` is broken up, for it would be a build argument.
+    """Quote a value for %environment with single quotes; ``{{`` is split, because it starts a build argument.
 
-    A single quote is refused: Apptainer 1.4 writes these values anew and would put a backslash before it.
+    Raises InputError for a single quote: Apptainer 1.4 rewrites these values and would add a backslash.
     """
     refuse_control(value)
     if "'" in value:
@@ -107,7 +105,7 @@ def shell_quote(value: str) -> str:
 
 
 def refuse_control(value: str) -> None:
-    """Raise InputError for characters that no definition can hold on one line."""
+    """Raise InputError for control characters, which a one-line definition cannot contain."""
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise InputError(
             f"{value!r} contains a newline or another control character, which is not allowed in an image's variables",
@@ -116,9 +114,9 @@ def refuse_control(value: str) -> None:
 
 
 def environment_variables(environment: Environment, libraries: Mapping[str, str]) -> dict[str, str]:
-    """Return what a named image sets on top of COMMON; ``libraries`` maps keys to folders inside.
+    """Return the variables of a named image beyond COMMON; ``libraries`` maps keys to folders inside.
 
-    A value that depends on the machine ({physical_cores}) and was not filled in is left out.
+    Values that depend on the machine ({physical_cores}) and are not filled in are left out.
     """
     set_variables = {name: value for name, value in environment.variables.items() if value is not None}
     fixed = {name: value for name, value in set_variables.items() if not is_open(value)}
@@ -131,20 +129,20 @@ def environment_variables(environment: Environment, libraries: Mapping[str, str]
 
 
 def unfilled_variables(environment: Environment) -> dict[str, str]:
-    """Return the variables whose values depend on the machine, as matrix.yaml writes them."""
+    """Return the variables whose values depend on the machine, with their templates."""
     written_variables = environment.variables.items()
     return {name: value for name, value in written_variables if value is not None and is_open(value)}
 
 
 def library_folders(environment: Environment) -> dict[str, str]:
-    """Return where an image holds the libraries that an environment preloads."""
+    """Return library key -> folder inside the image for the libraries that an environment preloads."""
     return {key: f"{LIBRARIES}/{key}" for key, _ in environment.preload if key}
 
 
 def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
-    """Return the Dockerfile of an image, or of a named environment (works with and without BuildKit, and with Podman).
+    """Return the Dockerfile of an image or a named environment (for BuildKit, the classic builder and Podman).
 
-    The labels come last, so that no image on the way to it is taken for the image.
+    Labels come last, so that intermediate images do not carry them.
     """
     refuse_control(recipe.base)
     arguments, labels = _build_arguments(recipe, environment), _labels(recipe, environment)
@@ -171,12 +169,12 @@ def dockerfile(recipe: Recipe, environment: Environment | None = None) -> str:
 
 
 def _label_arguments(environment: Environment | None) -> dict[str, str]:
-    """Return label -> the build argument that gives its value."""
+    """Return label -> the build argument with its value."""
     return {**OF_BUILD, **(OF_PUBLISHER if environment else {})}
 
 
 def _build_arguments(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
-    """Return the build arguments with what they are unless given."""
+    """Return the build arguments with their default values."""
     base_arguments = {"VERSION": recipe.version, "BASE_NAME": recipe.base, "BASE_DIGEST": base_digest_in(recipe.base)}
     return {name: base_arguments.get(name, "") for name in _label_arguments(environment).values()}
 
@@ -187,17 +185,17 @@ def _labels(recipe: Recipe, environment: Environment | None) -> dict[str, str]:
 
 
 def _docker_labels(quoted: Mapping[str, str], arguments: Mapping[str, str]) -> str:
-    """Return one LABEL instruction: each would be an image of its own on the way."""
+    """Return a single LABEL instruction, because each instruction creates an intermediate image."""
     values = {**quoted, **{label: f'"${{{argument}}}"' for label, argument in arguments.items()}}
     return "LABEL " + " \\\n      ".join(f"{name}={value}" for name, value in sorted(values.items()))
 
 
 def build_steps(wheels: bool, context: str) -> list[str]:
-    """Return the shell commands that turn a base and a context into an image; no value of the user is in them.
+    """Return the shell commands that turn a base and a context into an image; they contain no user input.
 
-    The same context gives the same files, whoever builds, when, and with what: so modes follow no umask, bytecode holds
-    no times (it is not checked against its sources either, which nobody edits), and what programs keep for themselves
-    of this one machine goes.
+    The same context gives the same files on any machine, at any time. Modes do not depend on the umask, and bytecode
+    contains no times. Bytecode is not checked against its sources, which nobody edits. Machine-specific caches are
+    removed.
     """
     install = [
         "umask 022",
@@ -227,9 +225,9 @@ def build_steps(wheels: bool, context: str) -> list[str]:
 
 
 def _set_same_time() -> list[str]:
-    """Return the commands that give all that was written since the build began one time: layers digest times too.
+    """Return commands that set one time on all files written by the build, because layer digests include times.
 
-    What a build's own engine mounts is left as it is.
+    Files that the engine mounts during a build are left unchanged.
     """
     mounted = " ".join(f"! -path /etc/{name}" for name in ("hosts", "hostname", "resolv.conf"))
     return [
@@ -240,12 +238,12 @@ def _set_same_time() -> list[str]:
 
 
 def recipe_digest(wheels: bool) -> str:
-    """Return a digest of how images are built: an image of an older recipe is built anew."""
+    """Return a digest of the build steps: images of an older recipe are rebuilt."""
     return hashlib.sha256(dockerfile(Recipe("", "", wheels)).encode()).hexdigest()
 
 
 def named_dockerfile(environment: Environment, parent: str, publisher: Mapping[str, str]) -> str:
-    """Return the Dockerfile of a named environment on its image: metadata only, so no layer is added."""
+    """Return the Dockerfile of a named environment on its image; it adds metadata but no layer."""
     refuse_control(parent)
     labels = derived_image_labels(environment, publisher)
     quoted = {name: docker_quote(value) for name, value in labels.items()}
@@ -274,7 +272,7 @@ def _comment_header(environment: Environment, *instructions: str, on_gpu: str) -
 
 
 def standalone_dockerfile(environment: Environment, recipe: Recipe) -> str:
-    """Return the stand-alone Dockerfile of a named environment, as committed under containers/."""
+    """Return the stand-alone Dockerfile of a named environment, as committed in containers/."""
     name = environment.name
     instructions = (
         "BASE=$(docker load -i build/context-base.tar | sed 's/.*: //')",
@@ -286,7 +284,7 @@ def standalone_dockerfile(environment: Environment, recipe: Recipe) -> str:
 
 
 def apptainer_definition(environment: Environment | None, recipe: Recipe) -> str:
-    """Return the Apptainer definition of an image (or of a named environment on it), built from a context."""
+    """Return the Apptainer definition of an image, or of a named environment on it, built from a context."""
     steps = "\n".join(f"    {step}" for step in ["set -e", *build_steps(recipe.wheels, _CONTEXT), f"rm -rf {_CONTEXT}"])
     arguments = _build_arguments(recipe, environment)
     by_argument = {label: f"{{{{ {name} }}}}" for label, name in _label_arguments(environment).items()}
@@ -304,7 +302,7 @@ def apptainer_definition(environment: Environment | None, recipe: Recipe) -> str
 
 
 def standalone_definition(environment: Environment, recipe: Recipe) -> str:
-    """Return the stand-alone definition of a named environment, as committed under containers/."""
+    """Return the stand-alone definition of a named environment, as committed in containers/."""
     name = environment.name
     instructions = (
         "apptainer build --build-arg-file build/context.args --build-arg BOOTSTRAP=docker-archive"
@@ -322,7 +320,7 @@ def standalone_definition(environment: Environment, recipe: Recipe) -> str:
 
 
 def named_definition(environment: Environment, sif: str, publisher: Mapping[str, str]) -> str:
-    """Return the definition of a named SIF that is derived from its image's SIF."""
+    """Return the definition of a named SIF derived from its image's SIF."""
     refuse_control(sif)
     return (
         f"Bootstrap: localimage\nFrom: {sif}\n\n"

@@ -1,4 +1,4 @@
-"""What an image holds, file by file, whichever engine shows it; one digest tells whether two hold the same."""
+"""List the files of an image independently of the engine; equal digests mean equal content."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from envmatrix.build.cache import Cache
 from envmatrix.system.regular_files import read_bytes
 
-#: Engines mount, or write, something of their own at these; bench/ has a digest of its own, and trials see the run's.
+#: Paths that engines mount over or write to, and bench/, which has its own digest and is mounted during trials.
 ENGINE_PATHS = (
     "/.dockerenv", "/.exec", "/.run", "/.shell", "/.singularity.d", "/.test", "/dev", "/environment",
     "/envmatrix/bench", "/envmatrix/data", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/localtime", "/etc/mtab",
     "/etc/passwd", "/etc/resolv.conf", "/etc/timezone", "/home", "/mnt", "/proc", "/root", "/run", "/singularity",
     "/sys", "/tmp", "/var/tmp", "/work",  # noqa: S108 - inside a container
 )  # fmt: skip
-#: Runs on the Python inside, on a folder and with paths to leave out. A line a path: kind, mode, what is in it, path.
-#: Times and owners are left out (SIFs keep no owners), and what only root may read has its size alone.
+#: Program for the Python inside: lists a folder except the given paths. Each line has kind, mode, content hash and
+#: path. Times and owners are left out (SIFs store no owners); for files that only root can read it lists the size.
 LISTING_PROGRAM = r"""
 import hashlib, json, os, stat, sys
 top, left_out = os.fsencode(sys.argv[1]), set(map(os.fsencode, json.loads(sys.argv[2])))
@@ -48,12 +48,12 @@ walk(top)
 
 
 def listing_argv(python: str, folder: str, left_out: Iterable[str] = ()) -> list[str]:
-    """Return the command, on a Python inside, that lists the files of a folder."""
+    """Return the command that lists the files of a folder, run with a Python inside."""
     return [python, "-I", "-c", LISTING_PROGRAM, folder, json.dumps(list(left_out))]
 
 
 def store_listing(cache: Cache, text: str) -> str:
-    """Keep a listing in the cache, by its digest; return that."""
+    """Store a listing in the cache; return its digest."""
     digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     file = listing_file(cache, digest)
     if not file.exists():
@@ -62,12 +62,12 @@ def store_listing(cache: Cache, text: str) -> str:
 
 
 def listing_file(cache: Cache, digest: str) -> Path:
-    """Return where the listing of that digest lies, if this machine has seen such an image."""
+    """Return the path of a listing, which exists if this machine has seen such an image."""
     return cache.root / "listings" / f"{digest.removeprefix('sha256:')}.txt"
 
 
 def listing_differences(cache: Cache, old_digest: str, new_digest: str) -> list[str]:
-    """Say what differs between two images, a path each; nothing where one of them is not known here."""
+    """Return the paths that differ between two images; empty if one of their listings is not stored here."""
     try:
         old_entries, new_entries = (_entries(listing_file(cache, digest)) for digest in (old_digest, new_digest))
     except (OSError, UnicodeDecodeError):

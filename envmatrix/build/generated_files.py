@@ -1,4 +1,4 @@
-"""The definitions of containers/: one Dockerfile and one .def per environment, from matrix.yaml."""
+"""Generate the files of containers/ from matrix.yaml: a Dockerfile and a .def per environment."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from envmatrix.plan.environment import Environment, Image, resolve_environment
 
 
 def base_reference(image: Image) -> str:
-    """Return the base that a definition names: matrix.yaml's, else the pinned official image of its suite."""
+    """Return the base named in a definition: from matrix.yaml, or the pinned official image of its suite."""
     suite = suite_for_python(image.suite, image.python)
     return image.base or BASES.get(suite) or f"debian:{suite}-slim"
 
 
 def can_be_image(environment: Environment) -> bool:
-    """Say whether an environment can be an image: a Python of the host cannot."""
+    """Return whether an environment can be built as an image; one with a Python of the host cannot."""
     return not environment.image.on_host and environment.image.ready is None
 
 
 def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
-    """Return file name -> text for environments of ``matrix`` (pure; the machine plays no part)."""
+    """Return file name -> text for environments of ``matrix``. Does not depend on this machine."""
     files: dict[str, str] = {}
     for name in names:
         environment = resolve_environment(matrix, name, {})

@@ -1,7 +1,7 @@
-"""OCI labels of images, the same by hand and by tool (https://specs.opencontainers.org/image-spec/annotations/).
+"""OCI labels of images (https://specs.opencontainers.org/image-spec/annotations/), equal for manual and tool builds.
 
-Labels stand in an image's configuration, never among its files. What is known only where an image is built comes
-through build arguments; what nobody gives there is empty.
+Labels are part of an image's configuration, not of its files. Values known only at build time are passed as build
+arguments, and are empty if they are not given.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from envmatrix.version import __version__
 _OCI = "org.opencontainers.image."
 TITLE = f"{_OCI}title"
 SOURCE, REVISION = f"{_OCI}source", f"{_OCI}revision"
-#: Of what envmatrix puts in (bench/); the licences of all else are in the bill of materials.
+#: The licence of bench/; the bill of materials has the licences of everything else.
 LICENCE = "Apache-2.0"
-#: Label -> the build argument that gives its value.
+#: Label -> the build argument with its value.
 OF_BUILD: Mapping[str, str] = {
     f"{_OCI}version": "VERSION",
     f"{_OCI}base.name": "BASE_NAME",
@@ -31,26 +31,26 @@ OF_BUILD: Mapping[str, str] = {
     "org.envmatrix.lock": "LOCK",
     "org.envmatrix.bench": "BENCH",
 }
-#: The same for what whoever publishes an image alone knows.
+#: The same for labels known only to the publisher of an image.
 OF_PUBLISHER: Mapping[str, str] = {SOURCE: "SOURCE", REVISION: "REVISION"}
 _GIT_S = 10.0
-#: The form of ssh without a scheme: user@host:path.
+#: ssh URL without a scheme: user@host:path.
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:[^/:]")
 
 
 def fixed_labels(title: str, epoch: str) -> dict[str, str]:
-    """Return what every image says of itself; ``epoch`` is its SOURCE_DATE_EPOCH (seconds)."""
+    """Return the labels of every image; ``epoch`` is its SOURCE_DATE_EPOCH (seconds)."""
     created = datetime.fromtimestamp(int(epoch), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {TITLE: title, f"{_OCI}created": created, f"{_OCI}licenses": LICENCE}
 
 
 def image_title(image: str) -> str:
-    """Return the title of an image that environments share."""
+    """Return the title of an image shared by several environments."""
     return f"envmatrix image {image}"
 
 
 def named_labels(environment: Environment) -> dict[str, str]:
-    """Return what the image of a named environment says besides."""
+    """Return the additional labels of a named environment's image."""
     return {
         TITLE: f"envmatrix/{environment.name}",
         f"{_OCI}description": environment.description or environment.name,
@@ -59,22 +59,22 @@ def named_labels(environment: Environment) -> dict[str, str]:
 
 
 def derived_image_labels(environment: Environment, publisher: Mapping[str, str]) -> dict[str, str]:
-    """Return what a named environment's image says besides its image, which an older version may have built."""
+    """Return the labels of an image derived from another, which an older version may have built."""
     return {**named_labels(environment), f"{_OCI}version": __version__, **publisher}
 
 
 def base_digest_in(reference: str) -> str:
-    """Return the digest that a pinned reference holds, '' in another."""
+    """Return the digest in a pinned reference; '' if it has none."""
     return reference.partition("@")[2]
 
 
 def build_arguments(base: str, base_digest: str, lock: str, bench: str) -> dict[str, str]:
-    """Return the build arguments of ``OF_BUILD``."""
+    """Return the values of the build arguments in ``OF_BUILD``."""
     return {"VERSION": __version__, "BASE_NAME": base, "BASE_DIGEST": base_digest, "LOCK": lock, "BENCH": bench}
 
 
 def publisher_labels(folder: Path) -> dict[str, str]:
-    """Return where the definition in ``folder`` comes from, as its git checkout says; '' where there is none."""
+    """Return the source URL and revision of the git checkout that contains ``folder``; '' if there is none."""
     existing_folder = next((place for place in (folder, *folder.resolve().parents) if place.is_dir()), Path("/"))
     revision = _git_output(existing_folder, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
     return {SOURCE: public_url(_git_output(existing_folder, "remote", "get-url", "origin")), REVISION: revision}
@@ -89,7 +89,7 @@ def _git_output(folder: Path, *git_arguments: str) -> str:
 
 
 def public_url(url: str) -> str:
-    """Return an address of git without user, password and query; '' for what is none (a folder of this machine)."""
+    """Return a git URL without user, password and query; '' for anything else, such as a local folder."""
     if _SCP.match(url):
         return url
     url_parts = urlsplit(url)

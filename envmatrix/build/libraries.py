@@ -1,4 +1,4 @@
-"""Library folders: the shared objects that setting factors preload, each in a folder of its own."""
+"""Build library folders: the shared libraries to preload, each in its own folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envmatrix.system.progress import ProgressCallback
 
 @dataclass(frozen=True)
 class LibraryFolders:
-    """The library folders of one machine: key -> folder, what is missing and why, and where each came from.
+    """Library folders of this machine: key -> folder, the missing ones with reasons, and their sources.
 
     ``pins`` are the packages that the folders were unpacked from.
     """
@@ -53,7 +53,7 @@ class LibraryBuilder:
                 folders[library.key], library_pins = self._build_library(library)
                 facts[f"library {library.key}"] = " ".join(map(str, library_pins))
                 pins += library_pins
-            except InputError:  # a wrong hash must never be passed over
+            except InputError:  # a wrong hash must always be reported
                 raise
             except EnvmatrixError as error:
                 linked = None if self.apt else self._link_installed(library)
@@ -101,7 +101,7 @@ class LibraryBuilder:
             )
 
     def _link_installed(self, library: Library) -> tuple[str, str] | None:
-        """Return a folder of links to the machine's own libraries, and to what wheels have, and what they lead to."""
+        """Return a folder of links to installed libraries and to files from wheels, and their sources."""
         wheel_folder = self._unpack_wheels(library)
         wheel_paths = {
             name: wheel_folder / name for name in library.files if wheel_folder and (wheel_folder / name).exists()
@@ -120,7 +120,7 @@ class LibraryBuilder:
         return str(folder), "the system's own " + " ".join(str(path.resolve()) for path in paths.values())
 
     def _unpack_wheels(self, library: Library) -> Path | None:
-        """Return a folder with what a library has in wheels, where its Debian packages cannot be had."""
+        """Return a folder with the libraries that wheels provide, for when Debian packages are unavailable."""
         if not (library.requirements and library.apt):
             return None
         alone = replace(library, apt=())
@@ -142,7 +142,7 @@ class LibraryBuilder:
 def fetch_packages(
     cache: Cache, apt: Apt, pins: Sequence[PinnedPackage], lock: Path, progress: ProgressCallback
 ) -> list[Path]:
-    """Fetch the Debian packages that are missing, and return the file of each of ``pins``."""
+    """Fetch missing Debian packages; return the file of each of ``pins``."""
     house = Wheelhouse(cache)
     missing = [pin for pin in pins if house.held(pin) is None]
     if missing:
@@ -155,5 +155,5 @@ def fetch_packages(
 
 
 def sections_digest(sections: Sequence[Section]) -> str:
-    """Return a digest of what sections pin."""
+    """Return a digest of the packages that sections pin."""
     return json_digest([[pin.sha256 for pin in section.packages] for section in sections])

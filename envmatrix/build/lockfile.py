@@ -1,7 +1,7 @@
-"""The text of a lock: one exact version with its sha256 per package, in the format that pip reads.
+"""Read and write lock files: exact versions with a sha256 per package, in pip's requirements format.
 
-Wheels are ``name==version``, Debian packages ``name=version file``; a hash continues on the next line. Sections
-(``# library: KEY``) let one file hold two versions of the same package for two library folders.
+Wheels are ``name==version``, Debian packages ``name=version file``; the hash is on the next line. Sections allow two
+versions of a package in one file, for two library folders: ``# library: KEY``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENTRY = re.compile(
 
 @dataclass(frozen=True)
 class PinnedPackage:
-    """One package: exactly these bytes. ``line`` is its line in the lock (0: not written yet)."""
+    """A package pinned by its sha256. ``line`` is its line in the lock (0: not written yet)."""
 
     name: str
     version: str
@@ -41,14 +41,14 @@ class PinnedPackage:
         return f"{self.name}={self.version}" if self.is_debian else f"{self.name}=={self.version}"
 
     def text(self) -> str:
-        """Return its lines in a lock."""
+        """Return the package's lines in a lock."""
         file = f" {self.file}" if self.file else ""
         return f"{self}{file} \\\n    --hash=sha256:{self.sha256}\n"
 
 
 @dataclass(frozen=True)
 class Section:
-    """The packages pinned for one thing; ``asked`` is the text that was asked for, as matrix.yaml has it."""
+    """The packages pinned for one request; ``asked`` is the request's text from matrix.yaml."""
 
     kind: str
     name: str
@@ -56,30 +56,30 @@ class Section:
     packages: tuple[PinnedPackage, ...] = ()
 
     def text(self) -> str:
-        """Return its lines in a lock."""
+        """Return the section's lines in a lock."""
         head = f"# {self.kind}: {self.name}\n# asked: {self.asked}\n"
         return head + "".join(pin.text() for pin in self.packages)
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock file; ``path`` says where it lies."""
+    """The content of a lock file at ``path``."""
 
     path: Path
     sections: tuple[Section, ...]
 
     def find(self, kind: str, name: str, asked: str) -> Section | None:
-        """Return the section that was made for exactly this, or None (absent, or matrix.yaml has changed)."""
+        """Return the section for exactly this request; None if it is absent or matrix.yaml has changed."""
         section_key = (kind, name, asked)
         return next((s for s in self.sections if (s.kind, s.name, s.asked) == section_key), None)
 
     def text(self) -> str:
-        """Return the file's text; the same packages always give the same text."""
+        """Return the text of the file; the same packages always give the same text."""
         return _HEADER + "".join("\n" + section.text() for section in self.sections)
 
 
 def request_text(words: Iterable[str]) -> str:
-    """Return what was asked for on one line, for comparison with a lock."""
+    """Return a request as one line, to compare it with a lock."""
     return " ; ".join(plain for word in words if (plain := " ".join(word.split())))
 
 
@@ -88,7 +88,7 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         start = start if joined else number
         joined = " ".join(f"{joined} {line}".split())
-        if joined.endswith("\\") and not joined.startswith("#"):  # pip does not continue comments either
+        if joined.endswith("\\") and not joined.startswith("#"):  # as in pip, comments are not continued
             joined = joined[:-1]
             continue
         yield start, joined
@@ -113,7 +113,7 @@ def _parse_pin(line: str, number: int, path: Path) -> PinnedPackage:
 
 
 def parse_lock(text: str, path: Path) -> Lock:
-    """Read a lock's text; anything that is no lock is an InputError with file and line."""
+    """Parse the text of a lock. Raises InputError with file and line if it is invalid."""
     sections: list[Section] = []
     for number, line in _logical_lines(text):
         if not line:
@@ -136,7 +136,7 @@ def parse_lock(text: str, path: Path) -> Lock:
 
 
 def read_lock(path: Path) -> Lock | None:
-    """Read a lock file; None when there is none."""
+    """Read a lock file; None if it does not exist."""
     try:
         return parse_lock(read_bytes(path, MAX_TEXT_BYTES).decode(), path)
     except FileNotFoundError:

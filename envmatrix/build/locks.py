@@ -1,4 +1,4 @@
-"""Which exact packages an image and its libraries are made of: the committed lock, else one made on the fly."""
+"""Choose the exact packages of an image and its libraries: from the committed lock, or from one made on the fly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARIES = "libraries"
 
 
 def image_request_text(image: Image) -> str:
-    """Return what an image asks of pip, as its lock must have it."""
+    """Return an image's pip request as it is written in its lock."""
     sources = (f"--no-binary={build.name}" for build in image.builds)
     return request_text((*image.requirements, *sources, *(f"--extra-index-url {url}" for url in image.index)))
 
@@ -35,17 +35,17 @@ def _system_request(packages: Sequence[str], base: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Locks:
-    """The committed locks of a project (``folder``), and those made on the fly (in the cache)."""
+    """Locks of a project: committed ones in ``folder``, others in the cache."""
 
     folder: Path
     cache: Cache
 
     def image_file(self, image: Image, python: Python) -> Path:
-        """Return where the committed lock of an image lies."""
+        """Return the path of an image's committed lock."""
         return self.folder / f"{image.name}.{python.tag}.txt"
 
     def image_lock(self, image: Image, python: Python, progress: ProgressCallback) -> tuple[Path, Section]:
-        """Return the lock's path and its section for ``image``; made on the fly when none fits."""
+        """Return the path and section of the lock for ``image``; resolve it now if no lock matches."""
         committed = self.image_file(image, python)
         path, section = self._find(
             committed,
@@ -59,9 +59,9 @@ class Locks:
         return self._lock_without_indexes(path, image, python, lost, progress) if lost else (path, section)
 
     def _unreachable_packages(self, section: Section, image: Image, python: Python) -> tuple[str, ...]:
-        """Return what only the image's own indexes have, where none of them can be reached.
+        """Return the packages available only from the image's indexes, if none of those is reachable.
 
-        That is what has a local version (2.13.0+cpu), which PyPI takes none of, and lies in no folder that pip knows.
+        These have a local version (2.13.0+cpu), which PyPI does not accept, and are in no folder known to pip.
         """
         house = Wheelhouse(self.cache)
         local = (pin for pin in section.packages if local_version(pin.version))
@@ -79,7 +79,7 @@ class Locks:
     def _lock_without_indexes(
         self, path: Path, image: Image, python: Python, unreachable: Sequence[str], progress: ProgressCallback
     ) -> tuple[Path, Section]:
-        """Return a lock of the cache for an image whose indexes cannot be reached: what else can be had here."""
+        """Return a lock in the cache for an image with unreachable indexes, resolved without them."""
         image_without_index = replace(image, index=())
         image_request = image_request_text(image_without_index)
         message = (
@@ -99,7 +99,7 @@ class Locks:
     def overlay_lock(
         self, image: Image, python: Python, base: BasePython, progress: ProgressCallback
     ) -> tuple[Path, Section]:
-        """Return the lock's path and its section for what ``image`` lacks of its requirements on a Python's own."""
+        """Return the path and section of the lock for the requirements of ``image`` that a given Python lacks."""
         overlay_request = request_text([image_request_text(image), f"over {base.digest}"])
         request = ResolveRequest(image.requirements, image.index, over=True)
 
@@ -130,7 +130,7 @@ class Locks:
         return self._find(self.system_file(suite), "system", name, system_request, progress, make)
 
     def system_file(self, suite: str) -> Path:
-        """Return where the committed lock of a suite's packages lies."""
+        """Return the path of the committed lock of a suite's packages."""
         return self.folder / f"system.{suite}.txt"
 
     def pin_system(
@@ -141,7 +141,7 @@ class Locks:
         pins: tuple[PinnedPackage, ...],
         progress: ProgressCallback,
     ) -> Path:
-        """Write what ``packages`` on ``base`` come to into the suite's lock, its other sections kept."""
+        """Write the pins for ``packages`` on ``base`` to the suite's lock; keep its other sections."""
         name, system_request = _system_request(packages, base)
         path = self.system_file(suite)
         lock = read_lock(path)
@@ -151,9 +151,9 @@ class Locks:
     def library_locks(
         self, library: Library, python: Python, progress: ProgressCallback, apt: Apt | None = None
     ) -> list[tuple[Path, Section]]:
-        """Return the locks' paths and sections for a library: wheels, Debian packages, or both.
+        """Return the paths and sections of the locks for a library: wheels, Debian packages, or both.
 
-        ``apt`` knows another suite than this machine's own distribution.
+        ``apt`` selects a suite other than this machine's distribution.
         """
         locks = []
         if library.requirements:
@@ -185,11 +185,11 @@ class Locks:
 
     @property
     def wheels_file(self) -> Path:
-        """Lock of the libraries that come in wheels."""
+        """Lock of the libraries installed from wheels."""
         return self.folder / f"{LIBRARIES}.{host_platform()}.txt"
 
     def debian_file(self, apt: Apt | None = None) -> Path:
-        """Lock of the libraries that come in packages of this machine's distribution, or of ``apt``'s suite."""
+        """Return the lock of libraries from Debian packages of this machine's distribution, or of ``apt``'s suite."""
         name = apt.lists if apt else distribution_name()
         if name is None:
             raise EngineError("apt is not installed on this machine")
@@ -225,7 +225,7 @@ class Locks:
         make: Callable[[], tuple[PinnedPackage, ...]],
         tell: Callable[[], None],
     ) -> tuple[Path, Section]:
-        """Return a lock of the cache and its section, made now where it is not there."""
+        """Return a lock in the cache and its section; create it if it does not exist."""
         lock = read_lock(lock_file)
         section = lock.find(empty_section.kind, empty_section.name, empty_section.asked) if lock else None
         if section:
@@ -242,7 +242,7 @@ class Locks:
         return section
 
     def _pip(self, image: Image, python: Python, progress: ProgressCallback) -> tuple[PinnedPackage, ...]:
-        check_python(image, python)  # pip makes metadata of a source with its own Python alone
+        check_python(image, python)  # pip can get a source's metadata only with its own Python
         sources = tuple(build.name for build in image.builds)
         variables = dict(pair for build in image.builds for pair in build.env)
         request = ResolveRequest(image.requirements, image.index, sources=sources, env=variables)
@@ -261,10 +261,9 @@ class Locks:
         return tuple(apt.find(word) for word in alternatives)
 
     def make(self, images: Sequence[Image], libraries: Sequence[Library], progress: ProgressCallback) -> list[Path]:
-        """Make every lock anew and write it into ``folder``; return the files written.
+        """Resolve every lock again and write it to ``folder``; return the files written.
 
-        An image whose Python is not on this machine, or whose packages cannot be had in one build of torch, keeps the
-        lock it has, and that is said.
+        An image keeps its lock, with a message, if its Python is missing here or its packages mix builds of torch.
         """
         written = [path for image in images if (path := self._make_image(image, progress))]
         python = cached_python(self.cache, None)
@@ -300,7 +299,7 @@ class Locks:
         except SkipEnvironmentError as error:
             progress(f"not locked: {image.name}: {error.message}")
             return None
-        if strangers(section.packages):  # a lock is for every machine; it was said
+        if strangers(section.packages):  # a committed lock must work on every machine
             progress(f"not locked: {image.name}: its packages are from different builds of torch")
             return None
         written_files = self._write(self.image_file(image, python), [section], progress)

@@ -1,4 +1,4 @@
-"""Environment modules (Lmod, Environment Modules): which variables loading them sets, asked of their own command."""
+"""Load environment modules (Lmod, Environment Modules) and find the variables they set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.system.process import run
 
-#: Loads its arguments as a login shell would, and prints all variables as they were before and as they are then.
+#: Loads its arguments as a login shell would, and prints all variables before and after.
 _SHELL = """
 command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1
 command -v module >/dev/null 2>&1 || . "$MODULESHOME/init/bash" >/dev/null 2>&1
@@ -23,10 +23,10 @@ for name; do module load "$name" >&2 || exit 98; done
 """
 _NO_MODULE_COMMAND = 97
 _LOAD_S = 120.0
-#: Of this shell, what says where modules are and how their command behaves.
+#: Variables passed on: the locations of modules, and settings of their command.
 _PASSED_VARIABLES = ("HOME", "USER", "MODULEPATH", "MODULEPATH_ROOT", "MODULESHOME", "MODULES_CMD", "MODULERCFILE")
 _PREFIXES = ("LMOD_", "MODULES_")
-#: What modules keep for their own use, and what a trial has from elsewhere.
+#: Internal variables of the module systems, and variables that a trial gets in other ways.
 _MODULE_VARIABLES = (
     "LMOD_",
     "_LMOD",
@@ -44,9 +44,9 @@ _PATH_LISTS = ("PATH", "PYTHONPATH")
 
 @dataclass(frozen=True)
 class LoadedModules:
-    """What loading modules does: the variables it sets (of PATH what it adds), and which modules were loaded then.
+    """The effect of loading modules: the variables set (for PATH, the folders added) and the modules loaded.
 
-    ``digest`` is that of the modules' files.
+    ``digest`` covers the modules' files.
     """
 
     variables: Mapping[str, str]
@@ -55,7 +55,7 @@ class LoadedModules:
 
 
 def load_modules(names: Sequence[str]) -> LoadedModules:
-    """Load modules in a fresh shell of this machine. Raises SkipEnvironmentError where they cannot be loaded."""
+    """Load modules in a fresh shell. Raises SkipEnvironmentError if they cannot be loaded."""
     subject = f"modules: {' '.join(names)}"
     argv = ["/bin/bash", "--noprofile", "--norc", "-c", _SHELL, "modules", *names]
     result = run(argv, limit_s=_LOAD_S, env=_passed_variables())
@@ -70,7 +70,7 @@ def load_modules(names: Sequence[str]) -> LoadedModules:
     if not result.exit.ok or not loaded:
         error_lines = [line.strip() for line in result.stderr.splitlines() if line.strip()][
             :2
-        ]  # what follows is advice
+        ]  # the following lines are advice
         raise SkipEnvironmentError(
             f"{subject} cannot be loaded: {' '.join(error_lines) or result.exit}",
             remedy="check the name with `module avail`; MODULEPATH lists the folders that are searched",
@@ -79,9 +79,9 @@ def load_modules(names: Sequence[str]) -> LoadedModules:
 
 
 def merge_module_variables(module_variables: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a process: what modules set, and above that ``given``.
+    """Return the variables of a process: those set by modules, overridden by ``given``.
 
-    Of PATH the first folder, which is that of the Python, stays first; PYTHONPATH begins with what is given.
+    The first folder of PATH, which has the Python, stays first. PYTHONPATH starts with the given one.
     """
     merged = {**module_variables, **given}
     if "PATH" in module_variables and "PATH" in given:
@@ -104,7 +104,7 @@ def _parse_variables(printed: str) -> dict[str, str]:
 
 
 def _changed_variables(old_variables: Mapping[str, str], new_variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what differs; of the lists that a trial has too only what was added."""
+    """Return the changed variables; for lists such as PATH, only the added folders."""
     changed = {name: value for name, value in new_variables.items() if value != old_variables.get(name)}
     changed = {
         name: value

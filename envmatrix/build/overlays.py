@@ -1,4 +1,4 @@
-"""A few packages on top of a Python that is already there: a venv that sees all that it has, and shadows it."""
+"""Overlay venvs: extra packages on top of an existing Python, whose own packages stay visible."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
 _ASK_S = 120.0
-#: What a Python has: the folders of its packages, their names and versions, and the programs that they bring; and
-#: all that conda put beside it, by the names of its records (NAME-VERSION-BUILD.json).
+#: Prints a Python's package folders, packages, entry points, and the conda packages installed with it, taken from the
+#: names of their records (NAME-VERSION-BUILD.json).
 _FACTS = """
 import json, os, site, sys, sysconfig
 from importlib import metadata
@@ -36,7 +36,7 @@ names = os.listdir(conda) if os.path.isdir(conda) else []
 records = [name[:-5] for name in names if name.endswith(".json") and name.count("-") > 1]
 print(json.dumps([folders, sorted(packages), sorted(programs.items()), sorted(records)]))
 """
-#: Read after the venv's own packages, so that these come first; what the base's own .pth files name counts too.
+#: Read after the venv's own packages, which therefore take precedence; it also processes the base's .pth files.
 _PTH = "envmatrix-base.pth"
 _PROGRAM_TEMPLATE = """#!{python}
 import sys
@@ -49,9 +49,9 @@ _ENTRY_POINT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?\Z")
 
 @dataclass(frozen=True)
 class BasePython:
-    """What a Python that is there has: folders of packages, ``packages`` (name, version), programs (name, entry).
+    """The packages of an existing Python: folders, ``packages`` (name, version), programs (name, entry point).
 
-    ``conda`` are all packages of a conda environment, also such as hold no Python (name, version and build).
+    ``conda`` lists all packages of a conda environment, including those without Python (name, version and build).
     """
 
     folders: tuple[str, ...]
@@ -61,12 +61,12 @@ class BasePython:
 
     @property
     def digest(self) -> str:
-        """Return what changes when a package is added, taken away or upgraded."""
+        """A digest that changes when a package is added, removed or upgraded."""
         return json_digest(self.folders, self.packages, *([self.conda] if self.conda else []))
 
 
 def inspect_base_python(python: Python) -> BasePython:
-    """Ask a Python what it has. Raises SkipEnvironmentError where it cannot say."""
+    """List the packages of a Python. Raises SkipEnvironmentError if it cannot report them."""
     result = run([python.path, "-I", "-c", _FACTS], limit_s=_ASK_S)
     try:
         folders, packages, programs, records = parse_last_json(result.stdout)
@@ -82,19 +82,19 @@ def inspect_base_python(python: Python) -> BasePython:
 
 
 def add_package_folders(venv: Path, folders: Iterable[str]) -> None:
-    """Have a venv see folders of packages behind its own."""
+    """Make packages in ``folders`` importable in a venv, after its own packages."""
     line = "; ".join(["import site", *(f"site.addsitedir({folder!r})" for folder in folders)])
     (site_packages(venv) / _PTH).write_text(line + "\n", encoding="utf-8")
 
 
 def overlay_pip_command(cache: Cache, python: Python, base: BasePython) -> list[str]:
-    """Return the command of a pip that takes what ``python`` has as installed."""
+    """Return the command of a pip that treats the packages of ``python`` as installed."""
     folder = cache.root / "tools" / f"pip-over-{json_digest(python.path, python.version, base.folders)[:16]}"
 
     def build(place: Path) -> None:
         make_pip(python, place)
         argv = [str(place / "bin" / "python"), "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "wheel"]
-        run(argv, limit_s=_ASK_S)  # a venv's own count as nothing that is there
+        run(argv, limit_s=_ASK_S)  # the venv's own copies must not count as installed
         add_package_folders(place, base.folders)
 
     cache.folder(folder, build)
@@ -109,7 +109,7 @@ def build_overlay(
     wheels: Sequence[Path],
     progress: ProgressCallback,
 ) -> Path:
-    """Build a venv of ``pins`` that sees what ``python`` has, or find it built; return its folder."""
+    """Build or reuse a venv of ``pins`` that sees the packages of ``python``; return its folder."""
     key = json_digest(
         python.path, python.version, base.digest, [(pin.name, pin.sha256) for pin in pins], _PROGRAM_TEMPLATE
     )
@@ -128,7 +128,7 @@ def build_overlay(
 
 
 def _make_venv(python: Python, place: Path) -> None:
-    """Make an empty venv that may be renamed. With its own Python's venv: a sitecustomize that prints confuses uv's."""
+    """Create an empty, movable venv with Python's own venv module: a sitecustomize that prints breaks uv's."""
     result = run([python.path, "-I", "-m", "venv", "--without-pip", str(place)], limit_s=_ASK_S)
     if not result.exit.ok:
         raise EngineError(
@@ -136,11 +136,11 @@ def _make_venv(python: Python, place: Path) -> None:
             remedy="install its venv module (`apt-get install python3-venv`)",
         )
     with (place / "pyvenv.cfg").open("a", encoding="utf-8") as settings:
-        settings.write("relocatable = true\n")  # to uv, which writes its scripts
+        settings.write("relocatable = true\n")  # for uv, which writes the scripts
 
 
 def _write_program(file: Path, python: Path, entry: str) -> None:
-    """Write a program of the base as pip does, but for this venv: the base's own would not see what is on top."""
+    """Write an entry-point script of the base for this venv; the base's own script would not see the overlay."""
     entry_point = _ENTRY_POINT.match(entry)
     if entry_point and not file.exists() and "/" not in file.name:
         module, function = entry_point[1], entry_point[2]

@@ -1,4 +1,4 @@
-"""Where engines find what they build from, and where they put it."""
+"""Paths that engines build from and write to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envmatrix.system import project
 
 @dataclass(frozen=True)
 class BuildPaths:
-    """``cache`` holds everything built; ``locks`` the committed locks; ``bench`` is the folder of bench/."""
+    """``cache`` has everything built, ``locks`` the committed locks, and ``bench`` the benchmark's source."""
 
     cache: Cache
     locks: Path
@@ -19,5 +19,5 @@ class BuildPaths:
 
 
 def project_paths() -> BuildPaths:
-    """Return the places of this checkout (or of the installed package) for this user."""
+    """Return the paths of this checkout, or of the installed package, for this user."""
     return BuildPaths(Cache(project.cache_folder()), project.locks_folder(), project.bench_folder())

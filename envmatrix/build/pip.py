@@ -1,4 +1,4 @@
-"""The host's own pip: it knows this machine's mirrors, proxies, certificates and local wheels."""
+"""Resolve and download packages with the host's pip, and so with its mirrors, proxies, certificates and wheels."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from envmatrix.matrix.model import normalize_package_name
 from envmatrix.system.process import Finished, run
 
 _RESOLVE_S = 1800.0
-#: glibc of the oldest suite that images are made of (bookworm: 2.36).
+#: Minor version of the oldest glibc of an image's suite (bookworm: 2.36).
 _IMAGE_GLIBC = 36
 _DOWNLOAD_S = 7200.0
-#: Settings that make sense for installing on the host, not for resolving or downloading for an image.
+#: Variables for installing on the host that must not affect resolving or downloading for an image.
 _DROPPED_VARIABLES = (
     "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
     "PIP_REQUIRE_HASHES", "PIP_NO_DEPS", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_DRY_RUN", "PIP_REPORT",
@@ -33,7 +33,7 @@ _DROPPED_VARIABLES = (
 )  # fmt: skip
 
 
-#: What to do about a failure, by pip's own words; the first that is found counts.
+#: Remedies by pip's error message; the first match is used.
 _REMEDIES = (
     (
         r"ResolutionImpossible|conflicting dependencies",
@@ -59,10 +59,10 @@ _DEFAULT_REMEDY = "check the network, the proxy, `pip config list` (index-url, f
 
 @dataclass(frozen=True)
 class ResolveRequest:
-    """What pip is asked to resolve; ``target`` is a Python version other than pip's own.
+    """A request to pip; ``target`` is a Python version other than pip's own.
 
-    ``sources`` are taken as source distributions, whose metadata is made with ``env`` added. ``over``: what pip's own
-    Python has need not be found again.
+    ``sources`` are taken as source distributions, whose metadata is built with the variables ``env``. ``over``:
+    packages of pip's own Python count as installed.
     """
 
     requirements: tuple[str, ...]
@@ -75,7 +75,7 @@ class ResolveRequest:
 
 
 def target_options(version: str) -> list[str]:
-    """Return pip's options for choosing the wheels of another Python version (pip matches platforms literally)."""
+    """Return pip's options to choose wheels for another Python version (pip matches platforms literally)."""
     if not version:
         return []
     machine = os.uname().machine
@@ -90,12 +90,12 @@ def target_options(version: str) -> list[str]:
 
 
 def _source_options(sources: Iterable[str]) -> list[str]:
-    """Return pip's options for taking wheels, and source distributions of ``sources`` alone."""
+    """Return pip's options to accept only wheels, except for ``sources``."""
     return ["--only-binary=:all:", *(f"--no-binary={name}" for name in sources)]
 
 
 def resolve_argv(pip: Sequence[str], request: ResolveRequest, report: Path) -> list[str]:
-    """Return the command that finds exact versions and hashes without downloading or installing wheels."""
+    """Return the command that resolves versions and hashes without downloading or installing wheels."""
     return [
         *pip, "install", "--dry-run", *([] if request.over else ["--ignore-installed"]), "--quiet",
         *_source_options(request.sources),
@@ -114,7 +114,7 @@ def download_argv(
     target: str = "",
     sources: Iterable[str] = (),
 ) -> list[str]:
-    """Return the command that downloads exactly what a requirements file with hashes names."""
+    """Return the command that downloads the packages of a requirements file with hashes."""
     return [
         *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_source_options(sources),
         *target_options(target), *(f"--extra-index-url={url}" for url in index),
@@ -123,13 +123,13 @@ def download_argv(
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the host's variables less those that would send pip's work elsewhere."""
+    """Return the host's variables without those that would change what pip does."""
     remaining = {name: value for name, value in variables.items() if name not in _DROPPED_VARIABLES}
     return {**remaining, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PYTHONNOUSERSITE": "1"}
 
 
 def pip_command(cache: Cache, python: Python) -> list[str]:
-    """Return the command of a pip that runs on ``python``, in a venv of its own inside the cache."""
+    """Return the command of a pip for ``python``, in its own venv inside the cache."""
     folder = cache.root / "tools" / f"pip-{json_digest(python.path, python.version)[:16]}"
 
     cache.folder(folder, lambda place: make_pip(python, place))
@@ -137,9 +137,9 @@ def pip_command(cache: Cache, python: Python) -> list[str]:
 
 
 def make_pip(python: Python, place: Path) -> None:
-    """Make a venv that holds a pip for ``python``."""
+    """Create a venv with a pip for ``python``."""
     result = run([python.path, "-I", "-m", "venv", str(place)], limit_s=300.0)
-    if not result.exit.ok:  # Debian keeps ensurepip in a package of its own
+    if not result.exit.ok:  # Debian packages ensurepip separately
         result = run(
             [uv_program(), "venv", "--seed", "--allow-existing", "--python", python.path, str(place)], limit_s=300.0
         )
@@ -152,7 +152,7 @@ def make_pip(python: Python, place: Path) -> None:
 
 
 def is_reachable(url: str, seconds: float = 8.0) -> bool:
-    """Say whether an index answers at all; proxies and pip's certificate bundle are used as pip would."""
+    """Return whether an index responds; proxies and pip's certificate bundle are used as in pip."""
     bundle = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
     try:
         context = ssl.create_default_context(cafile=bundle)
@@ -188,7 +188,7 @@ def _error_lines(result: Finished) -> str:
 def resolve(pip: Sequence[str], request: ResolveRequest, scratch: Path) -> tuple[PinnedPackage, ...]:
     """Return exact versions and hashes for a request, sorted by name.
 
-    Of ``request.index`` only what can be reached is used: another source may have the wheel.
+    Unreachable indexes in ``request.index`` are skipped, because another source may have the wheel.
     """
     unreachable = [url for url in request.index if not is_reachable(url)]
     reachable_request = replace(request, index=tuple(url for url in request.index if url not in unreachable))
@@ -222,7 +222,7 @@ class _Installed(BaseModel):
 
 
 class _Report(BaseModel):
-    """What is read of pip's installation report (https://pip.pypa.io/en/stable/reference/installation-report/)."""
+    """The fields read from pip's report (https://pip.pypa.io/en/stable/reference/installation-report/)."""
 
     install: tuple[_Installed, ...]
 
@@ -248,9 +248,9 @@ def download(
     target: str = "",
     sources: Sequence[str] = (),
 ) -> None:
-    """Download ``wanted`` (lines of ``lock``) into ``folder``: wheels, and source distributions of ``sources``.
+    """Download ``wanted`` (lines of ``lock``) to ``folder``: wheels, and source distributions of ``sources``.
 
-    A wrong hash names package and line.
+    An error about a wrong hash names the package and the line.
     """
     requirements = folder.parent / "requirements.txt"
     requirements.write_text("".join(pin.text() for pin in wanted), encoding="utf-8")
@@ -278,7 +278,7 @@ def _mismatch(result: Finished, pins: Sequence[PinnedPackage], lock: Path) -> En
 
 
 def wrong_hash_error(pin: PinnedPackage, lock: Path, actual: str) -> EnvmatrixError:
-    """Return the error for a package that is not the one the lock names."""
+    """Return the error for a package whose hash differs from the lock."""
     return InputError(
         f"the sha256 of {pin} does not match the lock\n  lock: {pin.sha256}\n  file: {actual}",
         where=Where(lock, pin.line or None),
@@ -287,5 +287,5 @@ def wrong_hash_error(pin: PinnedPackage, lock: Path, actual: str) -> EnvmatrixEr
 
 
 def host_platform() -> str:
-    """Return this machine's platform as it stands in the names of locks, such as linux_x86_64."""
+    """Return this machine's platform as used in lock names, such as linux_x86_64."""
     return f"{sys.platform}_{os.uname().machine}"

@@ -1,4 +1,4 @@
-"""Finding the Python of an image on this machine; none is ever downloaded."""
+"""Find the Python of an image on this machine; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _VERSION = re.compile(r"\d+\.\d+(\.\d+)?t?\Z")
 
 @dataclass(frozen=True)
 class Python:
-    """An interpreter on this machine; ``tag`` names what its wheels fit, such as cp311-linux_x86_64.
+    """A Python on this machine; ``tag`` is the tag of its wheels, such as cp311-linux_x86_64.
 
-    ``target`` is another version than its own (3.13) for which it only chooses and fetches wheels.
+    ``target`` is another Python version (3.13) for which it only chooses and fetches wheels.
     """
 
     path: str
@@ -38,14 +38,14 @@ class Python:
     target: str = ""
 
     def fits(self, version: str) -> bool:
-        """Whether this is the Python that a version such as 3.13, 3.13.1 or 3.13t (free-threaded) names."""
+        """Return whether this Python matches a version such as 3.13, 3.13.1 or 3.13t (free-threaded)."""
         number, free_threaded = version.removesuffix("t"), version.endswith("t")
         same_version = self.version == number or self.version.startswith(number + ".")
         return same_version and free_threaded == self.tag.partition("-")[0].endswith("t")
 
 
 def inspect_interpreter(path: str, env: Mapping[str, str] | None = None) -> Python | None:
-    """Ask an interpreter who it is; None when it does not start. ``env``: its variables, else those of this process."""
+    """Return the facts of an interpreter; None if it does not start. ``env`` replaces this process's variables."""
     try:
         result = run([path, "-I", "-c", _FACTS], limit_s=30.0, env=env)
         executable, version, abi, platform = parse_last_json(result.stdout)
@@ -87,9 +87,9 @@ def _own_version() -> str:
 
 
 def find_python(version: str | None) -> Python:
-    """Return a Python of that version, such as 3.13 or, free-threaded, 3.13t (None: the one that runs envmatrix).
+    """Return a Python of a version such as 3.13 or 3.13t (free-threaded); None: the one running envmatrix.
 
-    Raises SkipEnvironmentError when the machine has none.
+    Raises SkipEnvironmentError if this machine has none.
     """
     if version is None:
         version = _own_version()
@@ -109,7 +109,7 @@ def find_python(version: str | None) -> Python:
 
 
 def python_for_wheels(cache: Cache, version: str) -> Python:
-    """Return a Python that can choose wheels for ``version``: that version, else this one aiming at it."""
+    """Return a Python that can choose wheels for ``version``: of that version, or this one with a ``target``."""
     try:
         return cached_python(cache, version)
     except SkipEnvironmentError:
@@ -119,7 +119,7 @@ def python_for_wheels(cache: Cache, version: str) -> Python:
 
 
 def cached_python(cache: Cache, version: str | None) -> Python:
-    """Like find_python, but asks no interpreter that was asked before and has not changed since."""
+    """Return the result of ``find_python``, cached as long as the interpreter does not change."""
     build_record = (
         cache.root / "pythons" / f"{json_digest(version or sys.executable, os.environ.get('PATH', ''))[:16]}.json"
     )
@@ -150,7 +150,7 @@ def _is_unchanged(record: dict[str, object]) -> bool:
 
 
 def uv_program() -> str:
-    """Return the uv that came with envmatrix, else the one on PATH."""
+    """Return the uv installed with envmatrix, or the one on PATH."""
     bundled = Path(sys.executable).parent / "uv"
     program = str(bundled) if bundled.exists() else shutil.which("uv")
     if not program:

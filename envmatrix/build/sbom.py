@@ -1,4 +1,4 @@
-"""Software bills of materials in CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/)."""
+"""Software bills of materials (SBOMs) in CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json/)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from envmatrix.build.cache import file_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.version import __version__
 
-#: Runs on the Python inside: dpkg's status file, and the licences that the packages' copyright files name, as fields
-#: (DEP-5) or else by the common texts that they refer to.
+#: Program for the Python inside: prints dpkg's status file and the licences in the packages' copyright files, from
+#: their fields (DEP-5) or the common licence texts they refer to.
 PACKAGES = r"""
 import json, pathlib, re
 licences = {}
@@ -38,13 +38,13 @@ print(json.dumps({"status": pathlib.Path("/var/lib/dpkg/status").read_text(), "l
 """
 _FIELD = re.compile(r"^(Package|Version|Architecture|Status|Depends|Pre-Depends|Provides): (.*)$", re.MULTILINE)
 _CLASSIFIER = "License :: OSI Approved :: "
-#: What a field may say of its licence; longer is the licence's text.
+#: A longer licence field is the licence's text, not its name.
 _MAX_NAME_LENGTH = 100
 
 
 @dataclass(frozen=True)
 class Component:
-    """One package. ``needs`` are alternatives, each by name, as ``provides`` has them; ``expression``: SPDX."""
+    """One package. ``needs`` lists alternatives, each by a name in ``provides``; ``expression`` is in SPDX form."""
 
     kind: str
     name: str
@@ -58,17 +58,17 @@ class Component:
 
     @property
     def purl(self) -> str:
-        """Return its package URL (https://github.com/package-url/purl-spec)."""
+        """Its package URL (https://github.com/package-url/purl-spec)."""
         arch = f"?arch={self.arch}" if self.arch else ""
         return f"pkg:{self.kind}/{self.name}@{quote(self.version, safe='')}{arch}"
 
     @property
     def reference(self) -> str:
-        """Return what it is called inside a bill."""
+        """Its identifier inside a bill."""
         return self.purl if self.arch or not self.sha256 else f"{self.purl}#{self.sha256[:12]}"
 
     def document(self) -> dict[str, object]:
-        """Return it as CycloneDX has it; what is not known is not there."""
+        """Return the component as a CycloneDX object; unknown fields are left out."""
         document: dict[str, object] = {
             "type": "library", "name": self.name, "version": self.version, "purl": self.purl,
             "bom-ref": self.reference,
@@ -83,7 +83,7 @@ class Component:
 
 
 def installed_packages(output: str, pins: Sequence[PinnedPackage]) -> list[Component]:
-    """Return the Debian packages that ``PACKAGES`` saw inside; those that a lock pins have their hashes."""
+    """Return the Debian packages in the output of ``PACKAGES``; those pinned by a lock have hashes."""
     document = json.loads(output)
     hashes = {(pin.name, pin.version): pin.sha256 for pin in pins if pin.is_debian}
     packages = []
@@ -103,7 +103,7 @@ def installed_packages(output: str, pins: Sequence[PinnedPackage]) -> list[Compo
 
 
 def _alternatives(field: str) -> tuple[tuple[str, ...], ...]:
-    """Return the names in a relation of Debian's: 'a (>= 1) | b, c:any'."""
+    """Return the package names in a Debian dependency field: 'a (>= 1) | b, c:any'."""
     groups = (
         [word.split()[0].split(":")[0] for word in group.split("|") if word.strip()] for group in field.split(",")
     )
@@ -113,7 +113,7 @@ def _alternatives(field: str) -> tuple[tuple[str, ...], ...]:
 def locked_packages(pins: Sequence[PinnedPackage], files: Sequence[Path] = ()) -> list[Component]:
     """Return locked wheels, and the packages that library folders were unpacked from.
 
-    What the wheels among ``files`` say of themselves is taken from them.
+    Metadata comes from the wheels among ``files``.
     """
     by_hash = {file_digest(file): file for file in files if file.suffix == ".whl"}
     packages = []
@@ -147,7 +147,7 @@ def _add_metadata(component: Component, metadata: Message) -> Component:
 
 
 def _required_package(text: str) -> str | None:
-    """Return the package that a wheel needs without any of its extras."""
+    """Return the package that a wheel requires without extras; None if the requirement does not apply."""
     try:
         requirement = Requirement(text)
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
@@ -157,7 +157,7 @@ def _required_package(text: str) -> str | None:
 
 
 def bill_of_materials(name: str, digest: str, components: Sequence[Component]) -> dict[str, object]:
-    """Return the bill of an image whose files have that digest; the same image always gives the same one."""
+    """Return the bill of an image with this files digest; the same image always gives the same bill."""
     unique = {component.reference: component for component in components}
     ordered = [unique[reference] for reference in sorted(unique)]
     return with_subject(
@@ -191,7 +191,7 @@ def _dependencies(components: Iterable[Component]) -> list[object]:
 
 
 def with_subject(bill: Mapping[str, object], name: str, digest: str) -> dict[str, object]:
-    """Return a bill as that of one image, ``digest`` being the image's own ('sha256:' and hexadecimal digits)."""
+    """Return a bill with an image as its subject; ``digest`` is the image's ('sha256:' and hexadecimal digits)."""
     reference = f"{name}@{digest}"
     subject = {
         "type": "container", "bom-ref": reference, "name": name, "version": digest,

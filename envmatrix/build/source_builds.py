@@ -1,4 +1,4 @@
-"""Packages without a wheel: built once on the host from a pinned source distribution, against their environment."""
+"""Build packages that have no wheel from a pinned source distribution, once per set of installed packages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback
 
 _BUILD_S = 7200.0
-#: 1980-01-02: the oldest time, in any time zone, that an archive of the zip format can hold.
+#: 1980-01-02: the earliest time that a zip archive can store in any time zone.
 _EPOCH = "315619200"
-#: What stands in a wheel for the folders that it was built in.
+#: Replaces the paths of the build folders in a wheel.
 _SOURCE_PREFIX = "/usr/src/envmatrix"
 _ERROR_LINE = re.compile(r"\berror\b|No module named", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class EnvironmentWheels:
-    """What an environment installs: pinned wheels and their files; ``facts`` say which were built, from what."""
+    """The wheels of an environment and their files; ``facts`` describes those built from source."""
 
     pins: tuple[PinnedPackage, ...]
     files: tuple[Path, ...]
@@ -41,7 +41,7 @@ class EnvironmentWheels:
 
 
 def check_uv(cache: Cache, pins: Iterable[PinnedPackage]) -> None:
-    """Say that there is no uv, which installs them, before anything of ``pins`` is downloaded."""
+    """Raise an error before any download if uv, which installs packages, is missing."""
     house = Wheelhouse(cache)
     if any(house.held(pin) is None for pin in pins):
         uv_program()
@@ -50,7 +50,7 @@ def check_uv(cache: Cache, pins: Iterable[PinnedPackage]) -> None:
 def fetch_wheels(
     cache: Cache, image: Image, locked: tuple[Path, Section], python: Python, progress: ProgressCallback
 ) -> EnvironmentWheels:
-    """Fetch the wheels of a locked image; what it builds from source is built against the others, once."""
+    """Fetch the wheels of a locked image, and build the packages from source against them."""
     lock, section = locked
     house = Wheelhouse(cache)
     builds = {build.name: build for build in image.builds}
@@ -75,7 +75,7 @@ def fetch_wheels(
 
 
 def check_python(image: Image, python: Python) -> None:
-    """Skip an image that builds from source for a Python which is not on this machine."""
+    """Raise SkipEnvironmentError if an image builds from source for a Python that is missing here."""
     if image.builds and python.target:
         raise SkipEnvironmentError(
             f"image {image.name} builds {', '.join(build.name for build in image.builds)} from source; this "
@@ -85,7 +85,7 @@ def check_python(image: Image, python: Python) -> None:
 
 
 def check_glibc(image: Image, suite: str) -> None:
-    """Skip an image whose suite has an older glibc than this machine, where what it builds is linked."""
+    """Raise SkipEnvironmentError if an image builds from source and its suite's glibc is older than this machine's."""
     have, suites = tuple(map(int, re.findall(r"\d+", platform.libc_ver()[1])[:2])), GLIBC.get(suite)
     if image.builds and suites and have > suites:
         raise SkipEnvironmentError(
@@ -107,7 +107,7 @@ class _Build:
     against: tuple[tuple[PinnedPackage, ...], tuple[Path, ...]]
 
     def wheel(self, progress: ProgressCallback) -> tuple[PinnedPackage, Path, str]:
-        """Return the wheel as a pin, its file, and where it comes from; built when it is not there yet."""
+        """Return the wheel as a pin, its file, and a description of its source; build it if needed."""
         tools = {program: _program_version(program, self.source) for program in self.settings.programs}
         settings = json_digest(asdict(self.settings))
         key = json_digest(
@@ -133,7 +133,7 @@ class _Build:
         return next(iter((self.cache.root / BUILT_FOLDER / digest).glob("*.whl")), None)
 
     def _build_wheel(self, key: str, progress: ProgressCallback) -> Path:
-        """Build the wheel and return it in the folder that is called by its digest."""
+        """Build the wheel, and return it in a folder named by its digest."""
         venv = build_venv(self.cache, self.python, *self.against, progress)
         progress(f"building {self.source} from source; the result is cached")
         with self.cache.scratch("build") as scratch, disk_errors(scratch):
@@ -173,7 +173,7 @@ class _Build:
 
 
 def _program_version(program: str, source: PinnedPackage) -> str:
-    """Return the first line that a program says of its version; a missing one skips the environment."""
+    """Return the first line of a program's version output. Raises SkipEnvironmentError if it is missing."""
     path = shutil.which(program)
     if path is None:
         raise SkipEnvironmentError(
@@ -184,12 +184,12 @@ def _program_version(program: str, source: PinnedPackage) -> str:
     return next(iter(result.stdout.splitlines()), "").strip() or program
 
 
-#: Program -> Debian package, where the names differ.
+#: Program -> Debian package, if the names differ.
 _DEBIAN_PACKAGES = {"ninja": "ninja-build", "cc": "gcc", "c++": "g++", "ld": "binutils"}
 
 
 def build_argv(uv: str, venv: Path, folder: Path, wheel_folder: Path) -> list[str]:
-    """Return the command that builds a wheel with what the venv has, with the network off."""
+    """Return the command that builds a wheel offline with the packages of the venv."""
     return [
         uv, "build", "--wheel", "--no-config", "--offline", "--no-python-downloads", "--no-build-isolation",
         "--python", str(venv / "bin" / "python"), "--out-dir", str(wheel_folder), str(folder),
@@ -197,7 +197,7 @@ def build_argv(uv: str, venv: Path, folder: Path, wheel_folder: Path) -> list[st
 
 
 def build_variables(settings: SourceBuild, venv: Path, folder: Path, home: Path) -> dict[str, str]:
-    """Return all that a build may know: two builds of one source must give the same bytes."""
+    """Return all variables of a build, chosen so that two builds of one source give the same bytes."""
     variables = dict(settings.env)
     prefix_maps = " ".join(
         f"-ffile-prefix-map={path}={_SOURCE_PREFIX}/{name}" for path, name in ((folder, "source"), (venv, "venv"))
@@ -238,7 +238,7 @@ def _refuse_path_escape(member: tarfile.TarInfo, source: PinnedPackage) -> None:
 
 
 def edit_source(folder: Path, file: str, old_text: str, new_text: str, source: PinnedPackage) -> None:
-    """Replace a text in a file of the source; a text that is not there is a mistake of matrix.yaml."""
+    """Replace text in a source file. Raises InputError if the text is not found."""
     target = folder / file
     try:
         content = target.read_bytes().decode()

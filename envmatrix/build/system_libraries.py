@@ -1,4 +1,4 @@
-"""Shared libraries that the machine itself has, and how a missing one is installed."""
+"""Find shared libraries installed on this machine, and suggest how to install missing ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LDCONFIG_LINE = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
 _FOLDERS = (
     "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/opt/intel/oneapi/compiler/latest/lib",
 )  # fmt: skip
-#: Start of a library's file name -> package for apt, dnf, conda.
+#: Prefix of a library's file name -> package for apt, dnf and conda.
 _PACKAGES = {
     "libjemalloc": ("libjemalloc2", "jemalloc", "jemalloc"),
     "libtcmalloc_minimal": ("libtcmalloc-minimal4", "gperftools-libs", "gperftools"),
@@ -31,7 +31,7 @@ _PACKAGES = {
 
 
 def loader_cache() -> dict[str, str]:
-    """Return the loader's cache (ldconfig -p): file name -> path; empty where there is no ldconfig."""
+    """Return the loader's cache (ldconfig -p) as file name -> path; empty without ldconfig."""
     program = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
     if not program:
         return {}
@@ -54,7 +54,7 @@ def _library_folders() -> Iterable[Path]:
 
 
 def find_system_library(file: str) -> Path | None:
-    """Return the machine's own library of that name, also under its unversioned name; None when it has none."""
+    """Return this machine's library with that name or its unversioned name; None if there is none."""
     cached = loader_cache()
     for name in (file, file.split(".so")[0] + ".so"):
         if name in cached:
@@ -66,7 +66,7 @@ def find_system_library(file: str) -> Path | None:
 
 
 def install_hints(library: Library) -> str:
-    """Return how a library is installed with apt, dnf and conda."""
+    """Return commands that install a library with apt, dnf and conda."""
     stems = [file.split(".so")[0] for file in library.files]
     table = [packages for start, packages in _PACKAGES.items() if any(stem.startswith(start) for stem in stems)]
     apt = [alternatives.split("|")[0].strip() for alternatives in library.apt] or [row[0] for row in table]

@@ -1,4 +1,4 @@
-"""Taking shared objects out of wheels and Debian packages, flat, so that no member can leave its folder."""
+"""Extract shared libraries from wheels and Debian packages to one flat folder, which no file can escape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO
 from envmatrix.errors import EngineError
 
 _SHARED_OBJECT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[0-9]+)*\Z")
-#: More than any library has; a larger member is refused rather than written.
+#: Larger files are skipped; no library is this large.
 _MAX_BYTES = 2 * 2**30
 
 
@@ -31,7 +31,7 @@ def _write_member(source: IO[bytes], target: Path) -> None:
 
 
 def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str]:
-    """Write the shared objects ``wanted`` (empty: all) of a wheel into ``folder``; return the names of all it has."""
+    """Extract the ``wanted`` shared libraries (empty: all) of a wheel to ``folder``; return all their names."""
     names: list[str] = []
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -52,9 +52,9 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
 
 
 def unpack_tar(tar: Path, folder: Path) -> list[str]:
-    """Write the shared objects of a package's tar into ``folder`` under their bare names; return the names.
+    """Extract the shared libraries of a package's tar to ``folder`` by file name; return the names.
 
-    A link is kept only as a link to another bare name inside the folder; one that leads nowhere is dropped.
+    Links become links to another file name in the folder; broken ones are dropped.
     """
     links: dict[str, str] = {}
     names: list[str] = []

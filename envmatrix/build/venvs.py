@@ -1,4 +1,4 @@
-"""Venvs built offline from the wheelhouse; several on one disk share their files by hard links."""
+"""Build venvs offline from the wheelhouse; venvs on one disk share files by hard links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUILD_S = 1800.0
 
 
 def venv_argv(uv: str, python: str, folder: Path) -> list[str]:
-    """Return the command that makes an empty venv which may be renamed (``--relocatable``)."""
+    """Return the command that creates an empty, movable venv (``--relocatable``)."""
     return [
         uv, "venv", "--quiet", "--no-config", "--offline", "--no-python-downloads", "--relocatable", "--allow-existing",
         "--python", python, str(folder),
@@ -28,7 +28,7 @@ def venv_argv(uv: str, python: str, folder: Path) -> list[str]:
 
 
 def install_argv(uv: str, folder: Path, wheels: Sequence[Path], requirements: Path) -> list[str]:
-    """Return the command that installs a lock from folders of wheels, with the network off."""
+    """Return the command that installs a lock offline from folders of wheels."""
     return [
         uv, "pip", "install", "--quiet", "--no-config", "--offline", "--no-index", "--no-deps", "--require-hashes",
         "--link-mode", "hardlink", "--python", str(folder / "bin" / "python"),
@@ -37,13 +37,13 @@ def install_argv(uv: str, folder: Path, wheels: Sequence[Path], requirements: Pa
 
 
 def uv_variables(cache: Cache) -> dict[str, str]:
-    """Return all that uv may know: nothing of the host's settings reaches the build."""
+    """Return all variables for uv; the host's settings do not reach the build."""
     host_variables = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
     return {**host_variables, "UV_CACHE_DIR": str(cache.root / "uv"), "UV_CONCURRENT_BUILDS": "1", "LC_ALL": "C.UTF-8"}
 
 
 def venv_folder(cache: Cache, python: Python, pins: Sequence[PinnedPackage]) -> Path:
-    """Return where the venv of exactly these packages on exactly this Python lies."""
+    """Return the folder of the venv for exactly these packages and this Python."""
     compile_command = compile_argv(Path(), Path())
     key = json_digest(python.path, python.version, [(pin.name, pin.sha256) for pin in pins], compile_command)
     return cache.root / "venvs" / key[:24]
@@ -52,7 +52,7 @@ def venv_folder(cache: Cache, python: Python, pins: Sequence[PinnedPackage]) -> 
 def build_venv(
     cache: Cache, python: Python, pins: Sequence[PinnedPackage], wheels: Sequence[Path], progress: ProgressCallback
 ) -> Path:
-    """Build the venv, or find it built; ``wheels`` are the files of ``pins``."""
+    """Build or reuse the venv; ``wheels`` are the files of ``pins``."""
     folder = venv_folder(cache, python, pins)
 
     def build(place: Path) -> None:
@@ -80,9 +80,9 @@ def install_into(cache: Cache, venv: Path, pins: Sequence[PinnedPackage], wheels
 
 
 def _remove_download_notes(packages: Path) -> None:
-    """Remove what uv notes of a wheel's own file (when it was written): the files of no two machines would be the same.
+    """Remove uv's record of each wheel file's time, which would differ between machines.
 
-    What is left of the list of a package's files is written anew, as uv's cache may hold the same file.
+    RECORD is replaced, not edited in place: uv's cache may share the file by a hard link.
     """
     for note in packages.glob("*.dist-info/uv_cache.json"):
         record_file = note.with_name("RECORD")
@@ -96,12 +96,12 @@ def _remove_download_notes(packages: Path) -> None:
 
 
 def site_packages(folder: Path) -> Path:
-    """Return where a venv's packages lie."""
+    """Return the folder of a venv's packages."""
     return next((folder / "lib").glob("python*/site-packages"))
 
 
 def compile_argv(folder: Path, packages: Path) -> list[str]:
-    """Return the command that compiles all modules to bytecode that holds neither the venv's own path nor a time."""
+    """Return the command that compiles modules to bytecode without the venv's path or times."""
     program = str(folder / "bin" / "python")
     return [
         program, "-m", "compileall", "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash",
@@ -110,10 +110,10 @@ def compile_argv(folder: Path, packages: Path) -> list[str]:
 
 
 def share_bytecode(cache: Cache, folder: Path) -> None:
-    """Compile a venv's modules, and keep one copy of each compiled file for all venvs.
+    """Compile a venv's modules, and share equal bytecode files among all venvs.
 
-    Trials never write bytecode, so that every one of them imports at the same cost. A module that does not
-    compile (a template, a test of syntax errors) is no error: Python would not import it either.
+    Trials never write bytecode, so that imports cost the same in each. Modules that do not compile (templates, tests of
+    syntax errors) are ignored, because Python would not import them either.
     """
     packages = site_packages(folder)
     variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}

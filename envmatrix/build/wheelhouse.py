@@ -1,4 +1,4 @@
-"""The wheelhouse: every wheel once, under its sha256, fetched on the host with the host's own pip."""
+"""The wheelhouse: each wheel stored once by its sha256, fetched with the host's pip."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from envmatrix.errors import EngineError, Where
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
-#: Where wheels lie that were built on this machine, each in a folder called by its sha256.
+#: Folder of wheels built on this machine, each in a folder named by its sha256.
 BUILT_FOLDER = "built"
 
 
 @dataclass(frozen=True)
 class Wheelhouse:
-    """Wheels and Debian packages by sha256, inside the cache. What is there is never fetched again."""
+    """Wheels and Debian packages in the cache, by sha256. Nothing is fetched twice."""
 
     cache: Cache
 
     def held(self, pin: PinnedPackage) -> Path | None:
-        """Return the file of a pinned package, or None when it was not fetched yet."""
+        """Return the file of a pinned package; None if it has not been fetched yet."""
         folder = self.cache.root / "packages" / pin.sha256
         try:
             return next(iter(sorted(folder.iterdir())), None)
@@ -35,7 +35,7 @@ class Wheelhouse:
             return None
 
     def add(self, file: Path, pin: PinnedPackage, lock: Path) -> None:
-        """Take in a fetched file; its bytes must be those of the lock."""
+        """Add a fetched file. Raises InputError if its hash differs from the lock."""
         actual_digest = file_digest(file)
         if actual_digest != pin.sha256:
             raise wrong_hash_error(pin, lock, actual_digest)
@@ -54,7 +54,7 @@ class Wheelhouse:
         progress: ProgressCallback,
         sources: Sequence[str] = (),
     ) -> list[Path]:
-        """Fetch what is missing (wheels; source distributions of ``sources``); return the file of each of ``pins``."""
+        """Fetch missing wheels, and source distributions of ``sources``; return the file of each of ``pins``."""
         with self.cache.exclusive_lock("wheelhouse"):
             missing = [pin for pin in pins if self.held(pin) is None]
             if missing:
@@ -87,11 +87,10 @@ class Wheelhouse:
 
 
 def find_links_folders(cache: Cache, files: Sequence[Path]) -> list[Path]:
-    """Hard-link files into the few folders that --find-links gets, and return those folders.
+    """Hard-link files to the few folders used for --find-links, and return those folders.
 
-    The folders stay where they are, because uv keeps one unpacked copy per wheel AND folder. Two wheels of one
-    name (a rebuilt one) lie on two shelves. A wheel that was built here is alone in its folder: of two
-    with one name, uv would take the one it meets first.
+    The folders are permanent, because uv keeps an unpacked copy per wheel and folder. Wheels with the same name go to
+    different folders. A wheel built on this machine has its own folder, because uv uses the first match for a name.
     """
     folders: list[Path] = []
     with cache.exclusive_lock("shelves"), disk_errors(cache.root):
@@ -117,7 +116,7 @@ def _link_into(file: Path, shelf: Path) -> bool:
 
 
 def link_or_copy(file: Path, target: Path) -> None:
-    """Hard-link a file; copy it where links cannot be made."""
+    """Hard-link a file, or copy it if that fails."""
     try:
         target.hardlink_to(file)
     except OSError:

@@ -1,1 +1,1 @@
-"""A run as one archive, and its reproduction on another machine."""
+"""Packs: a run as one archive, and its reproduction on another machine."""

@@ -1,4 +1,4 @@
-"""Write and open the archive: the same bytes for the same contents; nothing unpacked that is not as promised."""
+"""Write and unpack the archive of a pack: reproducible bytes, and every file checked against the manifest."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from envmatrix.system.regular_files import open_regular
 
 _MAX_MANIFEST_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
-#: What a pack holds: a file on disk, or a text.
+#: The content of a file in a pack: a path on disk, or bytes.
 Content = Path | bytes
 
 
 def make_entry(content: Content) -> Entry:
-    """Return size and digest of a content."""
+    """Return the size and digest of a file's content."""
     if isinstance(content, bytes):
         return Entry(sha256_of(content), len(content))
     try:
@@ -38,7 +38,7 @@ def make_entry(content: Content) -> Entry:
 
 
 class _HashingWriter:
-    """Writes on, and knows what was written: of a pipe nobody can read that afterwards."""
+    """A writer that computes digest and size as it writes, because a pipe cannot be read again."""
 
     def __init__(self, on: IO[bytes]) -> None:
         self._target, self._digest, self._size = on, hashlib.sha256(), 0
@@ -57,9 +57,9 @@ class _HashingWriter:
 
 
 def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content], signature: bytes | None) -> Entry:
-    """Write the archive whole or not at all, and return its digest and size.
+    """Write the archive completely or not at all, and return its digest and size.
 
-    The manifest comes first, so that a reader knows what must follow.
+    The manifest comes first, so that a reader knows which files must follow.
     """
     head: dict[str, Content] = {MANIFEST_FILE: manifest.text().encode()}
     if signature:
@@ -122,10 +122,10 @@ def _open_member(tar: tarfile.TarFile, information: tarfile.TarInfo, archive: Pa
 
 
 def unpack(archive: Path, into: Path) -> tuple[Manifest, str, bytes | None]:
-    """Verify the archive and write its files into ``into`` (an empty folder of this caller's own).
+    """Verify the archive and write its files into ``into``, an empty folder that only the caller uses.
 
-    Returns the manifest, its text and its signature. Raises StoreError, naming the file, for one that is
-    missing, added, longer, shorter or different; links, devices and paths that lead outside are refused.
+    Return the manifest, its text and its signature. Raise a StoreError for a file that is missing, added or altered.
+    Refuse links, devices and paths that lead outside the folder.
     """
     with _open_tar(archive) as tar:
         members = iter(tar)
@@ -155,7 +155,7 @@ def _read_manifest_text(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo]
 
 
 def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: str) -> None:
-    """Copy one file, never more than was promised, and compare its digest."""
+    """Copy one file, stop at the size in its manifest entry, and compare the digest."""
     total, size = hashlib.sha256(), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
@@ -171,11 +171,11 @@ def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: st
         target.chmod(target.stat().st_mode | 0o100)
     os.utime(
         target, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH))
-    )  # an image that is unpacked again is the file that a run began with
+    )  # fixed mtime: an image unpacked again keeps the stamp of its first unpacking
 
 
 def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:
-    """Refuse what promises more than the disk can take: a few zeros, packed, may fill any disk."""
+    """Refuse an archive that unpacks to more than the free disk space: compressed zeros could fill any disk."""
     needed_bytes, free_bytes = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
     if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed_bytes > free_bytes:
         raise StoreError(

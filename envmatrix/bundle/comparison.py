@@ -1,4 +1,4 @@
-"""What differs between a packed run and its reproduction, and which effects were found again."""
+"""Differences between a packed run and its reproduction, and which effects were reproduced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOST_FIELDS = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "di
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same: ``then`` in the pack, ``now`` here (None: absent)."""
+    """One difference: ``then`` is the value in the pack, ``now`` the value here (None: absent)."""
 
     where: str
     what: str
@@ -35,7 +35,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The answer of ``envmatrix reproduce``."""
+    """The result of ``envmatrix reproduce``."""
 
     first: Run
     second: Run
@@ -45,7 +45,7 @@ class Reproduction:
     cautions: tuple[str, ...] = ()
 
     def gate(self, *, fail_undecided: bool = False) -> ExitCode:
-        """Return the exit code: 7 for other work, 3 if an effect was not reproduced, 6 if ``fail_undecided`` asks."""
+        """Return the exit code: 7 unequal work, 3 an effect not reproduced, 6 undecided (with ``fail_undecided``)."""
         answers = {item.answer for item in self.effects}
         has_other_work = any(item.second and Flag.UNEQUAL_WORK in item.second.flags for item in self.effects)
         return first_code(
@@ -56,11 +56,11 @@ class Reproduction:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What ``envmatrix reproduce`` exits with as far as the effects decide it."""
+        """The exit code of ``envmatrix reproduce``, as far as it depends on the effects."""
         return self.gate()
 
     def to_json(self, exit_code: ExitCode | None = None) -> dict[str, object]:
-        """Return the document for programs; ``exit_code`` is the command's (None: what the effects say)."""
+        """Return the JSON document; ``exit_code`` is the command's (None: the one that the effects give)."""
         return {
             "schema": 1, "exit_code": int(self.exit_code if exit_code is None else exit_code),
             "packed_run": self.first.name, "run": self.second.name, "tolerance": self.tolerance,
@@ -98,7 +98,7 @@ def _mapping_differences(
 def image_differences(
     packed_run: Run, new_run: Run, packed: Mapping[str, Mapping[str, str]], built: Mapping[str, str]
 ) -> list[Difference]:
-    """List what differs in the bits of images. ``packed`` and ``built`` hold the sha256 of images that are files."""
+    """List the images that differ. ``packed`` and ``built`` have the sha256 of images that are single files."""
     differences: list[Difference] = []
     for key in dict.fromkeys((*packed_run.images, *new_run.images)):
         differences += _mapping_differences(f"image {key}", packed_run.images.get(key, {}), new_run.images.get(key, {}))
@@ -109,7 +109,7 @@ def image_differences(
 
 
 def _environment_settings(environment: Environment | None) -> dict[str, object]:
-    """Return what an environment sets: its variables, and where and with what its processes start."""
+    """Return the variables of an environment and the placement of its processes."""
     if environment is None:
         return {}
     placement = {name: getattr(environment, name) for name in ("preload", "cpus", "memory_nodes", "cpu_quota")}
@@ -117,9 +117,9 @@ def _environment_settings(environment: Environment | None) -> dict[str, object]:
 
 
 def run_differences(packed_run: Run, new_run: Run, hosts: Sequence[Host]) -> list[Difference]:
-    """List what differs in the machine, the benchmark and what environments set (templates fill per machine).
+    """List differences in the machine, the benchmark and the values that environments set.
 
-    ``hosts`` are those of both runs as their trials saw them; what nobody said of one is no difference.
+    ``hosts`` are the hosts of both runs as their trials saw them; a field unknown for either is skipped.
     """
     packed_host, new_host = (asdict(host) for host in hosts)
     known_fields = [key for key in _HOST_FIELDS if None not in (packed_host[key], new_host[key])]
@@ -140,7 +140,7 @@ def run_differences(packed_run: Run, new_run: Run, hosts: Sequence[Host]) -> lis
 
 
 def evidence_differences(first: Measurements, second: Measurements) -> list[Difference]:
-    """List what the processes themselves saw differently, each once for all arms that agree on it."""
+    """List differences in the evidence that processes reported, one entry for all environments that share it."""
     arms_by_difference: dict[tuple[str, str, str], list[str]] = {}
     for arm, facts in first.facts.items():
         other_facts = second.facts.get(arm)
@@ -168,7 +168,7 @@ def compare_reproduction(
     built: Mapping[str, str],
     tolerance: float,
 ) -> Reproduction:
-    """Compare a packed run with the one that was made here from it."""
+    """Compare a packed run with its reproduction on this machine."""
     packed_run, new_run = (folder.load() for folder in folders)
     packed_measurements, new_measurements = (
         read_measurements(folder, run.plan) for folder, run in zip(folders, (packed_run, new_run), strict=True)
@@ -200,7 +200,7 @@ def compare_reproduction(
 
 
 def _effect_cautions(run: Run, measurements: Measurements, analysis: Analysis) -> Iterator[str]:
-    """Yield what a run's own tables say against its effects."""
+    """Yield the cautions about a run's own effects: unequal work, flags and unchecked work."""
     for effect in analysis.primary_effects():
         if Flag.UNEQUAL_WORK in effect.flags:
             yield f"{effect.arm} did not do the same work as its reference: {'; '.join(effect.notes)}"

@@ -1,4 +1,4 @@
-"""What goes into a pack: all that is needed to repeat a run elsewhere, and to compare with it."""
+"""The contents of a pack: everything needed to repeat a run on another machine and compare the results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from envmatrix.system.shared_files import exists
 from envmatrix.trials.experiment import Experiment
 from envmatrix.version import __version__
 
-#: Folders of a checkout that hold definitions and bills of material, as far as they are there.
+#: Folders next to the matrix with container definitions, locks and SBOMs; each is optional.
 _DEFINITION_FOLDERS = ("containers",)
 _MAX_DEFINITION_BYTES = 16 * 2**20
 _SKIPPED_SUFFIXES = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
 
 
 def collect_files(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str, Content]:
-    """Return the files of a pack by name: results, matrix, locks and definitions, SBOMs, and bench/ itself."""
+    """Return the files of a pack by name: results, matrix, container definitions, locks and bench/."""
     if not (exists(folder.trials_file) or exists(packed(folder.trials_file))):
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
     if run.sides:
@@ -61,7 +61,7 @@ def _folder_files(folder: Path, name: str) -> dict[str, Content]:
 
 
 def sbom_contents(experiment: Experiment) -> dict[str, Content]:
-    """Return the bills of material of the images, from the engines that write them."""
+    """Return the SBOMs of the images, from the engines that write them."""
     sboms: dict[str, Content] = {}
     for (image, engine), prepared in experiment.prepared.items():
         builder = experiment.engines[engine]
@@ -71,14 +71,14 @@ def sbom_contents(experiment: Experiment) -> dict[str, Content]:
 
 
 def file_listing_contents(experiment: Experiment, cache: Cache) -> dict[str, Content]:
-    """Return the listings of the images' files: with them a reproduction says which files differ."""
+    """Return the file listings of the images; a reproduction uses them to name the files that differ."""
     digests = {prepared.facts.get("files_digest") for prepared in experiment.prepared.values()}
     files = [listing_file(cache, digest) for digest in digests if digest]
     return {f"listings/{file.name}": file for file in files if file.is_file()}
 
 
 def _file_entry(name: str, content: Content) -> Entry:
-    """Return the entry of a file; of a program's own files it says which can be started."""
+    """Return the manifest entry of a file; files of user programs keep their executable bit."""
     is_own_program = isinstance(content, Path) and name.startswith(f"{PROGRAM_FOLDER}/")
     return replace(make_entry(content), executable=is_own_program and os.access(str(content), os.X_OK))
 
@@ -86,7 +86,7 @@ def _file_entry(name: str, content: Content) -> Entry:
 def make_manifest(
     run: Run, contents: Mapping[str, Content], images: Mapping[str, Path], left_out: Sequence[str] = ()
 ) -> Manifest:
-    """Make the manifest; an image that is not among the contents is named by its digest alone."""
+    """Return the manifest; an image that is not packed is listed with its digest only."""
     files = {name: _file_entry(name, content) for name, content in contents.items()}
     bits = {}
     for key, path in images.items():

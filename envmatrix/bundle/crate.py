@@ -1,4 +1,4 @@
-"""What a pack says of itself to archives of research data: RO-Crate 1.1 (https://w3id.org/ro/crate/1.1)."""
+"""RO-Crate 1.1 metadata of a pack, for archives of research data (https://w3id.org/ro/crate/1.1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DESCRIPTIONS = {
 
 
 def make_crate(run: Run, contents: Mapping[str, Content]) -> bytes:
-    """Return ro-crate-metadata.json for what a pack holds, the same for the same contents."""
+    """Return ro-crate-metadata.json for a pack; equal contents give equal bytes."""
     body = {"@context": f"{_SPECIFICATION}/context", "@graph": list(_entities(run, contents))}
     return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""The image files of a pack: packed with all that is needed to start them, so that nothing is built elsewhere."""
+"""The image files of a pack, with the data needed to start them without a build."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def image_files(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Pa
 
 
 def image_name(key: str, path: Path) -> str:
-    """Return the name of an image's file inside a pack."""
+    """Return the name of an image file inside a pack."""
     return f"images/{key.replace('/', '_')}{path.suffix}"
 
 
 def image_contents(engines: Mapping[str, Engine], prepared: Images) -> dict[str, Content]:
-    """Return the image files by name, each with a document that says how it is started."""
+    """Return the image files by name, each with a JSON document that describes how to start it."""
     contents: dict[str, Content] = {}
     for key, path in image_files(engines, prepared).items():
         image, _, engine = key.rpartition("@")
@@ -47,7 +47,7 @@ def image_contents(engines: Mapping[str, Engine], prepared: Images) -> dict[str,
 
 
 def load_packed_images(manifest: Manifest, folder: Path) -> dict[tuple[str, str], Prepared]:
-    """Return the images that came with a pack unpacked into ``folder``, ready to start."""
+    """Return the images of a pack unpacked into ``folder``, ready to start."""
     images = {}
     for key, bits in manifest.images.items():
         image, _, engine = key.rpartition("@")

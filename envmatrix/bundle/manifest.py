@@ -1,4 +1,4 @@
-"""The manifest of a pack: every file with its size and sha256. What it does not name is not unpacked."""
+"""The manifest of a pack: every file with its size and sha256. Files that it does not list are refused."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ SIGNATURE_FILE = "manifest.json.sig"
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of a pack; ``executable`` is one that a program of the user's own starts."""
+    """One file of a pack; ``executable`` marks a file of a user's program that can be started."""
 
     sha256: str
     size: int
     executable: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """Return what the manifest says of it."""
+        """Return the file's entry as JSON."""
         return {"sha256": self.sha256, "bytes": self.size, **({"executable": True} if self.executable else {})}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a pack holds. ``images`` maps 'image@engine' to the digest (and file, when it was packed) of its bits.
+    """The list of a pack's files. ``images`` maps 'image@engine' to a digest, and to a file name if it was packed.
 
-    ``left_out`` says what the run needs beside that, each as a sentence.
+    ``left_out`` lists what the run also needs but the pack lacks, each as a sentence.
     """
 
     run: str
@@ -44,7 +44,7 @@ class Manifest:
     left_out: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Return the document, the same for the same contents."""
+        """Return the manifest as JSON text; equal contents give equal text."""
         files = {name: entry.to_json() for name, entry in sorted(self.files.items())}
         body = {
             "schema": SCHEMA, "run": self.run, "created": self.created, "envmatrix": self.envmatrix,
@@ -55,7 +55,7 @@ class Manifest:
 
 
 def read_manifest(text: str, archive: Path) -> Manifest:
-    """Read a manifest; a StoreError says what is wrong with the archive."""
+    """Parse a manifest; raise a StoreError that names the problem with the archive."""
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ def _entry(item: Mapping[str, object]) -> Entry:
 
 
 def is_safe(name: str) -> bool:
-    """Whether a name is a plain relative path that stays inside the folder it is unpacked into."""
+    """Return whether a name is a plain relative path that stays inside the folder it is unpacked into."""
     path = PurePosixPath(name)
     is_plain = bool(name) and not path.is_absolute() and str(path) == name and "\\" not in name
     return is_plain and not any(part in ("..", ".") for part in path.parts) and all(ord(c) >= 32 for c in name)
@@ -103,12 +103,12 @@ def _manifest_error(archive: Path, message: str) -> StoreError:
 
 
 def sha256_of(data: bytes) -> str:
-    """Return the sha256 (hex) of some bytes."""
+    """Return the sha256 of ``data`` in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def manifest_summary(manifest: Manifest) -> dict[str, object]:
-    """Return what a program wants to know of a pack."""
+    """Return a summary of a pack, for JSON output."""
     return {
         "run": manifest.run, "created": manifest.created, "envmatrix": manifest.envmatrix,
         "files": len(manifest.files), "bytes": sum(entry.size for entry in manifest.files.values()),

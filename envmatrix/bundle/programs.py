@@ -1,4 +1,4 @@
-"""The user's own programs in a pack: their files as the run began with them, and what of them does not come along."""
+"""The user's own programs in a pack: their files as they were when the run began, and the files left out."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from envmatrix.matrix.model import Workload
 from envmatrix.results import Run
 from envmatrix.system.shared_files import exists, read_with_retry
 
-#: All programs of a pack together, in bytes, unless it is said otherwise.
+#: Default limit for all programs of a pack together, in bytes.
 DEFAULT_MAX_BYTES = 64 * 2**20
 PROGRAM_FOLDER = "program"
 
 
 def collect_programs(run: Run, most: int = DEFAULT_MAX_BYTES) -> dict[str, Content]:
-    """Return the files of a run's programs by their names in the pack, each the one that the run began with.
+    """Return the program files of a run by their names in the pack, unchanged since the run began.
 
-    An InputError names one that is gone or was edited since, and says when all are larger than ``most``; 0 packs none.
+    Raise an InputError for a missing or edited file, or if the total exceeds ``most`` bytes. With 0, pack none.
     """
     contents: dict[str, Content] = {}
     for name, files in run.programs.items() if most else ():
@@ -60,7 +60,7 @@ def _has_digest(file: Path, digest: str) -> bool:
 
 
 def not_packed_texts(run: Run, packed: Mapping[str, Content]) -> list[str]:
-    """Return, each as a sentence, what this run needs and its pack does not hold."""
+    """Return what the run needs but its pack lacks, each as a sentence."""
     return [
         *_requirement_texts(run),
         *(text for name in run.workloads for text in _unpacked_program_texts(run, name, packed)),
@@ -110,12 +110,12 @@ def _entries(folder: Path) -> list[str]:
 
 
 def outside_words(workload: Workload) -> list[str]:
-    """Return the words of a command that name something outside of the program's folder."""
+    """Return the words of a command that name a path outside the program's folder."""
     return [word for word in workload.command if PurePath(word).is_absolute() or ".." in PurePath(word).parts]
 
 
 def use_packed_programs(matrix: Matrix, folder: Path) -> Matrix:
-    """Return the matrix of a pack unpacked into ``folder``, its programs those that came with it."""
+    """Return the matrix of a pack unpacked into ``folder``, with its workloads pointing to the packed programs."""
     workloads = {
         name: workload.model_copy(update={"files": str((folder / PROGRAM_FOLDER / name).resolve())})
         for name, workload in matrix.workloads.items()
@@ -125,7 +125,7 @@ def use_packed_programs(matrix: Matrix, folder: Path) -> Matrix:
 
 
 def use_local_programs(matrix: Matrix, run: Run, folders: Mapping[str, Path]) -> Matrix:
-    """Return the matrix with the folders in which this machine has its programs; an InputError names what is not so."""
+    """Return the matrix with programs in ``folders`` of this machine; raise an InputError for an unusable one."""
     for name, folder in folders.items():
         if name not in run.workloads or not run.workloads[name].command:
             raise InputError(
@@ -145,10 +145,10 @@ def _program_names(run: Run) -> list[str]:
 
 
 def check_requirements_present(matrix: Matrix, run: Run, home: Path) -> None:
-    """Raise, before anything is fetched, for what the pack does not hold and this machine lacks.
+    """Raise, before anything is fetched, if something that the pack lacks is missing on this machine.
 
-    Those are interpreters, the files of a program that the run began with, and, with an engine on the host's own
-    files, those outside of its folder that a command names (in a container they are the container's).
+    Checked are interpreters, modules and the program files that the run began with. If the engine uses the host's
+    files, paths in the command that lead outside the program's folder are checked too.
     """
     for python in sorted(_required_interpreters(run)):
         if shutil.which(Path(python).expanduser()) is None:

@@ -1,4 +1,4 @@
-"""Make a run here from what a pack holds: its matrix, locks and bench, its plan and seed."""
+"""Repeat a packed run on this machine, with its matrix, locks, benchmark, plan and seed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from envmatrix.system.regular_files import read_bytes
 from envmatrix.trials.comparison_sides import Side
 from envmatrix.trials.experiment import Experiment, create_experiment
 
-#: Says which machine the trials of a design will run on (None: this one).
+#: Finds the machine that the trials of a design will run on (None: this one).
 HostFinder = Callable[[Matrix, Design, tuple[str, ...], LauncherOptions], Host | None]
 
 
 @dataclass(frozen=True)
 class OpenedPack:
-    """A verified pack, unpacked into ``folder``. ``signed`` says in one line who vouches for it."""
+    """A verified pack, unpacked into ``folder``. ``signed`` is one line about its signature."""
 
     manifest: Manifest
     folder: Path
@@ -50,7 +50,7 @@ class OpenedPack:
 
 
 def open_pack(archive: Path, into: Path, signers: Path | None) -> OpenedPack:
-    """Verify an archive and unpack it into ``into``, which is replaced only when everything is as promised."""
+    """Verify an archive and unpack it into ``into``, which is replaced only after all checks passed."""
     into.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))
     try:
@@ -72,13 +72,13 @@ def begin_packed_run(
 ) -> Experiment:  # fmt: skip
     """Begin the plan of a pack again, with its seed, in its environments.
 
-    Images that came with the pack are used as they are; the others are built from its own locks, and must hold the
-    same files. With ``rebuild`` all are built, and may hold others.
-    ``place`` says on which machine trials will run, ``asked`` what is asked of the launcher there (over what the packed
-    run asked of the same one). Templates such as
-    {physical_cores} are filled for that machine: the environment is the recipe, not its numbers. ``programs`` says in
-    which folder this machine has the program of a workload. What the pack does not hold must be here before anything is
-    built.
+    Packed images are used as they are. Others are built from the pack's locks and must contain the same files. With
+    ``rebuild``, all images are built, and their files may differ.
+
+    ``place`` finds the machine that will run the trials. ``asked`` are launcher options; they override those of the
+    packed run if the launcher is the same. Templates such as {physical_cores} are filled in for that machine.
+    ``programs`` maps a workload to the folder of its program here. Anything that the pack lacks must be present before
+    the build begins.
     """
     run = pack.run.load()
     matrix = use_packed_programs(parse(_local_matrix_text(pack), pack.folder / "matrix.yaml"), pack.folder)
@@ -100,23 +100,23 @@ def begin_packed_run(
 
 
 def packed_design(run: Run, file: Path) -> Design:
-    """Return the design of a packed run, as it stood in the end; a StoreError for a name that is no folder's."""
+    """Return the final design of a packed run; raise a StoreError if its name cannot be a folder name."""
     if not NAME.match(run.design.name):
         raise StoreError(f"{run.design.name!r} is not a valid name of a design", where=Where(file))
     return run.design
 
 
 def built_image_digests(experiment: Experiment) -> Mapping[str, str]:
-    """Return 'image@engine' -> sha256 of every image built here that is one file."""
+    """Return 'image@engine' -> sha256 of every single-file image that was built here."""
     return {key: file_digest(path) for key, path in image_files(experiment.engines, experiment.prepared).items()}
 
 
 def is_run_of_pack(pack: OpenedPack, folder: RunFolder) -> bool:
-    """Whether a run was made with the matrix and the benchmark of a pack."""
+    """Return whether a run has the matrix and the benchmark of a pack."""
     same_bench = folder.load().bench_digest == pack.run.load().bench_digest
     return same_bench and folder.names.real(folder.matrix()) == _local_matrix_text(pack)
 
 
 def _local_matrix_text(pack: OpenedPack) -> str:
-    """Return the matrix of a pack with this user's folders where it says {home} and {cache}."""
+    """Return the matrix of a pack with {home} and {cache} replaced by this user's folders."""
     return str(local_anonymizer().real(read_text(pack.folder / "matrix.yaml")))

@@ -1,4 +1,4 @@
-"""Sign and verify a manifest with OpenSSH's own tool: the keys people already have, no new ones to manage."""
+"""Sign and verify a manifest with OpenSSH's ``ssh-keygen`` and the user's existing keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _run_keygen(*arguments: str, text: str | None = None) -> Finished:
 
 
 def sign_manifest(text: str, key: Path) -> bytes:
-    """Return the signature of a manifest with an SSH key (its public half may name a key in an agent)."""
+    """Return the signature of a manifest, made with an SSH key (its public half may name a key in an agent)."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "manifest.json"
         file.write_text(text, encoding="utf-8")
@@ -33,10 +33,10 @@ def sign_manifest(text: str, key: Path) -> bytes:
 
 
 def verify_signature(text: str, signature: bytes | None, signers: Path | None, archive: Path) -> str:
-    """Check who signed a manifest, and say it in one line.
+    """Verify the signature of a manifest and return one line about it.
 
-    ``signers`` is a file of allowed signers (ssh-keygen(1)): with it, an archive that none of them signed is a
-    StoreError. Without it the line says which key signed, and that nobody vouches for it.
+    ``signers`` is a file of allowed signers (ssh-keygen(1)); if none of them signed, raise a StoreError. Without it,
+    the line names the key and warns that it is not trusted.
     """
     if signature is None:
         if signers:

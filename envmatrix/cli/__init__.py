@@ -1,1 +1,1 @@
-"""One module a command: ``add_arguments`` and ``run``. Heavy imports stand inside ``run``: `--help` must be quick."""
+"""The commands of ``envmatrix``, one module each; ``run`` imports heavy modules, so that `--help` stays fast."""

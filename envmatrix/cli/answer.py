@@ -1,4 +1,4 @@
-"""What ``bench``, ``resume``, ``report`` and ``reproduce`` show of a run, while it goes on and at its end."""
+"""Output of ``bench``, ``resume``, ``report`` and ``reproduce``: progress during a run, and its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def progress_watch(*, quiet: bool, show_output: bool = False) -> tuple[Watch, Ask | None]:
-    """Return what shows progress on stderr, and who answers questions (None: nobody is there)."""
+    """Return the progress display for stderr, and the function that asks the user (None: not interactive)."""
     from envmatrix.runner.progress import show_progress
 
     is_interactive = sys.stdin.isatty() and sys.stderr.isatty()
@@ -29,7 +29,7 @@ def progress_watch(*, quiet: bool, show_output: bool = False) -> tuple[Watch, As
 
 
 def run_and_show(experiment: Experiment, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
-    """Run what is left of an experiment and show the answer."""
+    """Run the rest of an experiment and print its result."""
     from envmatrix.api import runs
 
     watch = progress_watch(quiet=arguments.quiet, show_output=getattr(arguments, "show_output", False))
@@ -57,7 +57,7 @@ def show_result(result: Result, *, as_json: bool, only_warnings: bool = False) -
 
 
 def print_export_lines(experiment: Experiment, result: Result) -> None:
-    """Print the exact lines that set up the recommended environment, and where the report is."""
+    """Print the lines that set up the recommended environment, and the path of the report."""
     from envmatrix.api.environments import best_export_lines
 
     for group in result.summary.groups:
@@ -67,13 +67,13 @@ def print_export_lines(experiment: Experiment, result: Result) -> None:
 
 
 def _is_undecided(effect: Effect, target: float) -> bool:
-    """Say whether more blocks may decide about an environment, and are run for that."""
+    """Return whether an environment is undecided and more blocks may decide it."""
     narrow = effect.half_width is not None and effect.half_width <= target
     return bool(effect.blocks) and effect.verdict == "undecided" and not (effect.is_control or narrow)
 
 
 def undecided_advice(result: Result) -> str:
-    """Say which environments are undecided, and what decides: as much time again, or less noise; '' where none is."""
+    """Return advice for undecided environments: run longer or reduce the noise; '' if none is undecided."""
     from envmatrix.runner.time_to_decision import blocks_until
     from envmatrix.units import QUIET_FIRST, as_budget, as_hours, is_too_long
 
@@ -81,7 +81,7 @@ def undecided_advice(result: Result) -> str:
     undecided_effects = [effect for effect in result.effects if _is_undecided(effect, run.plan.target)]
     if (
         not undecided_effects or run.plan.race or run.plan.max_blocks < run.plan.min_blocks
-    ):  # the last: to claim nothing
+    ):  # the last: a design that draws no conclusions
         return ""
     if result.interrupted or result.lost or result.incomplete:
         return ""
@@ -100,7 +100,7 @@ def undecided_advice(result: Result) -> str:
 
 
 def _elapsed_and_blocks(result: Result) -> tuple[float, int]:
-    """Return how long the trials of a run took here, in seconds (0 on other machines), and how many blocks it has."""
+    """Return the seconds that the trials of a run took here (0 on other machines), and its number of blocks."""
     from envmatrix.results import RunFolder
     from envmatrix.results.elapsed import ElapsedTime
 
@@ -112,9 +112,9 @@ def _elapsed_and_blocks(result: Result) -> tuple[float, int]:
 
 
 def gate_advice(result: Result, comparison: Comparison, allowed: float, then: str) -> str:
-    """Say what lets a gate answer that cannot say yet, about how long it takes; '' where more blocks would not.
+    """Return advice for a gate that cannot decide: how many blocks or how much time it needs.
 
-    ``then`` is the command that compares again.
+    ``then`` is the command that compares again. Return '' if more blocks would not help.
     """
     from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_budget, as_hours, is_too_long
 
@@ -126,7 +126,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     if not undecided_items or not blocks or result.interrupted or result.lost or result.incomplete:
         return ""
     needed_blocks = max(plan.min_blocks, *(item.wanted or 0 for item in undecided_items))
-    if needed_blocks <= blocks:  # as narrow as it need be: it lies near what is allowed
+    if needed_blocks <= blocks:  # narrow enough: the effect is close to the allowed limit
         return ""
     seconds = max(took_s, 0.0 if took_s else plan.budget_s) * 1.1 * needed_blocks / blocks
     if is_too_long(seconds, needed_blocks):
@@ -141,7 +141,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
 
 
 def explain_exit(result: Result) -> ExitCode:
-    """Say how to go on where something is left, and return the exit code."""
+    """Print how to continue an unfinished run, and return the exit code."""
     if result.interrupted:
         common.print_progress(f"go on with: envmatrix resume {result.name}")
     elif result.lost:

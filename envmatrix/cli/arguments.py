@@ -1,4 +1,4 @@
-"""The words and options that several commands share: the same name means the same everywhere."""
+"""Arguments and options that several commands share, with the same meaning in each."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ def add_results(parser: Parser) -> None:
 
 
 def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:
-    """Add --output, which ``--out`` was in some commands."""
+    """Add --output, formerly ``--out`` in some commands."""
     parser.add_argument("--output", type=Path, default=default, metavar=metavar, help=text)
     parser.declare_renamed("--out", f"--output {metavar}")
 
 
 def add_run(parser: Parser) -> None:
-    """Add the word RUN."""
+    """Add the argument RUN."""
     parser.add_argument("run_name", nargs="?", type=one_name, metavar="RUN", help="the run (default: the newest)")
 
 
 def add_environment(parser: Parser) -> None:
-    """Add the word ENV."""
+    """Add the argument ENV."""
     parser.add_argument("environment", type=one_name, metavar="ENV", help="a named environment")
 
 
 def add_engine(parser: Parser, *, of_run: bool = False) -> None:
-    """Add --engine where one engine is used; ``of_run``: an environment of a run has that of the run."""
+    """Add --engine for commands with one engine; ``of_run``: the default is the engine of the run, if any."""
     engine_names = f"{', '.join(ENGINES.names())} or {AUTO}"
     text = f"the engine: {engine_names} (default: {'that of the run, else ' if of_run else ''}{DEFAULT})"
     parser.add_argument("--engine", type=one_name, default=None if of_run else DEFAULT, metavar="NAME", help=text)
 
 
 def add_chosen(parser: Parser) -> None:
-    """Add the word ENV and where it is from: a matrix, or a run."""
+    """Add the argument ENV and options for its source: a matrix or a run."""
     add_environment(parser)
     parser.add_argument(
         "--matrix", type=Path, metavar="FILE", help="its matrix (default: ./matrix.yaml, else the newest run's own)"
@@ -78,7 +78,7 @@ def open_chosen_environment(options: argparse.Namespace) -> Session:
 
 
 def add_design(parser: Parser) -> None:
-    """Add the word DESIGN and what overrides it."""
+    """Add the argument DESIGN and the options that override it."""
     parser.add_argument(
         "design", nargs="?", type=one_name, default="default", metavar="DESIGN", help="the design (default: default)"
     )
@@ -107,7 +107,7 @@ def add_target(parser: Parser, text: str) -> None:
 
 
 def read_overrides(options: argparse.Namespace) -> Overrides:
-    """Return what the options of ``add_design`` lay over the design."""
+    """Return the overrides from the options of ``add_design``."""
     from dataclasses import fields
 
     from envmatrix.trials.overrides import Overrides
@@ -116,13 +116,13 @@ def read_overrides(options: argparse.Namespace) -> Overrides:
 
 
 def add_display_options(parser: Parser) -> None:
-    """Add what is printed while a run goes on and at its end."""
+    """Add the options for progress and output."""
     add_json(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def add_program(parser: Parser) -> argparse._ArgumentGroup:
-    """Add what is said of a program of the user's own, as hyperfine's users expect it."""
+    """Add the options for a user's own program, similar to those of hyperfine."""
     group = parser.add_argument_group("with -- PROGRAM")
     group.add_argument("-s", "--setup", metavar="LINE", help="shell line, run once before the first run")
     group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
@@ -141,7 +141,7 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
 
 
 def check_metric(options: argparse.Namespace) -> None:
-    """Refuse two ways to measure a program. Raises InputError."""
+    """Raise an InputError if more than one metric is given for a program."""
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in metric_options)
@@ -149,5 +149,5 @@ def check_metric(options: argparse.Namespace) -> None:
 
 
 def shell_command(line: str | None) -> tuple[str, ...]:
-    """Return the command that a line of the command line is, as hyperfine reads it: the user's own shell runs it."""
+    """Return the command that runs a shell line in /bin/sh, as hyperfine does."""
     return ("/bin/sh", "-c", line) if line else ()

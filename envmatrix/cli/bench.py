@@ -1,4 +1,4 @@
-"""``envmatrix bench``."""
+"""The ``envmatrix bench`` command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from envmatrix.cli.grammar import Parser, name_list
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.launchers.catalog import DEFAULT
 
-#: Options of a program on the command line, by their names in the namespace.
+#: Options for a program on the command line, as named in the namespace.
 _PROGRAM_OPTIONS = (
     "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json",
     "metric_steps", "save", "pass_env",
 )  # fmt: skip
 
 
-#: What hyperfine calls what is called otherwise here.
+#: Options of hyperfine with another name here -> what to use instead.
 _HYPERFINE_OPTIONS = {
     **dict.fromkeys(("--runs", "--max-runs", "-M"), "a block runs each environment once: --max-blocks N"),
     **dict.fromkeys(("--min-runs", "-m"), "a block runs each environment once: --min-blocks N"),
@@ -62,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _add_program(parser: Parser) -> None:
-    """Add a program of the user's own, and what hyperfine's users expect around it."""
+    """Add the user's own program and its options."""
     parser.accept_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
     group = shared.add_program(parser)
     group.add_argument(
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_program(arguments: argparse.Namespace) -> int:
-    """Look at a program, make a matrix for it, and run that."""
+    """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import programs, runs
 
     _check_program(arguments)
@@ -148,7 +148,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
 
 
 def _check_program(arguments: argparse.Namespace) -> None:
-    """Refuse what belongs to a design, before anything is run."""
+    """Refuse options of a design with a program, before anything runs."""
     conflicting = {
         f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
         "--workloads": arguments.workloads, "--dry-run": arguments.dry_run,

@@ -1,4 +1,4 @@
-"""``envmatrix build``."""
+"""The ``envmatrix build`` command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Build what is missing and say where it is."""
+    """Build the missing images and print the references of all."""
     from envmatrix.api.images import build
 
     built = build(arguments.names, engine=arguments.engine, matrix=arguments.matrix, progress=common.print_progress)

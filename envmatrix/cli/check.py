@@ -1,4 +1,4 @@
-"""``envmatrix check``."""
+"""The ``envmatrix check`` command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load the matrix and resolve everything in it, as a run would."""
+    """Load the matrix and resolve everything in it, as a run does."""
     from envmatrix.api.plans import check_matrix
     from envmatrix.matrix.parse import MatrixError
     from envmatrix.matrix.variables import find_unread_variables

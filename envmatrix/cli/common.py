@@ -1,4 +1,4 @@
-"""What several commands read and print."""
+"""Input and output functions that several commands share."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def print_json(body: object) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print plain text as it is, for pipes and files."""
+    """Print plain text unchanged, for pipes and files."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
 def write_or_print(text: str | bytes, output: Path | None) -> None:
-    """Write text, or bytes as they are, to a file, whole or not at all; without one print it."""
+    """Write text or bytes to a file, completely or not at all; print them without a file."""
     if output is None:
         _print(text)
     else:
@@ -46,7 +46,7 @@ def _print(text: str | bytes) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console; a file or pipe gets lines that are wide enough for every table."""
+    """Return a console; for a file or pipe, its lines are wide enough for every table."""
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False)
@@ -59,7 +59,7 @@ def print_progress(text: str) -> None:
 
 
 def ask(question: str) -> bool:
-    """Ask a yes-or-no question on the terminal; no answer is no."""
+    """Ask a yes-or-no question on the terminal; without an answer, return False."""
     print_progress(f"{question} [y/N] ")
     try:
         return input().strip().lower() in ("y", "yes")

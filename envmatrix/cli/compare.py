@@ -1,4 +1,4 @@
-"""``envmatrix compare``."""
+"""The ``envmatrix compare`` command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.stats.comparison import Comparison
 
-#: Options of a run that only --rerun begins.
+#: Options that need --rerun.
 _RERUN_OPTIONS = ("design", "workloads", "engine", "budget", "max_blocks", "name")
 
 
@@ -110,7 +110,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _rerun(arguments: argparse.Namespace) -> int:
-    """Measure both sides in one run and compare them; an interrupted run says how to go on."""
+    """Measure both sides in one run and compare them; if interrupted, print how to continue."""
     from envmatrix.api import reruns, runs
     from envmatrix.trials.overrides import Overrides
 
@@ -146,9 +146,9 @@ def _rerun(arguments: argparse.Namespace) -> int:
 def _report_comparison(
     comparison: Comparison, arguments: argparse.Namespace, result: Result | None = None, code: ExitCode = ExitCode.FINE
 ) -> ExitCode:
-    """Show an answer and return the exit code, the first of the gate's and of ``code``.
+    """Print a comparison and return the exit code: the first of the gate's and ``code``.
 
-    ``result`` is the run that further blocks would decide (None: none would).
+    ``result`` is the run that more blocks could decide (None: no run).
     """
     gate = comparison.gate(fail_slower=arguments.fail_slower is not None, fail_undecided=arguments.fail_undecided)
     code = first_code(gate, code)
@@ -166,7 +166,7 @@ def _report_comparison(
 
 
 def _print_gate_advice(result: Result, comparison: Comparison, arguments: argparse.Namespace) -> None:
-    """Print the commands that let a gate answer that cannot say."""
+    """Print the commands that let the gate decide."""
     environment_names = arguments.environments if arguments.environments and not arguments.rerun else ()
     environments_option = f" --environments {','.join(environment_names)}" if environment_names else ""
     compare_command = f"envmatrix compare {result.name}{environments_option}{_gate_options(arguments)}"
@@ -176,7 +176,7 @@ def _print_gate_advice(result: Result, comparison: Comparison, arguments: argpar
 
 
 def _gate_options(arguments: argparse.Namespace) -> str:
-    """Return the options of the gate as they were given."""
+    """Return the gate's options as given."""
     if arguments.fail_slower is None:
         return ""
     return f" --fail-slower {100 * arguments.fail_slower:g}%{' --fail-undecided' * arguments.fail_undecided}"

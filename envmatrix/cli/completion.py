@@ -1,4 +1,4 @@
-"""``envmatrix completion``."""
+"""The ``envmatrix completion`` command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script; `eval "$(envmatrix completion bash)"` switches it on."""
+    """Print the completion script; `eval "$(envmatrix completion bash)"` activates it."""
     import shtab
 
     parser: Parser = arguments.whole_parser()

@@ -1,4 +1,4 @@
-"""``envmatrix context``."""
+"""The ``envmatrix context`` command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch and check all that an environment's image is made of, for a build by hand with the network off."""
+    """Download and verify all parts of an environment's image, for a manual build without network."""
     from envmatrix.api.images import write_build_context
 
     context = write_build_context(

@@ -1,4 +1,4 @@
-"""``envmatrix definitions``."""
+"""The ``envmatrix definitions`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``envmatrix docs``."""
+"""The ``envmatrix docs`` command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a page, the meaning of a word, or the list of both; nothing is fetched."""
+    """Print a page, the meaning of a word, or the list of both, all from installed files."""
     pages = project.documentation_pages()
     common.print_text(_found(" ".join(arguments.page), pages) if arguments.page else _page_list(pages))
     return 0

@@ -1,4 +1,4 @@
-"""``envmatrix doctor``."""
+"""The ``envmatrix doctor`` command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings; a bad one is advice, not an error."""
+    """Print the findings; a bad one does not change the exit code."""
     from envmatrix.doctor import examine
 
     findings = examine()

@@ -1,4 +1,4 @@
-"""``envmatrix evidence``."""
+"""The ``envmatrix evidence`` command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Start one process in the environment, print what it read back, and check the claims against it."""
+    """Start one process in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
     from envmatrix.evidence.paths import lookup
     from envmatrix.evidence.record import read_evidence

@@ -1,4 +1,4 @@
-"""``envmatrix exec``."""
+"""The ``envmatrix exec`` command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser, duration
 from envmatrix.errors import InputError
 
-#: As timeout(1) ends.
+#: Same as timeout(1).
 _TIMEOUT_EXIT_CODE = 124
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command there; its exit status is ours."""
+    """Run the command in the environment and return its exit status."""
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")

@@ -1,4 +1,4 @@
-"""``envmatrix export``."""
+"""The ``envmatrix export`` command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print lines that a person can paste."""
+    """Print lines to paste that set up an environment."""
     from envmatrix.api.environments import export
 
     text = export(

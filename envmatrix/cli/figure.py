@@ -1,4 +1,4 @@
-"""``envmatrix figure``."""
+"""The ``envmatrix figure`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grammar that every command shares: words and options in any order, lists, durations, and mistakes that help."""
+"""The argument parser of all commands: free order of arguments and options, lists, durations, helpful errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_tolerance
 
 Number = TypeVar("Number", int, float)
-#: A comma that separates; those of Slurm's n[1,3] do not.
+#: A comma between names, but not one inside Slurm's n[1,3].
 _COMMA = re.compile(r",(?![^\[\]]*\])")
-#: What a page or a word processor makes of "--".
+#: Characters that web pages and word processors put in place of "--".
 _DASHES = "\u2012\u2013\u2014\u2212"
 
 
 class Parser(argparse.ArgumentParser):
-    """The parser of one command. Words and options may stand in any order; every mistake is an InputError."""
+    """The parser of one command. Arguments and options may be in any order; every mistake is an InputError."""
 
     def __init__(
         self, prog: str | None = None, usage: str | None = None, description: str | None = None, epilog: str = ""
@@ -36,26 +36,26 @@ class Parser(argparse.ArgumentParser):
         self._command_replaces_word = False
 
     def examples(self, *lines: str) -> None:
-        """Show command lines at the end of the help."""
+        """Show example command lines at the end of the help."""
         self.example_lines = lines
         self.epilog = "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
     def exit_codes(self, *lines: str) -> None:
-        """Show below the examples what the command's exit codes mean."""
+        """Show the meaning of the command's exit codes after the examples."""
         self.epilog = "\n".join([self.epilog or "", "", "exit codes:", *(f"  {line}" for line in lines)])
 
     def declare_renamed(self, spelling: str, replacement: str) -> None:
-        """Answer an option, or the last word, that is no more with what took its place."""
+        """Register a removed option or argument, whose error message names its replacement."""
         self._renamed_options[spelling] = replacement
 
     def declare_foreign_options(self, options: Mapping[str, str]) -> None:
-        """Answer options that people know from a like tool with what does the same here."""
+        """Register options of similar tools, whose error message names the equivalent here."""
         self._foreign_options.update(options)
 
     def accept_command(self, text: str, *, instead: bool = False) -> None:
-        """Take all words behind ``--`` as a command line: ``arguments.command`` is the list of them.
+        """Accept all words after ``--`` as a command line in ``arguments.command``.
 
-        ``instead``: they stand instead of the command's own word.
+        ``instead``: they replace the command's own argument.
         """
         self._command_replaces_word = instead
         if instead:
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         spaced: bool = True,
         dest: str | None = None,
     ) -> None:
-        """Add an option for names: separated by commas, or given again. ``spaced``: blanks once separated them."""
+        """Add an option for names, separated by commas or repeated. ``spaced``: spaces once separated them."""
         group = target or self
         group.add_argument(option, action="extend", type=name_list, metavar=metavar, help=text, dest=dest)
         if spaced:
@@ -84,13 +84,13 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def option_names(self) -> frozenset[str]:
-        """Every option that is declared, with its dashes."""
+        """All declared options, with their dashes."""
         return frozenset(self._option_string_actions)
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Parse; raise an InputError for anything that is not understood."""
+        """Parse the arguments; raise an InputError for anything unknown."""
         words = list(args or ())
         dashes_at = words.index("--") if "--" in words else len(words)
         head = words[:dashes_at] if self._takes_command else words
@@ -107,18 +107,18 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found as an InputError, so that one place prints it."""
+        """Raise an argparse error as an InputError, so that one place prints all errors."""
         text = message.removeprefix("argument ").replace("the following arguments are required:", "missing:")
         raise InputError(text, remedy=f"`{self.prog} --help` lists what it takes")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """Refuse a word that is none of an argument's choices, with the nearest."""
+        """Refuse a value that is not among an argument's choices, and suggest the nearest."""
         if action.choices is not None and value not in action.choices:
             name = "/".join(action.option_strings) or str(action.metavar or action.dest)
             raise InputError(f"{name}: cannot be {value!r}", remedy=suggestion(str(value), map(str, action.choices)))
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
-        """Refuse an option that does not exist, with the one that took its place, or the nearest."""
+        """Refuse an unknown option, and suggest its replacement or the nearest option."""
         for word in words:
             name = word.partition("=")[0]
             if name and name[0] in _DASHES:
@@ -146,7 +146,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _refuse_words(self, parsed: argparse.Namespace, extra: Sequence[str]) -> NoReturn:
-        """Refuse words for which there is no place: two designs at once are not silently one of them."""
+        """Refuse extra words: with two designs, neither may be ignored silently."""
         words = self._get_positional_actions()
         rename_hint = next(
             (f"write {replacement}" for word, replacement in self._renamed_options.items() if not word.startswith("-")),
@@ -170,7 +170,7 @@ class Parser(argparse.ArgumentParser):
         return " ".join([self.prog, "--", *(word for word in words if isinstance(word, str)), *extra])
 
     def _spaced_lists(self, arguments: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield each list whose items could have been meant to be separated by blanks, as they once were."""
+        """Yield each list whose items may be separated by spaces, the former syntax."""
         for index, option in enumerate(arguments):
             if option in self._spaced_list_options:
                 words = arguments[index + 1 :]
@@ -180,7 +180,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def comma_remedy(parsed: argparse.Namespace, words: Sequence[str]) -> str:
-    """Say how a list is written when one of ``words`` was meant as an item of it, else ''."""
+    """Return how to write a list if one of ``words`` was meant as an item of it, otherwise ''."""
     spaced_lists: tuple[tuple[str, tuple[str, ...]], ...] = getattr(parsed, "spaced_lists", ())
     for option, items in spaced_lists:
         if any(word in items[1:] for word in words):
@@ -196,7 +196,7 @@ def _parse_argument(parse_text: Callable[[str], Number], text: str) -> Number:
 
 
 def name_list(text: str) -> list[str]:
-    """Read names separated by commas."""
+    """Parse names separated by commas."""
     parts = [name.strip() for name in _COMMA.split(text)]
     if not all(parts):
         raise argparse.ArgumentTypeError(f"{text!r} holds an empty name")
@@ -204,36 +204,36 @@ def name_list(text: str) -> list[str]:
 
 
 def one_name(text: str) -> str:
-    """Read one name."""
+    """Return a name; refuse an empty one."""
     if not text.strip():
         raise argparse.ArgumentTypeError("the name is empty")
     return text
 
 
 def nonempty_text(text: str) -> str:
-    """Read a text that is not empty, as one from a variable that is not set would be."""
+    """Return a text; refuse an empty one, which may come from an unset variable."""
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
     return text
 
 
 def nonempty_path(text: str) -> Path:
-    """Read a path that is not empty, which would be this folder."""
+    """Return a path; refuse an empty one, which would be the current folder."""
     return Path(nonempty_text(text))
 
 
 def duration(text: str) -> float:
-    """Read 90s, 10m, 2h or 9m30s as seconds; a number alone is seconds."""
+    """Parse 90s, 10m, 2h or 9m30s as seconds; a plain number is in seconds."""
     return _parse_argument(parse_duration, text)
 
 
 def size(text: str) -> int:
-    """Read 512MiB or 2G as bytes, none as 0."""
+    """Parse 512MiB or 2G as bytes, none as 0."""
     return 0 if text == "none" else _parse_argument(parse_bytes, text)
 
 
 def name_and_folder(text: str) -> tuple[str, Path]:
-    """Read NAME=FOLDER."""
+    """Parse NAME=FOLDER."""
     name, equals, folder = text.partition("=")
     if not name or not equals or not folder:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
@@ -241,17 +241,17 @@ def name_and_folder(text: str) -> tuple[str, Path]:
 
 
 def percentage(text: str) -> float:
-    """Read 3% or 0.03 as 0.03."""
+    """Parse 3% or 0.03 as 0.03."""
     return _parse_argument(parse_percent, text)
 
 
 def tolerance(text: str) -> float:
-    """Read 3% or 0.03 as 0.03; 0 may be."""
+    """Parse 3% or 0.03 as 0.03; 0 is allowed."""
     return _parse_argument(parse_tolerance, text)
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number from ``least`` up."""
+    """Return a parser for whole numbers that are at least ``least``."""
 
     def read(text: str) -> int:
         number = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else None

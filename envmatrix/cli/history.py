@@ -1,4 +1,4 @@
-"""``envmatrix history``."""
+"""The ``envmatrix history`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``envmatrix init``."""
+"""The ``envmatrix init`` command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the file; one that is there is never overwritten."""
+    """Write a new matrix.yaml; never overwrite an existing file."""
     from envmatrix.api import programs
 
     words = tuple(arguments.command or ("python", "train.py"))

@@ -1,4 +1,4 @@
-"""The command line's side of launchers: their names, and the options that each of them declares."""
+"""Launchers on the command line: their names, and the options that each of them declares."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PREFIX = "launcher_option_"
 
 
 def add_launcher(parser: Parser) -> None:
-    """Add where trials run, and what each launcher can be asked."""
+    """Add --launcher and the options of every launcher."""
     text = f"where trials run: {', '.join(LAUNCHERS.names())} (default: {DEFAULT})"
     parser.add_argument("--launcher", type=one_name, default=DEFAULT, metavar="NAME", help=text)
     add_launcher_options(parser)
 
 
 def add_launcher_options(parser: Parser) -> None:
-    """Add the options of every launcher; one that two of them know is theirs together."""
+    """Add the options of every launcher; launchers that declare the same option share it."""
     added: dict[str, Option] = {}
     for kind in usable_kinds():
         group = parser.add_argument_group(f"with --launcher {kind.name}") if kind.options else None
@@ -50,7 +50,7 @@ def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) 
 
 
 def read_launcher_options(arguments: argparse.Namespace) -> LauncherOptions:
-    """Return every launcher's option that was given."""
+    """Return the given launcher options."""
     values_by_name = {
         key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)
     }

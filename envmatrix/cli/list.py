@@ -1,4 +1,4 @@
-"""``envmatrix list``."""
+"""The ``envmatrix list`` command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print one line an entry."""
+    """Print one line per entry."""
     from envmatrix.api.places import load_matrix
 
     section_names = [arguments.what] if arguments.what else list(SECTIONS)
@@ -76,7 +76,7 @@ def _list_catalogs() -> dict[str, dict[str, str]]:
 
 
 def _catalog_entry_text(entry: Entry, extension: object) -> str:
-    """Say where an entry is from, and what it can that not every one can."""
+    """Return the origin of an entry and its optional abilities."""
     from envmatrix.engines.base import BuildsImages, HasImageFiles, RunsAsCommand
     from envmatrix.errors import EnvmatrixError
     from envmatrix.launchers.base import ShowsScripts

@@ -1,4 +1,4 @@
-"""``envmatrix lock``."""
+"""The ``envmatrix lock`` command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Resolve images and libraries with the host's own pip and apt, and write containers/locks/."""
+    """Resolve images and libraries with the host's pip and apt, and write containers/locks/."""
     from envmatrix.api.images import lock
 
     written_files = lock(

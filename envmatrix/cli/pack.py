@@ -1,4 +1,4 @@
-"""``envmatrix pack``."""
+"""The ``envmatrix pack`` command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write one archive with everything that is needed to repeat a run elsewhere."""
+    """Write an archive with everything needed to repeat a run elsewhere."""
     from envmatrix.api.packs import pack_run
     from envmatrix.bundle.manifest import manifest_summary
 

@@ -1,4 +1,4 @@
-"""The command line: a table of commands, each a module of ``envmatrix.cli`` loaded only when it is asked for."""
+"""The command line: the table of commands; the module of a command is loaded only on use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envmatrix.cli.grammar import Parser, comma_remedy
 from envmatrix.errors import InputError, suggestion
 from envmatrix.version import __version__
 
-#: Group -> command -> what it does, in the order of `envmatrix --help`.
+#: Group -> command -> description, in the order of `envmatrix --help`.
 GROUPS = {
     "run": {
         "init": "write a short, commented matrix.yaml for your own program",
@@ -84,7 +84,7 @@ def command_parser(name: str) -> Parser:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line; an unknown word is an InputError with the nearest known one."""
+    """Parse the command line; for an unknown word, raise an InputError that suggests the nearest."""
     if not argv or argv[0].startswith("-"):
         if command := next((word for word in argv if word in COMMANDS), ""):
             remaining_words = [word for place, word in enumerate(argv) if place != list(argv).index(command)]
@@ -100,7 +100,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    """Run the command that was parsed."""
+    """Run the parsed command."""
     try:
         code: int = arguments.run(arguments)
     except InputError as error:
@@ -110,13 +110,13 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _list_remedy(arguments: argparse.Namespace, error: InputError) -> str:
-    """Say how a list is written when the word that was not found was meant as an item of one."""
+    """Return how to write a list if the unknown word was meant as an item of one."""
     words = [word for _, items in arguments.spaced_lists for word in items[1:] if repr(word) in error.message]
     return comma_remedy(arguments, words)
 
 
 def whole_parser() -> Parser:
-    """Return one parser with every command as a subparser (for completion scripts; loads all command modules)."""
+    """Return one parser with every command as a subparser, for completion scripts; loads all command modules."""
     top = _top_level_parser()
     commands = top.add_subparsers(parser_class=Parser)
     for name, text in COMMANDS.items():

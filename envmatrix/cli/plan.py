@@ -1,4 +1,4 @@
-"""``envmatrix plan``."""
+"""The ``envmatrix plan`` command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the arms and the first blocks."""
+    """Print the environments and the first blocks of a design."""
     from envmatrix.api.plans import make_plan
 
     plan = make_plan(

@@ -1,4 +1,4 @@
-"""``envmatrix redact``."""
+"""The ``envmatrix redact`` command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Take folders of users, users and hosts out of a run that is to be shown."""
+    """Remove users, their folders and host names from a run that is to be published."""
     from envmatrix.api.packs import redact_run
 
     result, changed = redact_run(arguments.run_name, results=arguments.results, progress=common.print_progress)

@@ -1,4 +1,4 @@
-"""``envmatrix report``."""
+"""The ``envmatrix report`` command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write summary.json, report.md and report.html again (of a search tune.json and report.html), print the answer."""
+    """Rewrite the reports of a run (also tune.json and report.html of a search), and print the result."""
     from envmatrix.api import answers, tunes
 
     if study := tunes.find_study(arguments.run_name, arguments.results):

@@ -1,4 +1,4 @@
-"""``envmatrix reproduce``."""
+"""The ``envmatrix reproduce`` command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verify, rebuild, run the plan again, and say which effects were found again."""
+    """Verify and rebuild a packed run, run its plan again, and print which effects were reproduced."""
     from envmatrix.api import packs
     from envmatrix.bundle.manifest import manifest_summary
 
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _rerun_or_compare(opened: OpenedPack, arguments: argparse.Namespace) -> tuple[Reproduction, ExitCode]:
-    """Run the plan of a pack here, or take the run that was named, and compare."""
+    """Run the plan of a pack here, or take the named run, and compare."""
     from envmatrix.api import packs
 
     progress, results = common.print_progress, arguments.results
@@ -107,7 +107,7 @@ def _rerun_or_compare(opened: OpenedPack, arguments: argparse.Namespace) -> tupl
 
 
 def describe_reproduction(reproduction: Reproduction) -> str:
-    """Write the answer for people: what differs, then every effect with both intervals."""
+    """Return the result as text: the differences, then every effect with both intervals."""
     from envmatrix.system.printable import printable_text
 
     lines = [f"{reproduction.first.name} (packed) and {reproduction.second.name} (here)", ""]
@@ -121,7 +121,7 @@ def describe_reproduction(reproduction: Reproduction) -> str:
         lines.append(f"{item.environment:{width}}  {packed_interval:24}  {new_interval:24}  {answer}")
     lines += ["", f"reproduced: the two effects surely differ by less than {reproduction.tolerance:.0%}; "
               "not reproduced: they surely differ; undecided: neither is sure", *reproduction.cautions]  # fmt: skip
-    return "\n".join(map(printable_text, lines))  # a pack may come from anybody
+    return "\n".join(map(printable_text, lines))  # a pack may come from anyone
 
 
 def _interval_text(effect: object) -> str:

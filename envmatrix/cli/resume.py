@@ -1,4 +1,4 @@
-"""``envmatrix resume``."""
+"""The ``envmatrix resume`` command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Go on where the run stopped: nothing lost, repeated or reordered."""
+    """Continue a run from its last trial; no trial is lost, repeated or reordered."""
     from envmatrix.api import runs, tunes
 
     if study := tunes.find_study(arguments.run_name, arguments.results):

@@ -1,4 +1,4 @@
-"""``envmatrix schema``."""
+"""The ``envmatrix schema`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``tune``, ``resume`` and ``report`` show of a search, while it goes on and at its end."""
+"""Output of ``tune``, ``resume`` and ``report`` for a search: progress, and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run_and_show_search(tuning: RunningSearch, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
-    """Go on with a search and show what it found."""
+    """Continue a search and print its result."""
     from envmatrix.api import tunes
     from envmatrix.search.progress import watch_step
 
@@ -31,7 +31,7 @@ def run_and_show_search(tuning: RunningSearch, arguments: argparse.Namespace, *,
 
 
 def show_search(result: TuneResult, *, as_json: bool) -> None:
-    """Print what a search found."""
+    """Print the result of a search."""
     if as_json:
         common.print_json(result.to_json())
         return

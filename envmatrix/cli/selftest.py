@@ -1,4 +1,4 @@
-"""``envmatrix selftest``."""
+"""The ``envmatrix selftest`` command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the false-alarm rate; it is a failure when it is above what is promised."""
+    """Print the false-alarm rate; fail if it is above the promised one."""
     from envmatrix.api.places import find_run
     from envmatrix.stats.selftest_report import selftest
 

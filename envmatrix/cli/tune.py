@@ -1,4 +1,4 @@
-"""``envmatrix tune``."""
+"""The ``envmatrix tune`` command."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search the best environment of a program or a design, and confirm it."""
+    """Search for the best environment of a program or a design, and confirm it."""
     if arguments.command:
         return searching.run_and_show_search(_begin_program(arguments), arguments, is_set_up=True)
     program_option = next((name for name in _PROGRAM_OPTIONS if getattr(arguments, name) is not None), None)

@@ -1,4 +1,4 @@
-"""A read-only look at the machine: what disturbs a benchmark, and what is missing, each with its remedy."""
+"""Read-only checks of the machine: what disturbs a benchmark and what is missing, each with a remedy."""
 
 from envmatrix.doctor.checks import examine
 from envmatrix.doctor.finding import Finding

@@ -1,4 +1,4 @@
-"""The checks of ``envmatrix doctor``. Each is one function from the machine to findings; nothing is changed."""
+"""The checks of ``envmatrix doctor``: each is a function that reads the machine and yields findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEIGHBOUR_WINDOW_S = 2.0
 
 
 def governor(root: Path) -> Iterator[Finding]:
-    """Look at the CPU frequency governor."""
+    """Check the CPU frequency governor."""
     value = read_system_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", root)
     if not value:
         yield Finding("frequency governor", "note", "not visible (usual in virtual machines)")
@@ -38,7 +38,7 @@ def governor(root: Path) -> Iterator[Finding]:
 
 
 def turbo(root: Path) -> Iterator[Finding]:
-    """Look at whether clocks may rise above the nominal one."""
+    """Check whether turbo is on, which lets clocks rise above the nominal frequency."""
     no_turbo = read_system_file("/sys/devices/system/cpu/intel_pstate/no_turbo", root)
     boost = read_system_file("/sys/devices/system/cpu/cpufreq/boost", root)
     if no_turbo == "0" or boost == "1":
@@ -53,7 +53,7 @@ def turbo(root: Path) -> Iterator[Finding]:
 
 
 def load(root: Path) -> Iterator[Finding]:
-    """Look at what else is running."""
+    """Check the load average."""
     words = read_system_file("/proc/loadavg", root).split()
     cpus = len(os.sched_getaffinity(0))
     if not words:
@@ -71,7 +71,7 @@ def _steal_ticks(root: Path) -> tuple[int, int]:
 
 
 def steal(root: Path) -> Iterator[Finding]:
-    """Measure for half a second how much time the hypervisor takes away."""
+    """Measure for half a second how much CPU time the hypervisor takes away."""
     if not read_system_file("/proc/stat", root):
         return
     stolen, total = _steal_ticks(root)
@@ -85,7 +85,7 @@ def steal(root: Path) -> Iterator[Finding]:
 
 
 def neighbours(root: Path) -> Iterator[Finding]:
-    """Look for two seconds at which threads of others take CPU time."""
+    """Measure for two seconds how much CPU time the threads of other processes use."""
     ticks_before = _thread_ticks(root)
     if not ticks_before:
         return
@@ -110,7 +110,7 @@ def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
     for file in root.glob("proc/[0-9]*/task/[0-9]*/stat"):
         try:
             head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
         words = tail.split()
         ticks[int(file.parts[-4]), int(file.parts[-2])] = (int(words[11]) + int(words[12]), head.partition("(")[2])
@@ -118,7 +118,7 @@ def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
 
 
 def huge_pages(root: Path) -> Iterator[Finding]:
-    """Look at transparent huge pages: with `never` the huge-page levels cannot do anything."""
+    """Check transparent huge pages: with `never`, the huge-page levels have no effect."""
     text = read_system_file("/sys/kernel/mm/transparent_hugepage/enabled", root)
     mode = text[text.find("[") + 1 : text.find("]")] if "[" in text else ""
     if mode == "never":
@@ -128,7 +128,7 @@ def huge_pages(root: Path) -> Iterator[Finding]:
 
 
 def disk(root: Path) -> Iterator[Finding]:
-    """Look at the room for images and venvs."""
+    """Check the free disk space for images and venvs, and whether the cache folder can be written."""
     del root
     folder = project.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -141,7 +141,7 @@ def disk(root: Path) -> Iterator[Finding]:
 
 
 def libraries(root: Path) -> Iterator[Finding]:
-    """Look at whether system libraries can be fetched without root."""
+    """Check whether system libraries can be fetched without root."""
     del root
     if shutil.which("apt-get") and shutil.which("dpkg-deb"):
         yield Finding("system libraries", "good", "apt-get can fetch jemalloc and others into the cache, without root")
@@ -151,7 +151,7 @@ def libraries(root: Path) -> Iterator[Finding]:
 
 
 def engines(root: Path) -> Iterator[Finding]:
-    """Ask each engine whether it can be used."""
+    """Check whether each engine is available."""
     del root
     for entry, engine in ENGINES.make_all(project_paths()):
         finding = _availability_finding("engine", entry.name, engine)
@@ -160,7 +160,7 @@ def engines(root: Path) -> Iterator[Finding]:
 
 
 def launchers(root: Path) -> Iterator[Finding]:
-    """Ask each launcher whether it can be used."""
+    """Check whether each launcher is available."""
     del root
     for entry, launcher in LAUNCHERS.make_all():
         yield _availability_finding("launcher", entry.name, launcher)
@@ -178,7 +178,7 @@ def _availability_finding(kind: str, name: str, extension: _Usable | ExtensionEr
 
 
 def extensions(root: Path) -> Iterator[Finding]:
-    """Look at what other packages add: what is ignored, and what of the reports cannot be used."""
+    """Check the extensions of other packages: names that are ignored, and reports that do not load."""
     del root
     for note in (*ENGINES.notes(), *LAUNCHERS.notes(), *REPORTS.notes()):
         yield Finding("extension", "note", note, "its package must call it by another name")
@@ -197,5 +197,5 @@ CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
 
 
 def examine(root: Path = Path("/")) -> list[Finding]:
-    """Run every check; ``root`` is where /proc and /sys are looked for."""
+    """Run every check; ``root`` is the folder with /proc and /sys."""
     return [finding for check in CHECKS for finding in check(root)]

@@ -1,4 +1,4 @@
-"""What a check of doctor says."""
+"""The finding of one ``envmatrix doctor`` check, and the reader of system files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ State = Literal["good", "note", "bad"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: ``bad`` spoils figures or stops a run, ``note`` is worth knowing."""
+    """The result of one check: ``bad`` distorts timings or stops a run, ``note`` is for information."""
 
     subject: str
     state: State
@@ -20,7 +20,7 @@ class Finding:
 
 
 def read_system_file(path: str, root: Path) -> str:
-    """Return what a file of /proc or /sys below ``root`` holds, '' where it cannot be read."""
+    """Return the text of a file of /proc or /sys below ``root``, '' if it cannot be read."""
     try:
         return (root / path.lstrip("/")).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

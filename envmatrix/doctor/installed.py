@@ -1,4 +1,4 @@
-"""What doctor says of what is installed: Slurm, CUDA, XLA, modules, and what engines without a daemon may do here."""
+"""Checks of installed software: Slurm, CUDA, XLA, modules, Apptainer, Enroot and the local engine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from envmatrix.system.process import Order, Place, run, run_logged
 
 _COMMAND_LIMIT_S = 15.0
 _SLURM_COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
-#: States of nodes, as sinfo's %t writes them, that a job can still be given to; a sign behind them says more.
+#: States of nodes that can be given a job, as sinfo's %t writes them; a suffix such as `*` may follow.
 _USABLE_STATE = re.compile(r"(idle|mix|alloc|comp)\W*")
-#: The oldest driver that serves a major version of CUDA, by its minor version compatibility:
+#: CUDA major version -> oldest driver that supports it, by minor version compatibility:
 #: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html#cuda-toolkit-major-component-versions
 _MIN_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
 def _command_output(*argv: str) -> tuple[bool, str]:
-    """Return whether a command ended well, and what it printed or why it could not."""
+    """Return whether a command succeeded, and its output or the reason for its failure."""
     try:
         finished = run(argv, limit_s=_COMMAND_LIMIT_S)
     except NoTrialError as error:
@@ -37,9 +37,9 @@ def _command_output(*argv: str) -> tuple[bool, str]:
 
 
 def slurm(root: Path) -> Iterator[Finding]:
-    """Look at Slurm's commands, whether its controller answers, partitions, and what holds a job's processes."""
+    """Check Slurm: its commands, the controller, the partitions and the tracking of a job's processes."""
     del root
-    if shutil.which("sbatch") is None:  # the launcher's line says so
+    if shutil.which("sbatch") is None:  # the launcher's finding reports it
         return
     missing_commands = [name for name in _SLURM_COMMANDS if shutil.which(name) is None]
     if missing_commands:
@@ -59,7 +59,7 @@ def slurm(root: Path) -> Iterator[Finding]:
 
 
 def partitions(sinfo_output: str) -> Iterator[Finding]:
-    """Say of each partition, from ``sinfo --format=%P|%a|%D|%t``, how many of its nodes can be given a job."""
+    """Count the usable nodes of each partition in the output of ``sinfo --format=%P|%a|%D|%t``."""
     nodes: dict[str, list[tuple[str, int, str]]] = {}
     for line in sinfo_output.splitlines():
         name, up, count, node_state = ([*line.strip().split("|"), "", "", ""])[:4]
@@ -78,7 +78,7 @@ def partitions(sinfo_output: str) -> Iterator[Finding]:
 
 
 def process_tracking(config: str) -> Finding:
-    """Say from ``scontrol show config`` whether cgroups hold a job's processes and confine them to its CPUs."""
+    """Check in ``scontrol show config`` whether cgroups track a job's processes and confine them to its CPUs."""
     pairs = (line.partition("=") for line in config.splitlines())
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     tracking, tasks = settings.get("ProctrackType", ""), settings.get("TaskPlugin", "")
@@ -90,7 +90,7 @@ def process_tracking(config: str) -> Finding:
 
 
 def cuda(root: Path) -> Iterator[Finding]:
-    """Look for a GPU of NVIDIA and for which wheels its driver is new enough."""
+    """Check for an NVIDIA GPU and for the CUDA wheels that its driver supports."""
     driver_text = read_system_file("/proc/driver/nvidia/version", root)
     version = re.search(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+)\.(\d+)(?:\.(\d+))?", driver_text)
     if not has_gpu(root):
@@ -113,7 +113,7 @@ def cuda(root: Path) -> Iterator[Finding]:
 
 
 def xla(root: Path) -> Iterator[Finding]:
-    """Look for what PyTorch/XLA may run on."""
+    """Check which device PyTorch/XLA can use."""
     tpus = list((root / "dev").glob("accel[0-9]*"))
     if tpus:
         yield Finding("XLA", "good", f"{len(tpus)} TPU devices (/dev/accel*)")
@@ -123,7 +123,7 @@ def xla(root: Path) -> Iterator[Finding]:
 
 
 def modules(root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """Look for Lmod or environment modules, which ``modules:`` and ``--modules`` of the Slurm launcher load."""
+    """Check for Lmod or environment modules, which the key ``modules:`` and Slurm's ``--modules`` need."""
     del root
     for name, command in (("Lmod", "LMOD_CMD"), ("environment modules", "MODULES_CMD")):
         if command in variables:
@@ -136,7 +136,7 @@ def modules(root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[F
 
 
 def local(root: Path) -> Iterator[Finding]:
-    """Look at what holds the limits of a trial that no container confines, and whether what is built can be started."""
+    """Check the local engine: how it limits memory, NUMA binding, and a cache folder that can run programs."""
     holder = limit_holder()
     if holder == "RLIMIT_DATA":
         yield Finding(
@@ -156,7 +156,7 @@ def local(root: Path) -> Iterator[Finding]:
 
 
 def _memory_nodes() -> Finding:
-    """Bind a process to the first memory node, as `memory_nodes` does."""
+    """Check whether a process can be bound to memory node 0, as `memory_nodes` does."""
     try:
         run_logged(
             Order([sys.executable, "-I", "-S", "-c", ""], {}, None, _COMMAND_LIMIT_S, Place(memory_nodes=(0,))), None
@@ -169,9 +169,9 @@ def _memory_nodes() -> Finding:
 
 
 def enroot(root: Path) -> Iterator[Finding]:
-    """Look at what Enroot needs (its doc/requirements.md): namespaces, and programs that unpack and mount squashfs."""
+    """Check what Enroot needs (its doc/requirements.md): namespaces, and programs that unpack and mount squashfs."""
     program = shutil.which("enroot")
-    if program is None:  # the engine's line says so
+    if program is None:  # the engine's finding reports it
         return
     has_answered, version = _command_output(program, "version")
     problems = [*_namespace_problems(root)] if os.geteuid() != 0 else []
@@ -192,9 +192,9 @@ def enroot(root: Path) -> Iterator[Finding]:
 
 
 def apptainer(root: Path) -> Iterator[Finding]:
-    """Look at how Apptainer may mount an image here, and at what a root lacks that is none."""
+    """Check how Apptainer can mount an image here, and whether root lacks privileges as in most containers."""
     program = find_program()
-    if program is None:  # the engine's line says so
+    if program is None:  # the engine's finding reports it
         return
     _, output = _command_output(program, "buildcfg", "LIBEXECDIR")
     starter = Path(output.strip()) / Path(program).name / "bin/starter-suid"
@@ -238,5 +238,5 @@ def _fuse_problems(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _own_squashfuse() -> bool:
-    """Whether Apptainer's package brings it: Debian's and Fedora's do."""
+    """Return whether Apptainer's package includes squashfuse, as those of Debian and Fedora do."""
     return any(Path("/usr").glob("lib*/*/*/bin/squashfuse*")) or any(Path("/usr").glob("lib*/*/bin/squashfuse*"))

@@ -1,4 +1,4 @@
-"""A CPU quota around this process: that of its control group or of one above it, version 1 and 2."""
+"""The CPU quota of this process, from its control group or one above it (cgroup version 1 and 2)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from envmatrix.doctor.finding import Finding, read_system_file
 
 _ROOT = "/sys/fs/cgroup"
-#: Where each version has the groups of CPU time, by the controller's name in /proc/self/cgroup.
+#: CPU controller -> mount points, by its name in /proc/self/cgroup (cgroup version 2 has an empty name).
 _MOUNTS = {"cpu": (f"{_ROOT}/cpu", f"{_ROOT}/cpu,cpuacct"), "": (_ROOT, f"{_ROOT}/unified")}
 
 
 @dataclass(frozen=True)
 class Quota:
-    """``cpus`` is how many CPUs' time there is, ``group`` whose quota it is; ``used_up`` the share of its periods."""
+    """A CPU quota: ``cpus`` in CPUs, ``group`` that sets it, ``used_up`` the fraction of periods it throttled."""
 
     cpus: float
     group: str
@@ -23,13 +23,13 @@ class Quota:
 
 
 def tightest_quota(root: Path) -> Quota | None:
-    """Return the tightest one, None where there is none."""
+    """Return the tightest CPU quota, None without one."""
     quotas = [entry for group in _control_groups(root) for entry in [_read_quota(group, root)] if entry]
     return min(quotas, key=lambda entry: entry.cpus, default=None)
 
 
 def check_cpu_quota(root: Path) -> Iterator[Finding]:
-    """Look for a CPU quota: OpenMP runtimes do not see it and start too many threads."""
+    """Check for a CPU quota: OpenMP runtimes do not see it and start too many threads."""
     tightest = tightest_quota(root)
     if tightest:
         used_text = "" if tightest.used_up is None else f"; used up in {tightest.used_up:.0%} of its periods"
@@ -40,7 +40,7 @@ def check_cpu_quota(root: Path) -> Iterator[Finding]:
 
 
 def _control_groups(root: Path) -> Iterator[str]:
-    """Yield this process's groups and those above, the mounts' own too: a container sees its group there."""
+    """Yield this process's groups and those above, up to the mounts, as a container sees its group there."""
     own_paths = {"cpu": "/", "": "/"}
     for line in read_system_file("/proc/self/cgroup", root).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -54,7 +54,7 @@ def _read_quota(group: str, root: Path) -> Quota | None:
     words = read_system_file(f"{group}/cpu.max", root).split() or [
         read_system_file(f"{group}/cpu.cfs_{name}_us", root) for name in ("quota", "period")
     ]
-    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":  # "max", "-1", no such file
+    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":  # "max", "-1" or no such file
         return None
     counts = dict(
         line.split() for line in read_system_file(f"{group}/cpu.stat", root).splitlines() if len(line.split()) == 2

@@ -1,1 +1,1 @@
-"""Engines: what starts a process in an environment. A new engine is one file and one line in ``catalog``."""
+"""Engines: they start processes in environments. A new engine is one module and one line in ``catalog``."""

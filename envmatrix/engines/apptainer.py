@@ -1,4 +1,4 @@
-"""Engine ``apptainer``: one SIF per image, made of the Docker image's bits, or of a definition without Docker."""
+"""Engine ``apptainer``: one SIF file per image, built from the Docker image or, without Docker, from a definition."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ from envmatrix.system.process import Exit, Finished, run
 from envmatrix.system.progress import ProgressCallback
 
 _BUILD_S = 3600.0
-#: A trial unpacks what it reads of its SIF anew: importing torch takes a third of a second longer from zstd than from
-#: lz4, which is as fast as no compression at all and a third larger than zstd. So images are lz4, and SIFs that are
-#: handed out zstd at level 1; both are packed several times faster than with the default, gzip. All files have one
-#: owner, so that a user namespace (which knows one user) can unpack them again for a named SIF.
+#: Each trial decompresses what it reads from its SIF. Importing torch from zstd takes a third of a second longer than
+#: from lz4. lz4 is as fast as no compression, and a third larger than zstd. So images use lz4, and distributed SIFs use
+#: zstd level 1; both pack several times faster than gzip, the default. All files have one owner, because a user
+#: namespace knows only one user and must unpack them for a named SIF.
 _SQUASH_OPTIONS = "-comp lz4 -all-root"
-#: SIFs that are made in another way are others: how files are packed, and the name of their archive.
+#: Part of a SIF's key: SIFs built with other options, or from another archive name, are rebuilt.
 _BUILD_VERSION = (_SQUASH_OPTIONS, ARCHIVE)
 _SQUASH_NAMED_OPTIONS = "-comp zstd -Xcompression-level 1 -all-root"
-#: What building takes at most beside its result. From a Docker image: its archive, Apptainer's copy of that, its files.
-#: From a SIF: its files (three to four times a SIF of this compression), and the new SIF.
+#: Peak space of a build besides its result, in multiples of its source. From a Docker image: its archive, Apptainer's
+#: copy of that, and its files. From a SIF: its files (three to four times the SIF), and the new SIF.
 _COPIES_OF_IMAGE, _COPIES_OF_SIF = 4, 6
-#: What a SIF's folder says of its files depends on how they are listed.
+#: Part of a SIF's key, because the stored digest of its files depends on the listing program.
 _LISTING_ARGV = listing_argv("", "/", ENGINE_PATHS)
 _BENCH_DIGEST_CODE = f"""
 import sys
@@ -81,7 +81,7 @@ try:
 except ImportError:
     pass
 """
-#: What unshare(1) says where it may not, and Apptainer of a root that has not all of root's capabilities.
+#: Messages of unshare(1) without permission, and of Apptainer run by a root that lacks capabilities.
 _NO_NAMESPACE = re.compile(r"unshare: .*failed|Requesting capability set 0x\w+ while permitted")
 _LDCONFIG_CODE = (
     "import subprocess; print(subprocess.run(['/sbin/ldconfig', '-p'], capture_output=True, text=True).stdout)"
@@ -93,14 +93,14 @@ class ContainerJob(GuardedJob):
     """A job in a container."""
 
     def exit(self) -> Exit:
-        """Wait for its end and return how it ended: a death by signal N is Apptainer's exit status 128 + N."""
+        """Wait until it ends, and return its exit; Apptainer's exit status 128 + N means signal N."""
         client_exit = super().exit()
         return replace(client_exit, code=-(client_exit.code - 128)) if client_exit.code > 128 else client_exit
 
 
 @dataclass(frozen=True)
 class ApptainerEngine(CgroupConfined, Engine):
-    """Runs trials from SIFs, as an ordinary user does on a cluster."""
+    """Runs trials in SIF files without root, as on a cluster."""
 
     places: BuildPaths
     name: str = "apptainer"
@@ -109,11 +109,11 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     @property
     def isolation(self) -> str:
-        """A trial is kept from the machine, by more or less depending on who starts it."""
+        """How far a trial is isolated from the machine, which depends on the user who starts it."""
         return f"trials have no network, no capabilities and {user_description()}; seccomp is off"
 
     def unavailable(self) -> str | None:
-        """Say why Apptainer cannot be used here, or None when it can."""
+        """Return why Apptainer cannot be used here; None if it can."""
         if find_program() is None:
             return (
                 "neither apptainer nor singularity is on PATH: https://apptainer.org/docs/admin/main/installation.html"
@@ -123,7 +123,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         return None
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
-        """Build the image's SIF, or find it built."""
+        """Build or reuse the image's SIF."""
         if image.ready:
             return self._prepare_ready_image(image, libraries, progress)
         key = inputs_digest(self.places, image, libraries, "apptainer", *_BUILD_VERSION)
@@ -166,7 +166,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         return replace(prepared, engine=self.name, reference=str(sif), facts=facts, stamp=stamp)
 
     def _ensure_sif(self, sif: Path, python: str, build: Callable[[Path], None]) -> tuple[str, str]:
-        """Build a SIF in a folder, or find it built; return what its files' digest and its stamp were then."""
+        """Build or reuse a SIF; return the digest of its files and its stamp from the time it was built."""
 
         def build_and_look(place: Path) -> None:
             build(place)
@@ -183,7 +183,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _build_without_docker(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
     ) -> Prepared:
-        """Build from a definition, on a base made by mmdebstrap: no Docker is needed."""
+        """Build from a definition, on a base made with mmdebstrap; Docker is not needed."""
         base, tar = bootstrapped_base(image, self.places, progress)
         inputs = gather_build_inputs(self.places, image, libraries, base, progress)
         sif = self._sif_path(inputs.key)
@@ -210,11 +210,11 @@ class ApptainerEngine(CgroupConfined, Engine):
         return prepared
 
     def bill_file(self, prepared: Prepared) -> Path:
-        """Return where the image's CycloneDX bill of materials lies."""
+        """Return the path of the image's CycloneDX bill of materials."""
         return sbom_files.bill_file(self.places.cache, prepared)
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
-        """Return what an image starts from: Docker's base where Docker is, else one made here."""
+        """Return the base of an image: Docker's if Docker is available, otherwise one made here."""
         if why_not() is None:
             return DockerEngine(self.places).base(image, progress)
         return bootstrapped_base(image, self.places, progress)[0]
@@ -228,7 +228,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _build(
         self, sif: Path, source: str, scratch: Path, options: Sequence[str] = (), squash: str = _SQUASH_OPTIONS
     ) -> None:
-        """Build a SIF of what lies in ``scratch``: a SIF names what it was built from, so folders go unsaid."""
+        """Build a SIF from files in ``scratch``, by relative names, because a SIF records the name of its source."""
         program = find_program() or "apptainer"
         steps = not source.startswith("docker-archive:")
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
@@ -245,7 +245,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     def build_named(
         self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
-        """Write the stand-alone SIF of a named environment into ``folder``, its bill beside it."""
+        """Write the stand-alone SIF of a named environment to ``folder``, with its bill of materials."""
         target = folder / f"{environment.name}.sif"
         if why_not() is None:
             prepared = self._from_docker(
@@ -299,11 +299,11 @@ class ApptainerEngine(CgroupConfined, Engine):
         return {"work": WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether the SIF is still there, and the one that was made."""
+        """Return whether the SIF exists and is unchanged."""
         return has_stamp(Path(prepared.reference), prepared.stamp)
 
     def run(self, job: Job) -> Exit:
-        """Run ``job`` in a container; nothing of it is left running afterwards."""
+        """Run ``job`` in a container; leave none of its processes running."""
         with self.started(job) as running:
             return running.exit()
 
@@ -327,7 +327,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         return self.places.cache.root / "work" / "apptainer"
 
     def _kill_marked(self, marker: str) -> int:
-        """Kill what still runs under a marker, and remove the marker."""
+        """Kill processes that still run under a marker, and remove the marker."""
         processes = marked_processes(f"{self._markers}/{marker}")
         for process in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -338,7 +338,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         return len(processes)
 
     def command_line(self, job: Job) -> CommandLine:
-        """Return ``job`` as a command; its variables are set inside the container, so its own ``env`` is empty."""
+        """Return ``job`` as a command; its variables are set inside the container, so ``env`` is empty."""
         argv = exec_argv(job, "apptainer", identity())
         if owner := container_user():
             argv = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh", *argv]
@@ -348,7 +348,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
     ) -> list[str]:
-        """Return shell lines that start a program in the SIF with nothing set but ``variables``."""
+        """Return shell lines that start a program in the SIF with only ``variables`` set."""
         verb = "exec --userns" if lacks_privilege() else "exec"
         return [
             f"image={posix_quote(prepared.reference)}  # copy it to a file system that the nodes see, and change this",
@@ -361,13 +361,13 @@ class ApptainerEngine(CgroupConfined, Engine):
         ]
 
     def sweep(self, run: str) -> int:
-        """Kill the containers that a killed run left behind, and remove its cgroups."""
+        """Kill the containers left by a killed run, and remove its cgroups."""
         return self._kill_marked(f"{file_safe_name(run)}.") + remove_run_cgroups(run)
 
 
 def _build_error(result: Finished, sif: Path) -> EnvmatrixError:
     output = result.stderr + result.stdout
-    if _NO_NAMESPACE.search(output):  # first: what is beyond the limit of namespaces is "no space left" too
+    if _NO_NAMESPACE.search(output):  # first, because exceeding the limit of namespaces also reports "no space left"
         return EngineError(
             f"apptainer could not build {sif.name}: root here lacks CAP_SYS_RESOURCE and cannot create user namespaces",
             remedy="start the container with --cap-add SYS_RESOURCE, or allow user namespaces on its host: "

@@ -1,4 +1,4 @@
-"""Apptainer's command line: as whom, with what mounted, and with which variables a job is started."""
+"""Build Apptainer's command line: the user, mounts and variables of a job."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
 
 WORK = "/work"
-#: Where uid 0 may change the kernel or the machine, whatever capabilities it lacks.
+#: Kernel and machine settings that uid 0 may change even without capabilities.
 _KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/sys")
 _CGROUP_ROOT = "/sys/fs/cgroup"
-#: Numbers of capabilities: capability.h of Linux.
+#: Capability numbers from Linux's capability.h.
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
-#: Variables of the host that Apptainer itself needs; none of them gets inside.
+#: Host variables that Apptainer itself needs; they are not set inside the container.
 HOST_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
-#: Where ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
+#: The folder to which ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
 _NV_LIBRARIES = "/.singularity.d/libs"
 
 
 def lacks_privilege() -> bool:
-    """Say whether this is a root that cannot give what Apptainer gives root by default (containers, some clusters)."""
+    """Return whether this is a root without the capabilities that Apptainer gives root (as in containers)."""
     return os.geteuid() == 0 and not _has_capability(_SYS_RESOURCE)
 
 
 def container_user() -> str | None:
-    """Return uid:gid that a container has instead of its caller's, as in Docker; None: it has the caller's."""
+    """Return the uid:gid of a container run by root, as in Docker; None if it has its caller's."""
     return f"{USER}:{USER}" if os.geteuid() == 0 and not needs_namespace() else None
 
 
 def identity() -> tuple[str, ...]:
-    """Return the options that keep root from being root inside; an ordinary user needs none.
+    """Return the options that prevent root inside the container; an ordinary user needs none.
 
-    A root that needs a namespace has no other uid in it: what of the kernel uid 0 could change all the same is mounted
+    A root that needs a user namespace keeps uid 0 in it. Kernel files that uid 0 could still change are then mounted
     read-only.
     """
     if container_user():
@@ -48,16 +48,16 @@ def identity() -> tuple[str, ...]:
 
 
 def cgroup_options(limits: Limits) -> tuple[str, ...]:
-    """Return the options that show a job with a CPU quota its control groups, which Apptainer hides as a rule."""
-    if limits.cpu_quota is None or needs_namespace():  # there all of /sys is seen
+    """Return the options that show a job with a CPU quota its cgroups, which Apptainer normally hides."""
+    if limits.cpu_quota is None or needs_namespace():  # with a namespace, all of /sys is visible
         return ()
     return tuple(_read_only_binds([_CGROUP_ROOT]))
 
 
 def _read_only_binds(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the options that mount paths where they are, read-only, and each file system that is mounted below them.
+    """Yield options that mount paths read-only in place, and each file system mounted below them.
 
-    Those below a mount that is made read-only stay as they were.
+    A read-only mount does not affect the file systems below it.
     """
     table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     mounted = [line.split(" ")[4] for line in table]
@@ -69,7 +69,7 @@ def _read_only_binds(paths: Iterable[str]) -> Iterator[str]:
 
 
 def user_description() -> str:
-    """Say in words as whom containers run."""
+    """Describe the user that containers run as."""
     if container_user():
         return f"no root rights (uid {USER})"
     if os.geteuid() == 0:
@@ -78,7 +78,7 @@ def user_description() -> str:
 
 
 def needs_namespace() -> bool:
-    """Say whether this is a root that cannot mount an image: a user namespace and FUSE then do, as for other users."""
+    """Return whether this root cannot mount an image, and so needs a user namespace and FUSE like other users."""
     if os.geteuid() != 0:
         return False
     try:
@@ -98,11 +98,11 @@ def _has_capability(number: int) -> bool:
 
 
 def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None = None) -> list[str]:
-    """Return the command of a job: a pure function, compared whole in a test. ``whose`` is ``identity()``.
+    """Return the command of a job. ``whose`` is ``identity()``.
 
-    The variables go through ``env -i`` inside: Apptainer before 1.5 mangles quotes and dollars in its own
-    options, and this way nothing of its own reaches the process either. ``marker`` is an empty folder mounted so
-    that the container's processes can be found by it (see ``marked_processes``).
+    Variables are set by ``env -i`` inside: Apptainer before 1.5 changes quotes and dollars in its own options, and this
+    also keeps its own variables out. ``marker`` is an empty folder mounted to find the container's processes (see
+    ``marked_processes``).
     """
     mounts = [
         f"{job.mounts.work}:{WORK}:rw",
@@ -126,9 +126,9 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
 
 
 def gpu_variables(job: Job) -> dict[str, str]:
-    """Return what a job with GPUs needs: ``env -i`` would hide where ``--nv`` puts the driver's libraries.
+    """Return the variables of a job with GPUs: the path of the driver's libraries, which ``env -i`` would drop.
 
-    ``--nv`` shows every GPU; CUDA_VISIBLE_DEVICES then chooses among them.
+    ``--nv`` exposes every GPU, so CUDA_VISIBLE_DEVICES selects among them.
     """
     gpus = job.limits.gpus
     if not gpus:
@@ -139,10 +139,10 @@ def gpu_variables(job: Job) -> dict[str, str]:
 
 
 def host_variables() -> dict[str, str]:
-    """Return all that Apptainer itself may know of the host."""
+    """Return the host variables for Apptainer itself."""
     return {name: os.environ[name] for name in HOST_VARIABLES if name in os.environ}
 
 
 def find_program() -> str | None:
-    """Return Apptainer's command, or its older name's, None when neither is here."""
+    """Return the path of Apptainer, or of its predecessor Singularity; None if neither is installed."""
     return shutil.which("apptainer") or shutil.which("singularity")

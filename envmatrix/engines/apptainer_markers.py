@@ -1,4 +1,4 @@
-"""Find the processes of a container by the marker folder that is mounted into it."""
+"""Find a container's processes by the marker folder that is mounted into it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from envmatrix.engines.local import file_safe_name
 
 
 def marker_name(job: Job) -> str:
-    """Return the name of a job's marker folder: run, then trial."""
+    """Return the name of a job's marker folder, made of run and trial."""
     return f"{file_safe_name(job.run)}.{file_safe_name(job.label)}"
 
 
 def marked_processes(marker: str) -> list[int]:
-    """Return the processes in whose mount table a marker folder (or one whose path begins so) stands.
+    """Return the processes that have a marker folder, or one with this prefix, in their mount table.
 
-    A container's process is no child of Apptainer's once that was killed, and its command line and variables
-    are the job's own: its mounts are what still says where it came from (proc_pid_mountinfo(5)).
+    If Apptainer is killed, its container's processes are no longer its children, and their command line and variables
+    are the job's own. Only their mounts identify them (proc_pid_mountinfo(5)).
     """
     processes = []
     for table in Path("/proc").glob("[0-9]*/mountinfo"):

@@ -1,4 +1,4 @@
-"""What every engine takes and gives back."""
+"""The engine interface: protocols, and the types that engines take and return."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from envmatrix.system.write_retry import insisting
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image that is ready to start processes on one engine.
+    """An image that is ready to start processes with one engine.
 
-    ``reference`` is the venv's path, the Docker image id or the SIF's path; ``python`` the interpreter and
-    ``libraries`` (library key -> folder) are paths INSIDE the environment. ``missing`` (library key -> reason and
-    remedy) names those that cannot be had. ``loader`` holds the file names that the environment's own loader
-    finds without a folder (None: not known). ``facts`` goes into run.json: digests, lock, versions of system
-    packages, base choice. ``without_torch`` says why a Python that was there before cannot import torch ('': it can).
-    ``stamp`` is that of the image's file when it was made ('': it is none, or not known).
-    A ready image has ``variables`` of its own, and ``mounted`` (path inside -> folder here) are its libraries.
+    ``reference`` is the path of the venv, the Docker image id or the path of the SIF. ``python``, and the folders in
+    ``libraries`` (library key -> folder), are paths INSIDE the environment. ``missing`` maps unavailable libraries to a
+    reason and remedy. ``loader`` has the file names that the environment's loader finds by itself (None: unknown).
+    ``facts`` goes into run.json: digests, lock, package versions, choice of base. ``without_torch`` is why an existing
+    Python cannot import torch ('': it can). ``stamp`` is the image file's stamp when it was made ('': no file, or
+    unknown). A ready-made image has its own ``variables``, and its libraries are ``mounted`` (path inside -> folder
+    here).
     """
 
     image: str
@@ -46,17 +46,17 @@ class Prepared:
     mounted: Mapping[str, str] = field(default_factory=dict)
 
     def check_torch(self) -> None:
-        """Raise SkipEnvironmentError where only a program without PyTorch can run."""
+        """Raise SkipEnvironmentError if the image has no PyTorch."""
         if self.without_torch:
             reason, _, remedy = self.without_torch.partition("\n  -> ")
             raise SkipEnvironmentError(reason, remedy=remedy)
 
 
 def library_path(prepared: Prepared, key: str, file: str) -> str:
-    """Return what LD_PRELOAD must hold for ``file`` of library ``key`` inside the environment.
+    """Return the LD_PRELOAD entry for ``file`` of library ``key`` inside the environment.
 
-    An empty key means the environment's own loader finds it: what was written, a bare name or an absolute path, is
-    returned. Raises SkipEnvironmentError, with the install lines, for a library that cannot be had.
+    With an empty key the environment's loader must find it, so the name or absolute path is returned as written. Raises
+    SkipEnvironmentError, with commands to install it, if a library is unavailable.
     """
     if key in prepared.libraries:
         return f"{prepared.libraries[key]}/{file}"
@@ -73,9 +73,9 @@ def library_path(prepared: Prepared, key: str, file: str) -> str:
 
 @dataclass(frozen=True)
 class Mounts:
-    """Host folders a job sees: ``work`` is writable (and its working folder), all of ``read`` is read-only.
+    """The host folders of a job: ``work`` is writable and the working folder; those in ``read`` are read-only.
 
-    Those of ``same`` are read-only too, and have the same path inside as outside.
+    Folders in ``same`` are read-only too, and have the same path inside as outside.
     """
 
     work: Path
@@ -83,23 +83,23 @@ class Mounts:
     same: tuple[Path, ...] = ()
 
 
-#: The period of a CPU quota in microseconds: what Docker's --cpus and Kubernetes' limits take.
+#: The period of a CPU quota in microseconds, as for Docker's --cpus and Kubernetes' limits.
 QUOTA_PERIOD_US = 100_000
 
 
 def quota_us(cpus: float) -> int:
-    """Return the CPU time of a period, in microseconds, that is so many CPUs' worth."""
+    """Return the CPU quota for this number of CPUs, in microseconds per period."""
     return round(cpus * QUOTA_PERIOD_US)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The same limits for every engine. Empty or None means: as the host has it.
+    """Limits of a job, with the same meaning for every engine. Empty or None means no limit beyond the host's.
 
-    ``shm_bytes`` sizes /dev/shm where the engine can (``sizes_shm``); None: half the memory, as Linux has it.
-    ``gpus`` are those that a container is given: ('all',), or numbers or UUIDs; empty: none. ``network``: whether
-    it may reach other machines (a trial over several nodes); all others have no network where the engine can.
-    ``cpu_quota`` is CPU time per time: 1.5 is that of one and a half CPUs (``LimitsCpuTime``).
+    ``shm_bytes`` is the size of /dev/shm if the engine ``sizes_shm``; None: half the memory, as in Linux. ``gpus`` are
+    those a container gets: ('all',), numbers or UUIDs; empty: none. ``network``: whether it may reach other machines
+    (for trials on several nodes); other jobs have no network if the engine can isolate it. ``cpu_quota`` is in CPUs,
+    such as 1.5 (``LimitsCpuTime``).
     """
 
     seconds: float
@@ -114,10 +114,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Job:
-    """One process in one environment. ``argv``, ``env`` and ``preload`` hold paths INSIDE the environment.
+    """One process in one environment. ``argv``, ``env`` and ``preload`` contain paths INSIDE the environment.
 
-    Without a ``log`` the process has our own stdin, stdout and stderr. ``folder`` is where it starts, None: in the work
-    folder; only an engine that ``starts_anywhere`` is given one.
+    Without a ``log`` the process uses our stdin, stdout and stderr. ``folder`` is its working folder if the engine
+    ``starts_anywhere``; None: the work folder.
     """
 
     run: str
@@ -134,7 +134,7 @@ class Job:
 
 @contextlib.contextmanager
 def log_of(job: Job) -> Iterator[IO[bytes] | None]:
-    """Open a job's log to append to; None where it has none."""
+    """Open a job's log for appending; yield None if it has none."""
     if job.log is None:
         yield None
         return
@@ -161,82 +161,82 @@ class CommandLine:
 
 
 class Engine(Protocol):
-    """The execution layer. Methods raise EngineError, or SkipEnvironmentError for one image that cannot be had.
+    """The interface of an engine. Methods raise EngineError, or SkipEnvironmentError for one unavailable image.
 
-    An engine is made with ``Places``. What more it can do, the protocols below say: it can when it has their methods.
-    A class that inherits from this one has the answers that stand here.
+    Engines are created with ``BuildPaths``. The protocols below describe optional features: an engine has one if it has
+    its methods. Subclasses inherit the defaults defined here.
     """
 
     @property
     def name(self) -> str:
-        """The word that matrix.yaml and ``--engine`` use."""
+        """The name in matrix.yaml and for ``--engine``."""
 
     @property
     def preference(self) -> int:
-        """Which engines ``--engine auto`` tries, the highest first; 0: only when asked for by name."""
+        """The order for ``--engine auto``, highest first; 0: used only if named."""
         return 0
 
     @property
     def sizes_shm(self) -> bool:
-        """Whether /dev/shm is as large as a design's ``shm`` says."""
+        """Whether the engine sets the size of /dev/shm to a design's ``shm``."""
         return False
 
     @property
     def shares_files(self) -> bool:
-        """Whether a process sees this machine's files by their own paths, so that a venv or library here is its own."""
+        """Whether processes see this machine's files at their own paths, and can use its venvs and libraries."""
         return False
 
     @property
     def starts_anywhere(self) -> bool:
-        """Whether a process starts in its job's ``folder``, if that has one."""
+        """Whether a process can start in its job's ``folder``."""
         return False
 
     @property
     def isolation(self) -> str:
-        """What a trial is kept from and what not, in one line; '' where that is not known."""
+        """One line on how trials are isolated from the machine; '' if unknown."""
         return ""
 
     def unavailable(self) -> str | None:
-        """Say why this engine cannot be used here and what to do about it, or None when it can."""
+        """Return why this engine cannot be used here, and the remedy; None if it can."""
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
-        """Build what is missing of ``image`` (holding all ``libraries``), or find it built."""
+        """Build or reuse ``image`` with all ``libraries``."""
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
-        """Return the paths, inside the environment, of 'work' and of each of ``mounts.read``."""
+        """Return the paths inside the environment of 'work' and of each of ``mounts.read``."""
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether what was prepared is still there, and as it was; where it is not, no process says anything of it."""
+        """Return whether the prepared image exists unchanged; if not, a failed process is not a failed trial."""
         return True
 
     def run(self, job: Job) -> Exit:
-        """Run ``job`` to its end or limit; its output goes to its log. Leaves nothing behind.
+        """Run ``job`` to its end or time limit, with its output in its log. Leaves nothing behind.
 
-        Raises NoTrialError when the process could not be started, or the engine went away while it ran.
+        Raises NoTrialError if the process could not start, or the engine failed while it ran.
         """
 
     def sweep(self, run: str) -> int:
-        """Remove whatever a killed run of that name left behind; return how many things."""
+        """Remove everything left by a killed run of that name; return the number of items."""
 
 
 @runtime_checkable
 class TakesTurns(Protocol):
-    """An engine whose jobs can run side by side and be held, so that they take turns."""
+    """An engine whose jobs can be interleaved: several are started, and paused in turn."""
 
     def started(self, job: Job) -> AbstractContextManager[Running]:
-        """Start ``job``; at the end of the context it is ended, and nothing of it is left. Raises as ``Engine.run``."""
+        """Start ``job``; at the end of the context it is ended and removed. Raises like ``Engine.run``."""
 
 
 @runtime_checkable
 class LimitsCpuTime(Protocol):
-    """An engine that can hold a process to ``Limits.cpu_quota``."""
+    """An engine that can enforce ``Limits.cpu_quota``."""
 
     def why_no_quota(self) -> str | None:
-        """Say why it cannot here, and what to do about it, or None when it can."""
+        """Return why it cannot limit CPU time here, and the remedy; None if it can."""
 
 
 def check_quota(engine: Engine, environment: Environment) -> None:
-    """Raise SkipEnvironmentError where an engine cannot limit CPU time as ``environment`` wants it."""
+    """Raise SkipEnvironmentError if the engine cannot enforce the CPU quota of ``environment``."""
     if environment.cpu_quota is None:
         return
     reason = "this engine cannot limit CPU time" if not isinstance(engine, LimitsCpuTime) else engine.why_no_quota()
@@ -250,24 +250,24 @@ def check_quota(engine: Engine, environment: Environment) -> None:
 
 @runtime_checkable
 class RunsAsCommand(Protocol):
-    """An engine whose jobs are commands, so that a batch script can run them on another machine."""
+    """An engine whose jobs are commands, so that batch scripts can run them on other machines."""
 
     def command_line(self, job: Job) -> CommandLine:
-        """Return ``job`` as one command: a pure function."""
+        """Return ``job`` as one command."""
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
     ) -> list[str]:
-        """Return shell lines that start a user's own program there, for a script that people edit.
+        """Return shell lines that start the user's program, for a script that users edit.
 
-        A variable that is None must not be set. ``placement`` stands before the command ('' for anywhere). Without
-        ``program`` it is a ``train.py`` that people replace; it is only given if a run measured one.
+        Variables that are None must be unset. ``placement`` comes before the command ('': no placement). Without
+        ``program``, which is given only if a run measured one, the lines start a placeholder ``train.py``.
         """
 
 
 @dataclass(frozen=True)
 class NamedImage:
-    """An image that stands alone: ``reference`` is its tag or path, ``start`` the command that starts it."""
+    """A stand-alone image: ``reference`` is its tag or path, ``start`` the command that starts it."""
 
     reference: str
     start: str
@@ -275,35 +275,35 @@ class NamedImage:
 
 @runtime_checkable
 class BuildsImages(Protocol):
-    """An engine that builds images on a base, also such that need no envmatrix to be used."""
+    """An engine that builds images on a base, including stand-alone ones that do not need envmatrix."""
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
-        """Return what an image starts from with this engine; a lock pins what is added to it."""
+        """Return the base of an image with this engine; a lock pins what is added to it."""
 
     def build_named(
         self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
-        """Build the stand-alone image of a named environment, with today's bench/.
+        """Build the stand-alone image of a named environment with the current bench/.
 
-        Its bill of materials, and the image where it is a file, lie in ``folder``.
+        Its bill of materials, and the image if it is a file, are written to ``folder``.
         """
 
 
 @runtime_checkable
 class HasBills(Protocol):
-    """An engine that knows what its images are made of."""
+    """An engine that can list the components of its images."""
 
     def bill_file(self, prepared: Prepared) -> Path:
-        """Return where the image's CycloneDX bill of materials lies."""
+        """Return the path of the image's CycloneDX bill of materials."""
 
 
 @runtime_checkable
 class HasImageFiles(Protocol):
-    """An engine whose images are single files, which a pack carries."""
+    """An engine whose images are single files, which can be bundled."""
 
     @property
     def starts_packed(self) -> bool:
-        """Whether it starts an image file that was made elsewhere as it is."""
+        """Whether it starts an image file from another machine unchanged."""
 
     def image_file(self, prepared: Prepared) -> Path:
         """Return the image's file."""

@@ -1,4 +1,4 @@
-"""The base that every engine can start from without a registry: Debian's own bootstrap."""
+"""Make a Debian base that every engine can use without a registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envmatrix.system.progress import ProgressCallback
 
 
 def bootstrapped_base(image: Image, places: BuildPaths, progress: ProgressCallback) -> tuple[BaseImage, Path]:
-    """Return a base made by mmdebstrap (bit-identical on every machine with the same mirror), and its tar."""
+    """Return a base made by mmdebstrap (bit-identical on all machines with the same mirror), and its tar."""
     suite = Suite(container_suite(image), places.cache)
     tar = suite.bootstrap(progress)
     digest = base_digest(tar)

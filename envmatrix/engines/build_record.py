@@ -1,4 +1,4 @@
-"""Remembering what was prepared, so that a no-change prepare costs milliseconds."""
+"""Records of prepared images, so that preparing an unchanged image takes milliseconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envmatrix.plan.environment import Image, Library
 
 
 def inputs_digest(places: BuildPaths, image: Image, libraries: tuple[Library, ...], *extra_inputs: object) -> str:
-    """Return a digest of all that a prepared image follows from, the texts of its locks among it."""
+    """Return a digest of all inputs of a prepared image, including the texts of its locks."""
     pattern = re.compile(rf"({re.escape(image.name)}|libraries|system)\..*\.txt\Z")
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
@@ -27,12 +27,12 @@ def inputs_digest(places: BuildPaths, image: Image, libraries: tuple[Library, ..
 
 
 def prepared_fields(prepared: Prepared) -> dict[str, object]:
-    """Return what ``prepared_from`` reads again, as plain values."""
+    """Return the fields that ``prepared_from`` reads, as plain values."""
     return {**asdict(prepared), "loader": None if prepared.loader is None else sorted(prepared.loader)}
 
 
 def prepared_from(document: object) -> Prepared | None:
-    """Read a build record; None when there is none, or one of another version."""
+    """Return the image in a build record; None if there is none, or it is of another version."""
     if not isinstance(document, dict):
         return None
     try:

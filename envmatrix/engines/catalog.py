@@ -1,4 +1,4 @@
-"""Every engine by name. A new engine is one file and one line here, or an entry point of another package."""
+"""Registry of engines by name. A new engine is one module and one line here, or another package's entry point."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from envmatrix.errors import Where
     from envmatrix.system.progress import ProgressCallback
 
-#: What ``--engine`` takes for the best that this machine has.
+#: The value of ``--engine`` that selects the most preferred available engine.
 AUTO = "auto"
-#: What commands on one environment use without ``--engine``.
+#: The engine for commands on one environment, unless ``--engine`` is given.
 DEFAULT = "local"
 ENGINES: Catalog[Engine] = Catalog(
     kind="engine",
@@ -34,19 +34,19 @@ ENGINES: Catalog[Engine] = Catalog(
 
 
 def find_engine(name: str, places: BuildPaths | None = None) -> Engine:
-    """Return the engine of that name; an unknown name is an InputError with the nearest one."""
+    """Return the engine with that name. Raises InputError with a suggestion for an unknown name."""
     return ENGINES.make(name, places or _default_paths())
 
 
 def check_engine(name: str, where: Callable[[], Where]) -> None:
-    """Refuse a name that is no engine's, nor ``auto``; ``where`` finds the place at which it stands."""
+    """Raise InputError unless a name is an engine's or ``auto``; ``where`` returns its location."""
     names = (*ENGINES.names(), AUTO)
     if name not in names:
         raise InputError(f"no engine is named {name!r}", remedy=suggestion(name, names), where=where())
 
 
 def choose_engine(progress: ProgressCallback) -> str:
-    """Return the engine for ``--engine auto``: the most preferred that this machine has; say which, and why."""
+    """Return the most preferred engine available on this machine, for ``--engine auto``; report the reasons."""
     engines = [engine for _, engine in ENGINES.make_all(_default_paths()) if not isinstance(engine, ExtensionError)]
     reasons: list[str] = []
     for engine in sorted(

@@ -1,4 +1,4 @@
-"""Limits of memory and of CPU time, and memory nodes, of a process that no container confines."""
+"""Limit memory, CPU time and memory nodes of processes that run outside a container, with cgroups or rlimits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envmatrix.errors import SkipEnvironmentError
 from envmatrix.system.process import Place
 
 _ROOT = Path("/sys/fs/cgroup")
-#: Where each controller of version 1 is mounted, and the file of its limit.
+#: For each version 1 controller: possible mount points, and the file of its limit.
 _VERSION_1 = {
     "memory": (("memory",), "memory.limit_in_bytes"),
     "cpu": (("cpu", "cpu,cpuacct"), "cpu.cfs_quota_us"),
@@ -25,9 +25,9 @@ _DOCKER_REMEDY = "use `--engine docker`, or start envmatrix as root, or under a 
 
 @dataclass(frozen=True)
 class Confinement:
-    """``kind`` says what holds the memory limit, ``place`` is where the process starts.
+    """``kind`` is what enforces the memory limit; ``place`` is how the process starts.
 
-    ``ran_out`` (of memory) is asked at its end.
+    ``ran_out`` is called when it ends, and returns whether memory ran out.
     """
 
     kind: str
@@ -41,7 +41,7 @@ def plain_place(limits: Limits) -> Place:
 
 
 def _parent_cgroup_v2(controller: str) -> Path | None:
-    """Return the parent of this process's cgroup where a child group with limits of a controller may be made."""
+    """Return the parent of this process's cgroup if child groups limited by a controller can be created there."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
         path = next(line[3:] for line in lines if line.startswith("0::"))
@@ -53,7 +53,7 @@ def _parent_cgroup_v2(controller: str) -> Path | None:
 
 
 def _find_cgroup(controller: str) -> tuple[Path, str] | None:
-    """Return (parent folder, kind) of a cgroup in which ``memory`` or ``cpu`` may be limited here."""
+    """Return (parent folder, kind) of a cgroup that can limit ``memory`` or ``cpu`` here; None if there is none."""
     mounts, file = _VERSION_1[controller]
     for mount in mounts:
         if (_ROOT / mount / file).exists() and os.access(_ROOT / mount, os.W_OK):
@@ -63,16 +63,16 @@ def _find_cgroup(controller: str) -> tuple[Path, str] | None:
 
 
 def limit_holder() -> str:
-    """Return what holds a memory limit of a process here: ``cgroup v1``, ``cgroup v2`` or ``RLIMIT_DATA``."""
+    """Return what enforces a memory limit here: ``cgroup v1``, ``cgroup v2`` or ``RLIMIT_DATA``."""
     cgroup = _find_cgroup("memory")
     return cgroup[1] if cgroup else "RLIMIT_DATA"
 
 
 class CgroupConfined:
-    """An engine whose processes start in control groups that are made here (``LimitsCpuTime``)."""
+    """An engine whose processes start in cgroups created by envmatrix (``LimitsCpuTime``)."""
 
     def why_no_quota(self) -> str | None:
-        """Say why the CPU time of a process cannot be limited here, None when it can."""
+        """Return why CPU time cannot be limited here; None if it can."""
         return None if _find_cgroup("cpu") else f"{_NO_QUOTA}\n  -> {_DOCKER_REMEDY}"
 
 
@@ -108,7 +108,7 @@ def _limit_memory(name: str, limit: int, place: Place) -> Iterator[Confinement]:
 
 
 def _forbid_swap(group: Path) -> None:
-    """Let the limit be one on memory, as in Docker: what is swapped out would not count (cgroup v2)."""
+    """Disable swap, which would otherwise escape the memory limit (cgroup v2)."""
     file = group / "memory.swap.max"
     if file.exists():
         file.write_text("0", encoding="ascii")
@@ -120,7 +120,7 @@ def _enter_cgroup(place: Place, group: Path) -> Place:
 
 @contextlib.contextmanager
 def _limit_cpu_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
-    """Let processes have so many CPUs' worth of time in each period: cpu.max (v2), cpu.cfs_quota_us (v1).
+    """Limit the CPU time of processes per period with cpu.max (v2) or cpu.cfs_quota_us (v1).
 
     https://docs.kernel.org/scheduler/sched-bwc.html
     """
@@ -146,7 +146,7 @@ def _limit_cpu_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
 
 
 def remove_cgroup(group: Path) -> bool:
-    """Remove a cgroup once the last of its processes is gone; say whether it was."""
+    """Remove a cgroup after its last process ends; return whether that succeeded."""
     for _ in range(50):
         try:
             group.rmdir()
@@ -160,16 +160,16 @@ def remove_cgroup(group: Path) -> bool:
 
 
 def leftover_cgroups(prefix: str) -> list[Path]:
-    """Return the cgroups of that name's beginning that a killed run left behind."""
+    """Return the cgroups with that name prefix left by a killed run."""
     parents = {place[0] for controller in _VERSION_1 if (place := _find_cgroup(controller))}
     return sorted(group for parent in parents for group in parent.glob(f"{prefix}*"))
 
 
 @contextlib.contextmanager
 def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
-    """Prepare where a process runs, its memory limit and its share of CPU time; ``name`` is its cgroup's.
+    """Prepare a process's placement, memory limit and CPU quota, in a cgroup called ``name``.
 
-    Raises SkipEnvironmentError where its CPU time cannot be limited.
+    Raises SkipEnvironmentError if CPU time cannot be limited.
     """
     place = Place(limits.cpus, limits.memory_nodes)
     with contextlib.ExitStack() as opened:

@@ -1,4 +1,4 @@
-"""Engine ``docker``: containers of any Docker-API engine, closed (no network, no capabilities) and fair."""
+"""Engine ``docker``: containers of any engine with Docker's API, without network or capabilities."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from envmatrix.system.progress import ProgressCallback
 
 _WORK = "/work"
 _TMP_BYTES = 2**30
-#: How long (seconds) the last of a container's output may take to arrive after its end.
+#: Seconds to wait for the rest of a container's output after its end.
 _LAST_WORDS_S = 10.0
 
 
 @dataclass(frozen=True)
 class DockerEngine(Engine):
-    """Runs trials in containers; the connection is made for each call and closed after it."""
+    """Runs trials in containers; each call opens and closes its own connection."""
 
     places: BuildPaths
     name: str = "docker"
@@ -61,20 +61,20 @@ class DockerEngine(Engine):
 
     @property
     def isolation(self) -> str:
-        """A trial is kept from the machine."""
+        """How a trial is isolated from the machine."""
         return "trials have no network, no capabilities and no root rights (rootless: yours); seccomp is off"
 
     def unavailable(self) -> str | None:
-        """Say why no Docker-API engine can be used here, or None when one answers."""
+        """Return why no engine with Docker's API can be used here; None if one responds."""
         return why_not()
 
     def why_no_quota(self) -> str | None:
-        """Say why the engine sets no CPU quota, None when it does."""
+        """Return why the engine cannot set CPU quotas; None if it can."""
         with _docker_client("checking for CPU quotas") as client:
             return None if client.info().get("CpuCfsQuota") else "this kernel has no CPU quotas (see `docker info`)"
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
-        """Build the image, or find it built."""
+        """Build or reuse the image."""
         with _docker_client("preparing an image") as client:
             if image.ready:
                 return prepare_ready_docker_image(client, self.places, image, libraries, progress)
@@ -119,11 +119,11 @@ class DockerEngine(Engine):
             return False
 
     def bill_file(self, prepared: Prepared) -> Path:
-        """Return where the image's CycloneDX bill of materials lies."""
+        """Return the path of the image's CycloneDX bill of materials."""
         return sbom_files.bill_file(self.places.cache, prepared)
 
     def prepare_current(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
-        """Prepare the image with today's bench/ baked in (while benchmarking, bench/ is mounted instead)."""
+        """Prepare the image with the current bench/ built in (benchmarks mount bench/ instead)."""
         with _docker_client("preparing an image") as client:
             prepared = self._prepare(client, image, libraries, progress, fresh=False)
             if DockerImages(client, self.places).bench_digest_inside(prepared.reference) == bench_digest(self.places):
@@ -132,14 +132,14 @@ class DockerEngine(Engine):
             return self._prepare(client, image, libraries, progress, fresh=True)
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
-        """Return what an image starts from with this engine."""
+        """Return the base of an image with this engine."""
         with _docker_client("looking for a base image") as client:
             return DockerImages(client, self.places).base(image, progress)
 
     def build_named(
         self, environment: Environment, libraries: tuple[Library, ...], folder: Path, progress: ProgressCallback
     ) -> NamedImage:
-        """Tag the stand-alone image of a named environment; its bill of materials is written into ``folder``."""
+        """Build and tag the stand-alone image of a named environment; write its bill of materials to ``folder``."""
         prepared = self.prepare_current(environment.image, libraries, progress)
         with _docker_client(f"building {environment.name}") as client:
             publisher = publisher_labels(folder)
@@ -150,12 +150,12 @@ class DockerEngine(Engine):
             return NamedImage(tag, f"docker run --rm {'--gpus all ' if environment.for_cuda else ''}{tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
-        """Write an image as a docker archive (what Apptainer makes a SIF of)."""
+        """Write an image as a Docker archive, from which Apptainer builds a SIF."""
         with _docker_client("saving an image") as client:
             DockerImages(client, self.places).save(prepared.reference, file)
 
     def image_bytes(self, prepared: Prepared) -> int:
-        """Return the bytes of an image's files."""
+        """Return the size of an image's files in bytes."""
         with _docker_client("inspecting an image") as client:
             return int(client.images.get(prepared.reference).attrs["Size"])
 
@@ -164,18 +164,18 @@ class DockerEngine(Engine):
         return {"work": _WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether the image is still there."""
+        """Return whether the image still exists."""
         with _docker_client("looking for an image") as client:
             return self._image_exists(client, prepared)
 
     def run(self, job: Job) -> Exit:
-        """Run ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
+        """Run ``job`` in its own container, which is always removed afterwards."""
         with self._container(job) as (client, container):
             return _run_to_end(client, container, job)
 
     @contextlib.contextmanager
     def started(self, job: Job) -> Iterator[RunningContainer]:
-        """Start ``job`` in a container of its own; the container is gone afterwards, whatever happens."""
+        """Start ``job`` in its own container, which is always removed afterwards."""
         with (
             self._container(job) as (client, container),
             _container_output(client, container, job),
@@ -199,7 +199,7 @@ class DockerEngine(Engine):
                         remove(client, container)
 
     def sweep(self, run: str) -> int:
-        """Remove the containers that a killed run of that name left behind."""
+        """Remove the containers left by a killed run of that name."""
         with _docker_client("sweeping") as client:
             leftover_containers = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
             for container in leftover_containers:
@@ -219,20 +219,20 @@ def _docker_client(doing: str) -> Iterator[DockerClient]:
 
 @contextlib.contextmanager
 def _as_no_trial_error() -> Iterator[None]:
-    """Tell what the engine refused, or broke off, from what a program did: nothing here is the program's doing."""
+    """Convert engine errors to NoTrialError, which separates them from failures of the program."""
     try:
         yield
-    except StoreError:  # the log's disk
+    except StoreError:  # writing the log failed
         raise
     except EngineError as error:
         raise NoTrialError(error.message, remedy=error.remedy) from error
 
 
 def container_config(job: Job, user: str) -> dict[str, object]:
-    """Return the API's configuration of a job's container: a pure function, compared whole in a test.
+    """Return the configuration of a job's container for Docker's API.
 
-    The program is the entry point: Podman takes an empty one for the image's own.
-    seccomp is off, as under Apptainer: Docker's filter would block set_mempolicy and can slow the CPU down.
+    The program is the entry point: Podman replaces an empty one with the image's own. seccomp is off, as with
+    Apptainer: Docker's filter blocks set_mempolicy and can slow the CPU down.
     """
     limits = job.limits
     binds = [f"{job.mounts.work}:{_WORK}:rw"]
@@ -278,18 +278,18 @@ def container_config(job: Job, user: str) -> dict[str, object]:
 
 
 def half_of_memory() -> int:
-    """Return the size that Linux gives a tmpfs, and Apptainer /dev/shm: Docker's own 64 MiB kill DataLoader workers."""
+    """Return half the memory, the default of Linux and Apptainer: Docker's 64 MiB crash DataLoader workers."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def gpu_request(gpus: tuple[str, ...]) -> dict[str, object]:
-    """Return the API's DeviceRequest, as ``docker run --gpus`` makes it; it needs NVIDIA's container toolkit."""
+    """Return a DeviceRequest as for ``docker run --gpus``; it needs NVIDIA's container toolkit."""
     selection: dict[str, object] = {"Count": -1} if gpus == ("all",) else {"DeviceIDs": list(gpus)}
     return {"Driver": "", **selection, "Capabilities": [["gpu"]], "Options": {}}
 
 
 def _container_user(client: DockerClient) -> str:
-    """Return the user inside: never root, except where a rootless engine's root is the caller itself."""
+    """Return the user inside: never root, except with a rootless engine, whose root is the caller."""
     options = client.info().get("SecurityOptions") or []
     if any("rootless" in str(option) for option in options):
         return "0:0"
@@ -297,7 +297,7 @@ def _container_user(client: DockerClient) -> str:
 
 
 def allow_writes(work: Path, user: str, *, made_here: bool) -> None:
-    """Let the container's user write into the work folder and, where a trial's was ``made_here``, to what is in it."""
+    """Let the container's user write to the work folder and, if ``made_here``, to its contents."""
     if os.getuid() != 0 or user == "0:0" or work.stat().st_uid != 0:
         return
     with disk_errors(work):
@@ -325,7 +325,7 @@ def _run_to_end(client: DockerClient, container: str, job: Job) -> Exit:
 
 @contextlib.contextmanager
 def _container_output(client: DockerClient, container: str, job: Job) -> Iterator[None]:
-    """Bring a container's output to the job's log when it has ended, or to our own streams while it runs."""
+    """Write a container's output to the job's log when it ends, or copy it to our streams while it runs."""
     if job.log is None:
         frames = client.api.attach(container, stream=True, demux=True)
         copying = threading.Thread(target=copy_frames, args=(frames,), daemon=True)
@@ -340,7 +340,7 @@ def _container_output(client: DockerClient, container: str, job: Job) -> Iterato
 
 
 def copy_frames(frames: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-    """Write pairs of output and error output to our own, until there are no more or nobody reads ours."""
+    """Copy pairs of output and error output to our streams, until they end or nobody reads ours."""
     with contextlib.suppress(OSError):
         for pair in frames:
             for number, chunk in enumerate(pair, 1):
@@ -358,7 +358,7 @@ print(json.dumps({"loader": names}))
 
 @dataclass(frozen=True)
 class _ImageContents:
-    """What an image holds: the names its loader finds, its packages, and the listing of its files."""
+    """The contents of an image: names its loader finds, packages, and the listing of its files."""
 
     loader: frozenset[str]
     packages: str

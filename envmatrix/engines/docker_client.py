@@ -1,4 +1,4 @@
-"""The connection to a Docker-API socket (Docker, Podman), and its errors in our words."""
+"""Connect to a Docker-API socket (Docker, Podman), and convert its errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def connect() -> DockerClient:
-    """Connect to $DOCKER_HOST, else Docker's usual socket, else the user's Podman socket."""
+    """Connect to $DOCKER_HOST, Docker's default socket, or the user's Podman socket, in this order."""
     if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
         runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
         for socket in (f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock"):
@@ -31,7 +31,7 @@ def connect() -> DockerClient:
 
 
 def why_not() -> str | None:
-    """Say why no engine answers, with what to do about it; None when one does."""
+    """Return why no engine responds, with a remedy; None if one does."""
     where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     try:
         client = connect()
@@ -56,7 +56,7 @@ def _reason(text: str, where: str) -> str:
 
 @contextlib.contextmanager
 def docker_errors(doing: str) -> Iterator[None]:
-    """Turn what the SDK raises into an EngineError that says what was being done, and the remedy."""
+    """Convert errors of the SDK to EngineError with the failed action and a remedy."""
     try:
         yield
     except BuildError as error:

@@ -1,4 +1,4 @@
-"""Removes a container with all that runs in it: the command that is left behind for when envmatrix is killed."""
+"""Command that removes a container and its processes; the cleanup watcher runs it if envmatrix is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from envmatrix.engines.docker_client import DockerClient, NotFound, connect, doc
 
 
 def remove(client: DockerClient, container: str) -> None:
-    """Remove a container, where it is still there."""
+    """Remove a container if it still exists."""
     with contextlib.suppress(NotFound):
         client.api.remove_container(container, force=True, v=True)
 

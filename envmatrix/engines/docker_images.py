@@ -1,4 +1,4 @@
-"""Images on a Docker-API engine: the base, the image, and named environments on it that are metadata only."""
+"""Build images with Docker's API: the base, the image, and named environments, which add only metadata."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.system.progress import ProgressCallback
 
-#: https://github.com/distribution/reference: path-component.
+#: path-component of https://github.com/distribution/reference.
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
-#: The label by which a run's containers are found again.
+#: Label that identifies the containers of a run.
 RUN_LABEL = "org.envmatrix.run"
 
 
 def output_inside(
     client: DockerClient, image: str, argv: Sequence[str], mounted: Mapping[str, str], tmpfs: Sequence[str] = ()
 ) -> str:
-    """Return what a command prints in an image, closed as for a trial; ``mounted`` is path inside -> path here."""
+    """Return a command's output in an image isolated as for a trial; ``mounted`` is path inside -> path here."""
     output = client.containers.run(
         image, list(argv[1:]), entrypoint=list(argv[:1]), network_mode="none", user=f"{USER}:{USER}", read_only=True,
         cap_drop=["ALL"], security_opt=["no-new-privileges"], tmpfs=dict.fromkeys(tmpfs, ""), remove=True,
@@ -49,7 +49,7 @@ def output_inside(
 
 
 def repository_name(name: str) -> str:
-    """Return a name as Docker allows it in a repository; one that has to change gets a hash, to stay distinct."""
+    """Return a valid Docker repository name; a name that must change gets a hash to stay unique."""
     if _REPOSITORY.match(name):
         return name
     normalized = "-".join(re.findall(r"[a-z0-9]+", name.lower()))
@@ -57,7 +57,7 @@ def repository_name(name: str) -> str:
 
 
 def pull_reference(reference: str) -> str:
-    """Return a reference without its tag where it has a digest: not every engine takes both."""
+    """Return a reference with a digest without its tag: not every engine accepts both."""
     return re.sub(r":[^:/@]+@", "@", reference)
 
 
@@ -69,7 +69,7 @@ class DockerImages:
     places: BuildPaths
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
-        """Return the base: what matrix.yaml names, else the pinned official image, else one made by mmdebstrap."""
+        """Return the base: matrix.yaml's, the pinned official image, or one made with mmdebstrap."""
         suite = container_suite(image)
         reference = image.base or BASES.get(suite)
         if reference:
@@ -113,13 +113,13 @@ class DockerImages:
             if not _has_image(self.client, base.reference):
                 import_response = self.client.api.import_image(src=str(tar), repository=repository, tag=tag)
                 image_id = json.loads(str(import_response).strip().splitlines()[-1])["status"]
-                self.client.api.tag(image_id, repository, tag)  # Podman 4 forgets the tag of an import
+                self.client.api.tag(image_id, repository, tag)  # Podman 4 drops the tag of an import
         return base
 
     def build(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback, *, fresh: bool
     ) -> tuple[str, BuildInputs]:
-        """Build an image, or find it built; return its tag. ``fresh`` builds again when its bench/ is an old one."""
+        """Build or reuse an image; return its tag. ``fresh`` rebuilds it if its bench/ is outdated."""
         inputs = gather_build_inputs(self.places, image, libraries, self.base(image, progress), progress)
         tag = f"envmatrix/image-{repository_name(image.name)}:{inputs.key[:12]}"
         bench = bench_digest(self.places)
@@ -141,7 +141,7 @@ class DockerImages:
         return tag, inputs
 
     def _image_id(self, reference: str) -> str:
-        """Return an image's bare id: Podman looks for a short name in a registry, for an id it does not."""
+        """Return an image's id without prefix: Podman looks up short names in a registry, but not ids."""
         try:
             image = self.client.images.get(pull_reference(reference))
         except ImageNotFound:
@@ -149,7 +149,7 @@ class DockerImages:
         return str(image.id).removeprefix("sha256:")
 
     def build_from(self, context: Path, text: str, tag: str, arguments: Mapping[str, str]) -> None:
-        """Build a Dockerfile's text with the network off; what a failed build leaves is removed."""
+        """Build a Dockerfile's text without network, and remove what a failed build leaves."""
         with disk_errors(context):
             (context / "Dockerfile").write_text(text, encoding="utf-8")
         with docker_errors(f"building {tag}"):
@@ -161,9 +161,9 @@ class DockerImages:
                 self._remove_untagged(STAGE_LABEL, tag)
 
     def _remove_untagged(self, label: str, value: str) -> None:
-        """Remove the images of that label that no name leads to: stages of a build, and what a newer image replaced.
+        """Remove untagged images with a label: intermediate stages, and replaced images.
 
-        What a container still runs stays until the next build.
+        Images in use by a container stay until the next build.
         """
         with contextlib.suppress(APIError):
             self.client.images.prune(filters={"dangling": True, "label": f"{label}={value}"})
@@ -171,7 +171,7 @@ class DockerImages:
     def named(
         self, environment: Environment, parent: str, publisher: Mapping[str, str], progress: ProgressCallback
     ) -> str:
-        """Build the image of a named environment: its image plus variables and labels; return its tag."""
+        """Build the image of a named environment (its image with variables and labels); return the tag."""
         tag = f"envmatrix/{repository_name(environment.name)}:latest"
         with docker_errors(f"looking for {parent}"):
             dockerfile_text = named_dockerfile(environment, self._image_id(parent), publisher)
@@ -190,7 +190,7 @@ class DockerImages:
         return tag
 
     def bench_digest_inside(self, tag: str) -> str | None:
-        """Return the digest of the bench/ that an image holds, or None without such an image."""
+        """Return the digest of the bench/ in an image; None if there is no such image."""
         try:
             labels: Mapping[str, str] = self.client.images.get(tag).labels or {}
         except ImageNotFound:
@@ -198,7 +198,7 @@ class DockerImages:
         return labels.get("org.envmatrix.bench")
 
     def save(self, tag: str, file: Path) -> None:
-        """Write an image as a docker archive."""
+        """Write an image as a Docker archive."""
         with docker_errors(f"saving {tag}"), disk_errors(file), file.open("wb") as target:
             for chunk in self.client.images.get(tag).save(chunk_size=2**20, named=True):
                 target.write(chunk)
@@ -217,7 +217,7 @@ def _first_line(error: EngineError) -> str:
 
 
 def container_facts(attributes: Mapping[str, object]) -> dict[str, str]:
-    """Return what run.json says of a built image."""
+    """Return the facts about a built image for run.json."""
     rootfs = attributes.get("RootFS")
     layers = (rootfs.get("Layers") if isinstance(rootfs, dict) else None) or []
     return {"image_id": str(attributes.get("Id", "")), "layers": " ".join(layers)}

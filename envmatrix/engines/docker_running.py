@@ -1,4 +1,4 @@
-"""A container that was started: how it is paused, and how it ended."""
+"""Control a running container: pause, resume and end it, and determine how it ended."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _KILLED = 137
 def container_exit(code: int, wall: float, state: Mapping[str, object], job: Job, *, timed_out: bool) -> Exit:
     """Return how a container ended.
 
-    Docker says OOMKilled of a container whose memory ran out for any of its processes, Podman says it of none: there a
-    kill under a limit is taken for it.
+    Docker sets OOMKilled if memory ran out for any of its processes. Podman never does, so a kill under a memory limit
+    counts as out of memory.
     """
     killed = code == _KILLED and bool(job.limits.memory_bytes)
     out_of_memory = code != 0 and not timed_out and (killed or bool(state.get("OOMKilled")))
@@ -30,12 +30,12 @@ def container_exit(code: int, wall: float, state: Mapping[str, object], job: Job
 
 
 def count_pauses(client: DockerClient, container: str) -> int:
-    """Return how often a container was paused: nothing that is inside can see it in control groups of version 1.
+    """Return how often a container was paused, which cannot be seen inside with cgroups of version 1.
 
-    Docker keeps its last 256 events, of all containers, so that a pause long ago may be forgotten. Podman (4.3) ends an
-    answer that has an end before it has told all.
+    Docker keeps its last 256 events, of all containers, so an old pause may be missing. Podman (4.3) can cut off an
+    answer that has an end time.
     """
-    # A moment that has passed ends the answer; without a first one it would hold nothing of what was before.
+    # An end time in the past ends the answer; without a start time it would contain no past events.
     until = f"{time.time():.9f}"
     pause_events = client.api.events(since=1, until=until, filters={"container": container}, decode=True)  # type: ignore[call-overload]
     with contextlib.closing(pause_events) as events:
@@ -44,7 +44,7 @@ def count_pauses(client: DockerClient, container: str) -> int:
 
 @dataclass
 class RunningContainer:
-    """A container whose end a thread waits for (the API has no other way)."""
+    """A running container; a thread waits for its end, because the API offers no other way."""
 
     client: DockerClient
     container: str
@@ -54,15 +54,15 @@ class RunningContainer:
     _started: float = field(default_factory=time.monotonic)
 
     def fileno(self) -> int:
-        """Return what can be read when it has ended."""
+        """Return the file descriptor that becomes readable when it ends."""
         return self._ends.fileno()
 
     def hold(self) -> None:
-        """Freeze all its processes: the control group's freezer stops what no signal reaches too."""
+        """Freeze all its processes with the cgroup freezer, which works even if signals do not."""
         self._unless_ended("pausing", lambda: self.client.api.pause(self.container))
 
     def release(self) -> None:
-        """Let all its processes go on."""
+        """Resume all its processes."""
         self._unless_ended("unpausing", lambda: self.client.api.unpause(self.container))
 
     def _unless_ended(self, doing: str, call: Callable[[], object]) -> None:
@@ -78,13 +78,13 @@ class RunningContainer:
             return bool(self.client.api.inspect_container(self.container)["State"]["Running"])
 
     def end(self) -> None:
-        """Kill it, paused or not."""
+        """Kill it, even if it is paused."""
         for call in (self.client.api.unpause, self.client.api.kill):
             with contextlib.suppress(APIError):
                 call(self.container)
 
     def exit(self) -> Exit:
-        """Wait for its end and return how it ended."""
+        """Wait until it ends, and return its exit."""
         interrupts.wait_readable([self], None)
         if not self._codes:
             raise NoTrialError(f"{self.job.label}: the engine went away while it ran")
@@ -96,7 +96,7 @@ class RunningContainer:
 
 @contextlib.contextmanager
 def running_container(client: DockerClient, container: str, job: Job) -> Iterator[RunningContainer]:
-    """Start a container, and wait for its end beside whatever is done meanwhile."""
+    """Start a container, and wait for its end in a background thread."""
     ends, end_signal = socket.socketpair()
     codes: list[int] = []
     client.api.start(container)
@@ -106,7 +106,7 @@ def running_container(client: DockerClient, container: str, job: Job) -> Iterato
 
 
 def _await_end(container: str, codes: list[int], end_signal: socket.socket) -> None:
-    with end_signal, contextlib.suppress(Exception):  # an engine that is gone has no code to tell
+    with end_signal, contextlib.suppress(Exception):  # if the engine is gone there is no exit code
         client = connect()
         try:
             codes.append(int(client.api.wait(container, timeout=None)["StatusCode"]))

@@ -1,7 +1,7 @@
-"""Engine ``enroot``: containers without privileges from a squashfs file, as clusters with Pyxis use them.
+"""Engine ``enroot``: unprivileged containers from a squashfs file, as used on clusters with Pyxis.
 
-The squashfs is the one inside the SIF, so Enroot, Apptainer and Docker run the same root file system. Enroot knows
-no network isolation and no limits of its own: a trial sees the host's network.
+The squashfs is taken from the SIF, so Enroot, Apptainer and Docker run the same root file system. Enroot has no network
+isolation and no limits of its own: a trial uses the host's network.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _PARTITION = re.compile(r"^\s*(\d+)\s*\|.*\bFS \(Squashfs/", re.MULTILINE)
 
 
 def squashfs_partition(listing: str) -> str | None:
-    """Return the number of the squashfs partition in what `apptainer sif list` prints, None when there is none."""
+    """Return the number of the squashfs partition in the output of `apptainer sif list`; None if there is none."""
     partition = _PARTITION.search(listing)
     return partition[1] if partition else None
 
 
 def container_name(reference: str) -> str:
-    """Return the name under which an image is unpacked."""
+    """Return the container name of an unpacked image."""
     return f"envmatrix-{json_digest(reference)[:16]}"
 
 
 def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
-    """Return the command of a job in ``image``, a container's name or a squashfs file: a pure function.
+    """Return the command of a job in ``image``, a container's name or a squashfs file.
 
-    The variables go through ``env -i`` inside, so that nothing of Enroot or the host reaches the process.
+    Variables are set by ``env -i`` inside, so that none from Enroot or the host reach the process.
     """
     mounts = [(str(job.mounts.work), _WORK, "rw")]
     mounts += [(str(path), f"{MOUNT_FOLDER}/{name}", "ro") for name, path in job.mounts.read.items()]
@@ -96,7 +96,7 @@ class EnrootEngine(CgroupConfined, Engine):
 
     @property
     def isolation(self) -> str:
-        """A trial is kept from other files, and from little else."""
+        """How a trial is isolated: from other files, and little else."""
         root = (
             "root rights inside (start envmatrix as another user to avoid that)"
             if os.geteuid() == 0
@@ -105,13 +105,13 @@ class EnrootEngine(CgroupConfined, Engine):
         return f"trials have the machine's network and processes and {root}"
 
     def unavailable(self) -> str | None:
-        """Say why Enroot cannot be used here, or None when it can."""
+        """Return why Enroot cannot be used here; None if it can."""
         if shutil.which("enroot") is None:
             return "enroot is not on PATH: https://github.com/NVIDIA/enroot/blob/master/doc/installation.md"
         return ApptainerEngine(self.places).unavailable()
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
-        """Take the squashfs out of the image's SIF and unpack it as a container, or find it unpacked."""
+        """Extract the squashfs from the image's SIF and unpack it as a container, or reuse it."""
         if image.ready:
             raise SkipEnvironmentError(
                 f"image {image.name} is {image.ready}, which `--engine enroot` cannot use",
@@ -137,12 +137,12 @@ class EnrootEngine(CgroupConfined, Engine):
         return {"work": _WORK, **{name: f"{MOUNT_FOLDER}/{name}" for name in mounts.read}}
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether the image is still there, packed and unpacked."""
+        """Return whether the image still exists, packed and unpacked."""
         container_names = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
         return Path(prepared.reference).exists() and container_name(prepared.reference) in container_names
 
     def run(self, job: Job) -> Exit:
-        """Run ``job`` in the unpacked container; it dies with this process."""
+        """Run ``job`` in the unpacked container; it ends with this process."""
         argv = start_argv(job, container_name(job.prepared.reference))
         limits = job.limits
         variables = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
@@ -153,7 +153,7 @@ class EnrootEngine(CgroupConfined, Engine):
             return replace(exit_status, code=code, out_of_memory=not exit_status.ok and confinement.ran_out())
 
     def command_line(self, job: Job) -> CommandLine:
-        """Return ``job`` as a command; containers may be local to a node, so the file itself is started."""
+        """Return ``job`` as a command; it starts the squashfs file, because containers may be local to a node."""
         argv = tuple(start_argv(job, job.prepared.reference))
         placed = replace(plain_place(job.limits), data_bytes=None)
         return CommandLine(argv, {}, job.mounts.work, _HOST_VARIABLES, placed, (Path(job.prepared.reference),))
@@ -161,7 +161,7 @@ class EnrootEngine(CgroupConfined, Engine):
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
     ) -> list[str]:
-        """Return shell lines that start a program in the squashfs, which Apptainer starts as well."""
+        """Return shell lines that start a program in the squashfs with Apptainer."""
         return ApptainerEngine(self.places).script_lines(prepared, variables, placement, program)
 
     def image_file(self, prepared: Prepared) -> Path:
@@ -169,11 +169,11 @@ class EnrootEngine(CgroupConfined, Engine):
         return Path(prepared.reference)
 
     def bill_file(self, prepared: Prepared) -> Path:
-        """Return where the bill of materials of the SIF lies that the squashfs was taken out of."""
+        """Return the path of the bill of materials of the SIF that the squashfs comes from."""
         return ApptainerEngine(self.places).bill_file(prepared)
 
     def sweep(self, run: str) -> int:
-        """Remove the cgroups of a killed run (its containers died with it)."""
+        """Remove the cgroups of a killed run (its containers ended with it)."""
         return remove_run_cgroups(run)
 
 

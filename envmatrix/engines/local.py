@@ -1,4 +1,4 @@
-"""Engine ``local``: a process of a venv (or of a Python that is already there), with an empty host environment."""
+"""Engine ``local``: processes in a venv or an existing Python, without the host's environment variables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LISTING_S = 600.0
 
 @dataclass(frozen=True)
 class LocalEngine(CgroupConfined, Engine):
-    """Runs trials as plain processes of this machine."""
+    """Runs trials as plain processes on this machine."""
 
     places: BuildPaths
     name: str = "local"
@@ -60,17 +60,17 @@ class LocalEngine(CgroupConfined, Engine):
 
     @property
     def isolation(self) -> str:
-        """A trial is kept from nothing."""
+        """A trial is not isolated."""
         return (
             f"trials are processes of {('root' if os.geteuid() == 0 else 'yours')} and can do everything that you can"
         )
 
     def unavailable(self) -> str | None:
-        """Say why this engine cannot be used here, or None when it can."""
+        """Return why this engine cannot be used here; None if it can."""
         return None if sys.platform == "linux" else "the local engine needs Linux (affinity, LD_PRELOAD)"
 
     def prepare(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
-        """Build what is missing of ``image`` and its libraries, or find it built (at once, by its build record)."""
+        """Build or reuse ``image`` and its libraries; an unchanged one is found by its build record."""
         if image.ready:
             raise SkipEnvironmentError(
                 f"image {image.name} is {image.ready}, which only a container can use",
@@ -85,23 +85,23 @@ class LocalEngine(CgroupConfined, Engine):
             conda_image, solved = conda.ensure_conda_environment(self.places.cache, image, progress)
             conda_prepared = self.prepare(conda_image, libraries, progress)
             return replace(conda_prepared, facts={**conda_prepared.facts, **solved.facts})
-        if image.modules:  # what they bring may be another tomorrow: nothing is remembered of it
+        if image.modules:  # not cached, because modules may change
             return replace(self._prepare_with_modules(image, libraries, progress), loader=frozenset(loader_cache()))
         python = (
             _find_interpreter(image.interpreter)
             if image.interpreter
             else cached_python(self.places.cache, image.python)
         )
-        base_python = inspect_base_python(python) if image.interpreter else None  # which may have been upgraded since
+        base_python = inspect_base_python(python) if image.interpreter else None  # it may have been upgraded
         digest = inputs_digest(self.places, image, libraries, asdict(python), base_python.digest if base_python else "")
         build_record = self.places.cache.root / "prepared" / f"local-{digest[:24]}.json"
         last_prepared = prepared_from(self.places.cache.read_json(build_record))
         prepared = _if_still_present(last_prepared)
         if prepared is None:
             if last_prepared and Path(last_prepared.reference).is_relative_to(self.places.cache.root):
-                shutil.rmtree(last_prepared.reference, ignore_errors=True)  # a part of a venv is none
+                shutil.rmtree(last_prepared.reference, ignore_errors=True)  # an incomplete venv is unusable
             prepared = self._build(image, libraries, python, progress)
-            if not prepared.missing and not prepared.without_torch:  # what is missing now may be installed next time
+            if not prepared.missing and not prepared.without_torch:  # a missing one may be installed later
                 self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
         return replace(prepared, loader=frozenset(loader_cache()))
 
@@ -143,8 +143,8 @@ class LocalEngine(CgroupConfined, Engine):
     def _find_torch(
         self, program: str, image: Image, facts: Mapping[str, str], variables: Mapping[str, str] | None
     ) -> tuple[dict[str, str], str]:
-        """Return which torch a given Python has; to import it takes seconds, so what was seen once is known."""
-        if image.modules:  # what they bring may be another tomorrow
+        """Return the torch version of a given Python, cached because importing torch takes seconds."""
+        if image.modules:  # not cached, because modules may change
             return _import_torch(program, image, variables or {})
         key = json_digest(program, facts.get("over_packages", ""), facts.get("lock_digest", ""))
         file = self.places.cache.root / "prepared" / f"torch-{key[:24]}.json"
@@ -159,7 +159,7 @@ class LocalEngine(CgroupConfined, Engine):
     def _given_python(
         self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
     ) -> tuple[str, str, dict[str, str]]:
-        """Return a Python that is there as it is, or a venv over it that holds what it lacks of the requirements."""
+        """Return an existing Python, or a venv over it with its missing requirements."""
         if image.modules:
             return python.path, python.path, {}
         base = inspect_base_python(python)
@@ -190,15 +190,15 @@ class LocalEngine(CgroupConfined, Engine):
         return str(folder), program, facts
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
-        """Return host paths: nothing is hidden from a local process."""
+        """Return host paths: a local process sees all files."""
         return {"work": str(mounts.work), **{name: str(path) for name, path in mounts.read.items()}}
 
     def holds(self, prepared: Prepared) -> bool:
-        """Whether the venv and the libraries are still there."""
+        """Return whether the venv and the libraries still exist."""
         return _if_still_present(prepared) is not None
 
     def run(self, job: Job) -> Exit:
-        """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child."""
+        """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child process."""
         with self.started(job) as running:
             return running.exit()
 
@@ -207,14 +207,14 @@ class LocalEngine(CgroupConfined, Engine):
         return guarded_job(job, job.argv, _variables(job))
 
     def command_line(self, job: Job) -> CommandLine:
-        """Return ``job`` as a command; its memory limit is RLIMIT_DATA, as here where no cgroup may be made."""
+        """Return ``job`` as a command; its memory limit is RLIMIT_DATA, as ``run`` uses without cgroups."""
         needs = (Path(job.prepared.python), *(Path(path) for path in job.preload if "/" in path))
         return CommandLine(job.argv, _variables(job), job.mounts.work, place=plain_place(job.limits), needs=needs)
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
     ) -> list[str]:
-        """Return shell lines that start a program with the venv's Python; LD_PRELOAD is set for it alone."""
+        """Return shell lines that start a program with the venv's Python; only the program gets LD_PRELOAD."""
         loaded = variables.get("LD_PRELOAD")
         start = f"env LD_PRELOAD={posix_quote(loaded)} " if loaded else ""
         brought = prepared.facts.get("modules", "").split()
@@ -228,42 +228,42 @@ class LocalEngine(CgroupConfined, Engine):
         ]
 
     def sweep(self, run: str) -> int:
-        """Remove the cgroups of a killed run (its processes died with it)."""
+        """Remove the cgroups of a killed run (its processes ended with it)."""
         return remove_run_cgroups(run)
 
 
 @dataclass(frozen=True)
 class GuardedJob:
-    """A job that a supervisor started, alone or in a client such as Apptainer's."""
+    """A job started by a supervisor, directly or through a client such as Apptainer's."""
 
     program: SupervisedProcess
     confinement: Confinement
 
     def fileno(self) -> int:
-        """Return what can be read when it has ended."""
+        """Return the file descriptor that becomes readable when it ends."""
         return self.program.fileno()
 
     def hold(self) -> None:
-        """Stop all its processes."""
+        """Pause all its processes."""
         self.program.hold()
 
     def release(self) -> None:
-        """Let all its processes go on."""
+        """Resume all its processes."""
         self.program.release()
 
     def end(self) -> None:
-        """Begin to end it."""
+        """Start ending it without waiting."""
         self.program.end()
 
     def exit(self) -> Exit:
-        """Wait for its end and return how it ended."""
+        """Wait until it ends, and return its exit."""
         program_exit = self.program.answer()
         return replace(program_exit, out_of_memory=not program_exit.ok and self.confinement.ran_out())
 
 
 @contextlib.contextmanager
 def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterator[GuardedJob]:
-    """Start the command of a job where, and with the memory, that its limits say."""
+    """Start the command of a job with the placement and memory of its limits."""
     limited = prepare_confinement(cgroup_name(job), job.limits)
     with log_of(job) as log, limited as confinement:
         order = Order(argv, env, job.folder or job.mounts.work, job.limits.seconds, confinement.place)
@@ -276,7 +276,7 @@ def _variables(job: Job) -> dict[str, str]:
 
 
 def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
-    """Return LD_PRELOAD for these libraries, in this order; the loader splits at blanks and colons."""
+    """Return LD_PRELOAD for these libraries in order; the loader splits it at whitespace and colons."""
     bad_path = next((path for path in preload if re.search(r"[\s:]", path)), None)
     if bad_path:
         raise EngineError(
@@ -287,13 +287,13 @@ def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
 
 
 def file_safe_name(text: str) -> str:
-    """Return a text as it can stand in a file's name; one that has to change gets a hash, to stay distinct."""
+    """Return a text as a safe file name; one that must change gets a hash to stay unique."""
     safe = re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
     return safe if safe == text else f"{safe[:91]}-{json_digest(text)[:8]}"
 
 
 def remove_run_cgroups(run: str) -> int:
-    """Remove the cgroups that a killed run of that name left behind; return how many."""
+    """Remove the cgroups left by a killed run of that name; return their number."""
     return sum(remove_cgroup(group) for group in leftover_cgroups(_CGROUP_PREFIX + file_safe_name(run) + "."))
 
 
@@ -303,7 +303,7 @@ def cgroup_name(job: Job) -> str:
 
 
 def _if_still_present(prepared: Prepared | None) -> Prepared | None:
-    """Return what a build record says, or None when what it names is gone."""
+    """Return the image of a build record; None if its files no longer exist."""
     if prepared is None:
         return None
     paths = [prepared.reference, prepared.python, *prepared.libraries.values()]
@@ -322,7 +322,7 @@ def _find_interpreter(interpreter: str, variables: Mapping[str, str] | None = No
 
 
 def _import_torch(python: str, image: Image, variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Return which torch the given Python has in the empty environment of a trial, or why it has none."""
+    """Return the given Python's torch version in a trial's empty environment, or why it has none."""
     result = run([python, "-c", _TORCH_CODE], limit_s=300.0, env=variables)
     subject = f"modules: {' '.join(image.modules)}" if image.modules else f"interpreter: {image.interpreter}"
     try:

@@ -1,4 +1,4 @@
-"""An image that somebody else made: what is in it is asked, and what it lacks is mounted, never built into it."""
+"""Prepare ready-made images: inspect what they contain, and mount missing libraries without changing them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from envmatrix.plan.environment import Image, Library
 from envmatrix.system.process import parse_last_json
 from envmatrix.system.progress import ProgressCallback
 
-#: Runs a command in an image with folders mounted (path inside -> folder here); returns what it printed.
+#: Runs a command in an image with folders mounted (path inside -> folder here); returns its output.
 RunInside = Callable[[Sequence[str], Mapping[str, str]], str]
 _SHELL = (
     'p=$(command -v python3 || command -v python) || { echo "no python3 is on its PATH" >&2; exit 1; }; exec "$p" "$@"'
 )
-#: Each library is loaded once: that shows whether its glibc and all that it needs are there (ld.so(8)).
+#: Loads each library once, to check that its glibc and dependencies are available (ld.so(8)).
 _PROBE = """
 import json, os, subprocess, sys
 def ask(argv, **more):
@@ -50,7 +50,7 @@ print(json.dumps({
     "wrong": {key: loads(paths) for key, paths in json.loads(sys.argv[1]).items()},
 }))
 """
-#: Variables that an engine or a shell sets, not the image.
+#: Variables set by an engine or a shell, not by the image.
 _ENGINE_VARIABLES = frozenset(
     {"HOME", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "USER", "container", "PS1", "PATH"}
 )
@@ -67,9 +67,9 @@ def prepare_ready_image(
     inside: RunInside,
     progress: ProgressCallback,
 ) -> Prepared:
-    """Return a ready image, ``found`` as (reference, digest), with the libraries that load in it mounted.
+    """Return a ready-made image, ``found`` as (reference, digest), with the libraries that load in it mounted.
 
-    Raises SkipEnvironmentError for one that cannot run a Python.
+    Raises SkipEnvironmentError if it cannot run Python.
     """
     reference, digest = found
     python = cached_python(places.cache, None)
@@ -120,7 +120,7 @@ def _no_torch_reason(image: Image, probe: Mapping[str, object]) -> str:
 
 
 def _image_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the image itself sets."""
+    """Return the variables set by the image itself."""
     image_variables = {
         name: value
         for name, value in variables.items()
@@ -133,7 +133,7 @@ def _image_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def image_file(image: Image) -> Path:
-    """Return the file of a ready image. Raises SkipEnvironmentError where there is none."""
+    """Return the file of a ready-made image. Raises SkipEnvironmentError if it does not exist."""
     file = Path(str(image.ready)).expanduser().resolve()
     if not file.is_file():
         raise SkipEnvironmentError(

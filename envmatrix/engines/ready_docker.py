@@ -1,4 +1,4 @@
-"""A ready image with a Docker-API engine: pulled, found by its tag, or loaded from an archive."""
+"""Use a ready-made image with Docker's API: pull it, find it by its tag, or load it from an archive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOADED_REPOSITORY = "envmatrix/loaded"
 def prepare_ready_docker_image(
     client: DockerClient, places: BuildPaths, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback
 ) -> Prepared:
-    """Find a ready image, and return it by its id."""
+    """Find a ready-made image, and return it by its id."""
 
     def inside(argv: Sequence[str], mounted: Mapping[str, str]) -> str:
         with docker_errors(f"inspecting {image.ready}"):
@@ -33,7 +33,7 @@ def prepare_ready_docker_image(
 
 
 def find_image_id(client: DockerClient, image: Image, progress: ProgressCallback) -> str:
-    """Return the id of a ready image, which is pulled or loaded where it is not there yet."""
+    """Return the id of a ready-made image; pull or load it if needed."""
     name = str(image.ready)
     with docker_errors(f"looking for image {name}"):
         if is_image_file(name):
@@ -48,7 +48,7 @@ def find_image_id(client: DockerClient, image: Image, progress: ProgressCallback
 
 
 def _names_registry(reference: str) -> bool:
-    """Whether a reference names its registry: what stands before the first / is a host (distribution/reference)."""
+    """Return whether a reference names its registry: a host before the first / (distribution/reference)."""
     host, slash, _ = reference.partition("/")
     return bool(slash) and (host == "localhost" or "." in host or ":" in host)
 

@@ -1,4 +1,4 @@
-"""A ready image with Apptainer: a SIF as it is, or one made of an archive, or of an image of Docker or a registry."""
+"""Use a ready-made image with Apptainer: a SIF, or one built from an archive, a Docker image or a registry."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from envmatrix.matrix.values import is_image_file
 from envmatrix.plan.environment import Image
 from envmatrix.system.progress import ProgressCallback
 
-#: What an archive is called in a scratch folder; the SIF that is made of it names it so.
+#: Name of an archive in a scratch folder; the SIF built from it records this name.
 ARCHIVE = "image.tar"
-#: Makes a SIF (first) of a source as Apptainer names it, in a scratch folder.
+#: Builds a SIF (first) from a source in Apptainer's notation, in a scratch folder.
 Build = Callable[[Path, str, Path], None]
 
 
 def ready_sif(
     cache: Cache, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
 ) -> tuple[str, str]:
-    """Return the SIF of a ready image, and the digest of what it is made of; ``place`` is where one lies."""
+    """Return the SIF of a ready-made image, and its source's digest; ``place`` maps a digest to a SIF's path."""
     name = str(image.ready)
     if is_image_file(name):
         file = image_file(image)
@@ -38,7 +38,7 @@ def ready_sif(
 
 
 def _ensure_sif(cache: Cache, sif: Path, source: str | Path, build: Build, progress: ProgressCallback) -> str:
-    """Make a SIF of an archive, or of a source as Apptainer names it."""
+    """Build or reuse the SIF of an archive, or of a source in Apptainer's notation."""
 
     def fill(folder: Path) -> None:
         progress(f"building a SIF from {source}")

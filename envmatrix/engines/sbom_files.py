@@ -1,4 +1,4 @@
-"""Where an image's software bill of materials lies, and how it gets there."""
+"""Store images' software bills of materials (SBOMs)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envmatrix.engines.base import Prepared
 
 
 def bill_file(cache: Cache, prepared: Prepared) -> Path:
-    """Return where the CycloneDX bill of an image lies in the cache."""
+    """Return the cached CycloneDX bill of an image."""
     return cache.root / "sbom" / f"{prepared.facts.get('files_digest', '').removeprefix('sha256:')}.1.6.cdx.json"
 
 
 def write_bill(cache: Cache, prepared: Prepared, packages: str, inputs: BuildInputs) -> None:
-    """Write the bill: what ``sbom.PACKAGES`` said inside, the wheels, and what the library folders came from."""
+    """Write the bill from the output of ``sbom.PACKAGES``, the wheels, and the packages of library folders."""
     components = [
         *installed_packages(packages, inputs.debs),
         *locked_packages((*inputs.wheels, *inputs.folders.pins), inputs.wheel_files),
@@ -27,7 +27,7 @@ def write_bill(cache: Cache, prepared: Prepared, packages: str, inputs: BuildInp
 
 
 def write_named_bill(cache: Cache, prepared: Prepared, target: Path, name: str, digest: str) -> None:
-    """Write the bill to ``target`` as that of the image of a named environment, which has that digest."""
+    """Write the bill to ``target`` for the image of a named environment with that digest."""
     bill = with_subject(cache.read_json(bill_file(cache, prepared)) or {}, name, digest)
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""What a trial's process says of itself (docs/record.md), and the claims that are held against it."""
+"""Models of a trial's record and evidence (docs/record.md), and checks of that evidence."""

@@ -1,4 +1,4 @@
-"""What every part of the evidence is made of."""
+"""Base class and value types of the evidence models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt, 
 
 
 class NumberInText:
-    """Marks a text that may be a number, so that a claim may compare it (``GOMP_SPINCOUNT`` is one, or INFINITY)."""
+    """Marks text that may be a number, so that checks can compare it (``GOMP_SPINCOUNT``: also INFINITY)."""
 
 
 Text = StrictStr | None
@@ -49,6 +49,6 @@ def once_for_each(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Part(BaseModel):
-    """A part of a record: frozen, and it keeps the keys that it does not know."""
+    """Base of a record's parts: immutable, and keeps unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="allow")

@@ -1,4 +1,4 @@
-"""Claims: what an environment promises, parsed once, and held against what was read back inside the process."""
+"""Checks of an environment's settings (``claims:`` in matrix.yaml): parsed, and compared with the evidence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPERATOR_AND_TEXT = re.compile(r"\s*([<>=!~]+)\s*(.*)", re.DOTALL)
 
 
 class ClaimError(ValueError):
-    """A claim that cannot be. ``index`` is the one of its values that is wrong, None: its path is."""
+    """An invalid check. ``index`` is the position of the wrong value; None if the path is wrong."""
 
     def __init__(self, message: str, remedy: str, index: int | None = None) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class ClaimError(ValueError):
 
 @dataclass(frozen=True)
 class AllowedValue:
-    """One value that a claim allows: an operator and its text; no operator is a text in which ``*`` is any text."""
+    """One allowed value: an operator and its text; without an operator, ``*`` in the text matches anything."""
 
     operator: str
     text: str
@@ -47,21 +47,21 @@ class AllowedValue:
         return f"{self.operator} {self.text}" if self.operator else self.text
 
     def fits(self, found: object) -> bool:
-        """Say whether what was read back is what is allowed."""
+        """Return whether the value that was found is allowed."""
         found_text = _as_text(found)
         if self.operator == _EXACTLY:
             return found_text == self.text
         if self.operator in _COMPARE:
             value, bound = _number(found_text), _number(self.text)
             return value is not None and bound is not None and _COMPARE[self.operator](value, bound)
-        # Only * stands for something: brackets as in proclist=[0,1] and question marks are meant.
+        # Only * is a wildcard: brackets (proclist=[0,1]) and question marks are literal.
         equal_number = isinstance(found, float) and _number(self.text) == found
         return equal_number or fnmatchcase(found_text, str(self).replace("[", "[[]").replace("?", "[?]"))
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A path into the evidence, and the values of which it must show one."""
+    """A check: a path into the evidence, and the values allowed there."""
 
     path: str
     allowed: tuple[AllowedValue, ...]
@@ -70,24 +70,24 @@ class Claim:
         return f"{self.path} is {' or '.join(map(str, self.allowed))}"
 
     def contradiction(self, evidence: Evidence) -> str:
-        """Return one sentence on how the evidence does not bear the claim out, '' when it does."""
+        """Return one sentence on how the evidence contradicts the check; '' if it does not."""
         value = lookup(evidence, self.path)
         if value is None:
             return f"claims {self}, but its value could not be read at run time"
         return "" if self.fits(value) else f"claims {self}, but it was {_as_text(value)}"
 
     def fits(self, value: object) -> bool:
-        """Say whether what was read back is one of the values."""
+        """Return whether the value that was found is one of the allowed values."""
         return any(allowed.fits(value) for allowed in self.allowed)
 
 
 def parse_claim(path: str, values: Sequence[str]) -> Claim:
-    """Parse a claim as it is written; whether there can be such a path is ``check``'s business."""
+    """Parse a check as written; ``check`` validates its path."""
     return Claim(path, tuple(map(_parse_allowed, values)))
 
 
 def parse_claims(claims: Mapping[str, Sequence[str]]) -> tuple[Claim, ...]:
-    """Parse path -> allowed values."""
+    """Parse checks as path -> allowed values."""
     return tuple(parse_claim(path, values) for path, values in claims.items())
 
 
@@ -99,7 +99,7 @@ def _serialize_claims(claims: Iterable[Claim]) -> dict[str, list[str]]:
     return {claim.path: list(map(str, claim.allowed)) for claim in claims}
 
 
-#: Claims as run.json has them: path -> allowed values.
+#: Checks as stored in run.json: path -> allowed values.
 Claims = Annotated[
     tuple[Claim, ...],
     BeforeValidator(_parse_values),
@@ -109,9 +109,9 @@ Claims = Annotated[
 
 
 def check(claim: Claim) -> None:
-    """Raise ClaimError where evidence can have no such path, or a value is none that can stand there.
+    """Raise ClaimError if evidence cannot have this path, or a value cannot occur there.
 
-    Templates must be filled in before: ``> {physical_cores}`` compares with no number.
+    Fill templates first: ``> {physical_cores}`` is not a comparison with a number.
     """
     try:
         kind = kind_of(claim.path)
@@ -164,5 +164,5 @@ def _as_text(value: object) -> str:
 
 
 def contradictions(claims: Iterable[Claim], evidence: Evidence) -> list[str]:
-    """Return one sentence for each claim that the evidence does not bear out; empty when all hold."""
+    """Return one sentence for each check that the evidence contradicts; empty if all pass."""
     return [sentence for claim in claims if (sentence := claim.contradiction(evidence))]

@@ -1,8 +1,8 @@
-"""Evidence: what a process read back about itself (docs/record.md), each part defined once.
+"""Models of the evidence: what a process read back about itself (docs/record.md).
 
-Everything may be absent: a part that could not be read is null, an older ``bench/`` did not look for it, a rank's
-differences hold only what differs. Keys that a newer ``bench/`` adds are kept. The fields are the paths that a claim
-can name; a dict is open, any key may stand in it.
+Every value is optional: null if it could not be read, absent in records of an older ``bench/``, and in a rank's
+differences if it equals rank 0's. Unknown keys of a newer ``bench/`` are kept. The fields are the paths that checks can
+name; a dict accepts any key.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from envmatrix.evidence.gpu import Cuda
 
 
 class OpenMP(Part):
-    """The OpenMP runtime that serves torch. ``blocktime`` is in milliseconds; ``settings`` is all it says it took.
+    """The OpenMP runtime that torch uses. ``blocktime`` is in milliseconds; ``settings`` is what it reports.
 
-    ``workers`` counts the threads that each runtime had started by the end of the work; ``sleeps`` says whether they
-    sleep at once when they wait.
+    ``workers`` counts the threads each runtime had started by the end of the work. ``sleeps``: waiting threads sleep at
+    once.
     """
 
     library: Text = None
@@ -41,9 +41,9 @@ class OpenMP(Part):
 
 
 class Malloc(Part):
-    """The allocator that serves ``malloc``, the options it really took, and the settings that it did not take.
+    """The allocator behind ``malloc``, the options in effect, and the settings it refused.
 
-    ``arenas``: how many heaps there are, of glibc's own alone.
+    ``arenas`` is the number of heaps, known only for glibc's allocator.
     """
 
     library: Text = None
@@ -55,7 +55,7 @@ class Malloc(Part):
 
 
 class Blas(Part):
-    """The library that multiplies matrices."""
+    """The BLAS library, which multiplies matrices."""
 
     library: Text = None
     path: Text = None
@@ -65,10 +65,10 @@ class Blas(Part):
 
 
 class Torch(Part):
-    """What torch says of itself; ``cpu_capability`` is the instruction set of its own kernels.
+    """The installed torch and its settings; ``cpu_capability`` is the instruction set of its own kernels.
 
-    ``threads_set`` are the numbers of threads that an own program asked for while it ran. ``setters`` stands in older
-    records: libraries that could have asked for another one.
+    ``threads_set`` has the thread counts that a user's program set while it ran. ``setters`` is in older records only:
+    libraries that could have set another count.
     """
 
     version: Text = None
@@ -88,7 +88,7 @@ class Torch(Part):
 
 
 class Cpu(Part):
-    """The processor, and where threads may run. ``thread_affinity`` counts the threads of each CPU list."""
+    """The processor, and the CPUs threads may use. ``thread_affinity`` counts the threads of each CPU list."""
 
     model: Text = None
     architecture: Text = None
@@ -130,7 +130,7 @@ class Memory(Part):
 
 
 class Cgroup(Part):
-    """Limits of the control group; ``cpu_limit`` is in CPUs, its periods are those in which any process ran."""
+    """Limits of the cgroup; ``cpu_limit`` is in CPUs, and periods count if any process ran in them."""
 
     version: Integer = None
     cpu_limit: Float = None
@@ -142,7 +142,7 @@ class Cgroup(Part):
 
 
 class Sandbox(Part):
-    """What the container (or its absence) allows; ``seccomp`` 0 is off, 1 strict, 2 a filter."""
+    """Restrictions by a container, if there is one; ``seccomp`` is 0 (off), 1 (strict) or 2 (a filter)."""
 
     seccomp: Integer = None
     seccomp_filters: Integer = None
@@ -160,9 +160,9 @@ class Sandbox(Part):
 
 
 class System(Part):
-    """The system below; ``steal_ticks`` are of the timed part, ``load_1m`` of the start.
+    """The operating system; ``steal_ticks`` covers the timed part, ``load_1m`` is from the start.
 
-    ``stops`` counts how often the process, or a program that it ran, was stopped and went on later.
+    ``stops`` counts how often the process, or a program it ran, was stopped and continued.
     """
 
     kernel: Text = None
@@ -182,7 +182,7 @@ class System(Part):
 
 
 class OneDnn(Part):
-    """What oneDNN really took from its variables; ``rounds``: a convolution of float32 lost digits."""
+    """oneDNN's settings in effect; ``rounds``: a float32 convolution lost precision."""
 
     version: Text = None
     isa: Text = None
@@ -194,10 +194,10 @@ class OneDnn(Part):
 
 
 class Inductor(Part):
-    """What torch.compile's compiler was set to, where it compiled anything.
+    """Settings in effect in torch.compile's compiler, if it compiled anything.
 
-    ``autotuned`` counts how often kernels were tried against each other; ``frozen``: some graph was; ``cpp_wrapped``:
-    some graph is called through C++.
+    ``autotuned`` counts how often kernels were benchmarked against each other. ``frozen``: at least one graph was
+    frozen; ``cpp_wrapped``: at least one is called through C++.
     """
 
     graphs: Integer = None
@@ -210,16 +210,16 @@ class Inductor(Part):
 
 
 class LoadedNccl(Part):
-    """The NCCL whose functions PyTorch calls."""
+    """The NCCL library that PyTorch calls."""
 
     path: Text = None
     version: Text = None
 
 
 class Collectives(Part):
-    """What decides how processes talk; ``hidden_settings`` maps a configuration file to what stands in it.
+    """How processes communicate; ``hidden_settings`` maps a configuration file to its settings.
 
-    ``nccl_version`` is that of the NCCL that PyTorch calls, ``nccl_built_with`` the one that it was compiled against.
+    ``nccl_version`` is the version that PyTorch calls, ``nccl_built_with`` the one it was compiled with.
     """
 
     available: Flag = None
@@ -234,7 +234,7 @@ class Collectives(Part):
 
 
 class Xla(Part):
-    """What torch_xla did; ``fallbacks`` counts the operators that ran outside of it."""
+    """The use of torch_xla; ``fallbacks`` counts operators that ran outside XLA."""
 
     version: Text = None
     device_wanted: Text = None
@@ -248,7 +248,7 @@ class Xla(Part):
 
 
 class Rank(Part):
-    """One process of a parallel trial; ``evidence_differs`` is what of its evidence is not as rank 0's."""
+    """One process of a parallel trial; ``evidence_differs`` is its evidence that differs from rank 0's."""
 
     rank: Integer = None
     node: Text = None
@@ -264,9 +264,9 @@ class Rank(Part):
 
 
 class Parallel(Part):
-    """How many processes took part, and each one's share.
+    """The processes of a parallel trial, and the measurements of each.
 
-    ``lazy``: Gloo connected to nobody when they joined. ``nccl`` maps variables to what NCCL says it took.
+    ``lazy``: Gloo opened no connections when they joined. ``nccl`` has the variables that NCCL reports as used.
     """
 
     way: Text = None
@@ -284,10 +284,10 @@ class Parallel(Part):
 
 
 class Program(Part):
-    """One program of a command that did its share of the work; ``evidence`` is None for the first, whose is above it.
+    """A program of a command that did a share of the work; ``evidence`` is None for the first, which has the outer one.
 
-    ``threads`` is the most that one of its processes had at a time, ``share`` its part of the CPU time of all.
-    ``busy_threads``: so many threads of its busiest process took a tenth of what the busiest of them took.
+    ``threads`` is the most that one of its processes had at a time, ``share`` its part of the total CPU time.
+    ``busy_threads`` counts threads of its busiest process that used at least a tenth of the busiest thread's time.
     """
 
     pid: Integer = None
@@ -301,13 +301,13 @@ class Program(Part):
 
 
 class Evidence(Part):
-    """All evidence of one process; ``source`` is set for a program of the user's own (probe or outside).
+    """All evidence of one process; ``source`` is set for a user's program (probe or outside).
 
-    ``packages`` are versions of what levels put beside torch, where this Python finds it.
-    ``preloaded`` maps what was to be preloaded to the file of it that is mapped, ``lost_preloads`` are libraries that
-    the loader said it could not preload into a program of the user's own. ``unseen_share`` is the part of the CPU
-    time of programs that ended before anybody could look at them. ``left_running`` are programs that it started and
-    that went on when it had ended, ``served_by`` what it was connected to while it used little of a CPU itself.
+    ``packages`` are versions of packages that levels add to torch, as this Python finds them. ``preloaded`` maps
+    libraries to preload to the file that is mapped. ``lost_preloads`` are libraries that the loader could not preload
+    into a user's program. ``unseen_share`` is the part of the CPU time used by programs that ended too soon to inspect.
+    ``left_running`` are programs it started that outlived it. ``served_by`` is what it was connected to while it used
+    little CPU time.
     """
 
     openmp: OpenMP | None = None

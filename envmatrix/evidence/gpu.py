@@ -1,4 +1,4 @@
-"""Evidence on GPUs: as torch sees them, and as NVIDIA's management library does."""
+"""Evidence on GPUs, as reported by torch and by NVIDIA's management library (NVML)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from envmatrix.evidence.base import Flag, Integer, NumberText, Part, Text, Texts
 
 
 class CudaDevice(Part):
-    """A GPU as torch sees it."""
+    """A GPU as torch reports it."""
 
     name: Text = None
     capability: NumberText = None
@@ -41,7 +41,7 @@ class CudaSettings(Part):
 
 
 class Clocks(Part):
-    """Clocks of a GPU."""
+    """Clock frequencies of a GPU."""
 
     graphics_mhz: Integer = None
     sm_mhz: Integer = None
@@ -49,7 +49,7 @@ class Clocks(Part):
 
 
 class Switch(Part):
-    """A mode of a GPU now, and after its next reset."""
+    """A mode of a GPU: current, and after its next reset."""
 
     current: Flag = None
     pending: Flag = None
@@ -63,7 +63,7 @@ class GpuMemory(Part):
 
 
 class NvmlDevice(Part):
-    """A GPU as NVIDIA's management library sees it; ``processes`` are process numbers of the host."""
+    """A GPU as NVML reports it; ``processes`` are the host's process ids."""
 
     name: Text = None
     uuid: Text = None
@@ -82,17 +82,17 @@ class NvmlDevice(Part):
 
 
 class Nvml(Part):
-    """What NVIDIA's management library says."""
+    """GPUs and driver as reported by NVML, NVIDIA's management library."""
 
     driver: Text = None
     devices: list[NvmlDevice] | None = None
 
 
 class Cuda(Part):
-    """CUDA in this process; ``libraries`` maps a family such as libcudart to the files that are mapped.
+    """CUDA in this process; ``libraries`` maps a family such as libcudart to the mapped files.
 
-    ``used``: PyTorch had begun to work on a GPU before it was asked about any. ``looked_for``: an own program asked
-    PyTorch whether there is one.
+    ``used``: PyTorch had used a GPU before the probe asked about any. ``looked_for``: a user's program asked PyTorch
+    whether there is a GPU.
     """
 
     used: Flag = None

@@ -1,4 +1,4 @@
-"""What one process showed that its user should know, each with its cause: the same sentences in every trial."""
+"""Notices about one process that its user should know, with causes; the same problem always gives the same sentence."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from envmatrix.evidence.base import once_for_each
 from envmatrix.evidence.evidence import Cpu, Evidence
 
-#: More of an own program's CPU time must not have gone where nobody could look (bench/evidence/programs.py).
+#: Allowed share of a user's program's CPU time that cannot be inspected (bench/evidence/programs.py).
 UNSEEN_SHARE = 0.1
 _RUNTIMES = ("libgomp", "libiomp5", "libomp")
 _BIND = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 def work_elsewhere(evidence: Evidence) -> Iterator[str]:
-    """Say that work may have been done where neither the clock nor the environment of a trial reaches."""
+    """Yield notices about work that may have run outside the trial's timing and environment."""
     for name in evidence.left_running or ():
         yield (
             f"it ended, but {name}, which it had started, kept running and was stopped: later work of that is not timed"
@@ -27,7 +27,7 @@ def work_elsewhere(evidence: Evidence) -> Iterator[str]:
 
 
 def missing_gpu(evidence: Evidence) -> Iterator[str]:
-    """Say that a program looked for a GPU, did not find one and went on."""
+    """Yield a notice if a program looked for a GPU, found none and ran on the CPU."""
     if any(
         process.cuda and process.cuda.looked_for and process.cuda.available is False
         for process in _all_processes(evidence)
@@ -36,7 +36,7 @@ def missing_gpu(evidence: Evidence) -> Iterator[str]:
 
 
 def unverifiable_programs(evidence: Evidence) -> Iterator[str]:
-    """Say of which programs nothing will be verified, whatever an environment sets."""
+    """Yield notices about programs whose settings cannot be verified in any environment."""
     if (evidence.unseen_share or 0.0) > UNSEEN_SHARE:
         yield (
             f"{evidence.unseen_share:.0%} of its CPU time was used by programs too short-lived to inspect: "
@@ -62,7 +62,7 @@ def _all_processes(evidence: Evidence) -> list[Evidence]:
 
 
 def process_oddities(evidence: Evidence) -> Iterator[str]:
-    """Yield a sentence for each thing about a process that makes its speed another than its settings say."""
+    """Yield a sentence for each problem that changes a process's speed regardless of its settings."""
     for name in evidence.lost_preloads or ():
         yield f"LD_PRELOAD in it names {name}, which the loader could not load"
     copies = _runtime_copies(evidence.libraries)
@@ -84,7 +84,7 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
 
 
 def crowded_cpu(evidence: Evidence) -> tuple[str, int] | None:
-    """Return the CPU on which all threads of a process sit, and how many they are, if it was given more CPUs."""
+    """Return the CPU shared by all threads of a process and their number, if it was given more CPUs."""
     cpu = evidence.cpu or Cpu()
     thread_counts = cpu.thread_affinity or {}
     threads = sum(thread_counts.values())
@@ -96,7 +96,7 @@ def crowded_cpu(evidence: Evidence) -> tuple[str, int] | None:
 
 @once_for_each
 def _runtime_copies(libraries: list[str] | None) -> list[str]:
-    """Return the files of the one OpenMP runtime of which several are loaded, shortened to what tells them apart."""
+    """Return the files of an OpenMP runtime that is loaded more than once, shortened to what differs."""
     for runtime in _RUNTIMES:
         paths = sorted({path for path in libraries or () if path.rpartition("/")[2].startswith(runtime)})
         if len(paths) > 1:

@@ -1,4 +1,4 @@
-"""The dotted paths into the evidence: which ones there can be, and what stands at one."""
+"""Dotted paths into the evidence: validation and lookup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from envmatrix.evidence.base import NumberInText
 from envmatrix.evidence.evidence import Evidence
 
-#: Short names of the evidence that levels claim most.
+#: Short names of the paths that levels check most often.
 SHORT_PATHS = {
     "openmp": "openmp.library",
     "malloc": "malloc.library",
@@ -24,7 +24,7 @@ SHORT_PATHS = {
 
 
 class Kind(enum.Enum):
-    """What a path leads to."""
+    """The kind of value at a path."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -34,7 +34,7 @@ class Kind(enum.Enum):
 
 
 class PathError(ValueError):
-    """No evidence can stand at a path; ``remedy`` names the nearest one."""
+    """No evidence can have this path; ``remedy`` suggests the nearest one."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class PathError(ValueError):
 
 
 def kind_of(path: str) -> Kind:
-    """Return what ``path`` leads to. Raises PathError where the evidence can have no such path."""
+    """Return the kind of value at ``path``. Raises PathError if evidence cannot have this path."""
     node: object = Evidence
     parts = SHORT_PATHS.get(path, path).split(".")
     for index, part in enumerate(parts):
@@ -51,7 +51,7 @@ def kind_of(path: str) -> Kind:
             raise PathError(f"{path!r} is not a path of the evidence", _nearest_path(path))
         node = entered
         if get_origin(node) is dict and index + 1 < len(parts):
-            return Kind.NUMBER  # any key may follow, and any value
+            return Kind.NUMBER  # any key and any value may follow
     kind = _type_kind(node)
     if kind is Kind.PART:
         longer_paths = [name for name in known_paths() if name.startswith(f"{path}.")]
@@ -64,7 +64,7 @@ def kind_of(path: str) -> Kind:
 
 @cache
 def known_paths() -> tuple[str, ...]:
-    """Return every path with a name of its own, short names first."""
+    """Return all fixed paths, short names first."""
     return (*SHORT_PATHS, *_paths_below(Evidence, ""))
 
 
@@ -74,7 +74,7 @@ def _paths_below(model: type[BaseModel], prefix: str) -> Iterator[str]:
         item_type = _unwrap_optional(get_args(field_type)[0]) if get_origin(field_type) is list else field_type
         if not _is_part(item_type):
             yield f"{prefix}{name}"
-        if _is_part(item_type) and item_type is not Evidence:  # a rank's differences have the same paths again
+        if _is_part(item_type) and item_type is not Evidence:  # a rank's differences repeat the same paths
             yield from _paths_below(item_type, f"{prefix}{name}." if item_type is field_type else f"{prefix}{name}.0.")
 
 
@@ -83,7 +83,7 @@ def _is_part(node: object) -> TypeGuard[type[BaseModel]]:
 
 
 def _part_type(node: object, part: str) -> object:
-    """Return the type behind one part of a path, None where there is no such part."""
+    """Return the type of one component of a path; None if it does not exist."""
     if _is_part(node):
         field = node.model_fields.get(part)
         return None if field is None else _unwrap_optional(field.annotation, field.metadata)
@@ -95,7 +95,7 @@ def _part_type(node: object, part: str) -> object:
 
 
 def _unwrap_optional(annotation: object, metadata: object = ()) -> object:
-    """Return the type that is not None in an annotation; a text that may be a number counts as float."""
+    """Return the type of an annotation without None; text that may be a number counts as float."""
     if isinstance(metadata, list) and any(isinstance(item, NumberInText) for item in metadata):
         return float
     if get_origin(annotation) in (Union, UnionType):
@@ -123,7 +123,7 @@ def _nearest_path(path: str) -> str:
 
 
 def lookup(evidence: BaseModel | None, path: str) -> object:
-    """Follow a dotted path; the longest key that fits wins, so that keys may hold dots. None when it is not there."""
+    """Return the value at a dotted path, or None. The longest matching key wins, so keys may contain dots."""
     parts = SHORT_PATHS.get(path, path).split(".")
     value: object = evidence
     while parts:

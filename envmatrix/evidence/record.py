@@ -1,4 +1,4 @@
-"""The record that a trial's process writes (docs/record.md), each part defined once."""
+"""Models of the record that a trial's process writes (docs/record.md), and functions to read it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ Read = TypeVar("Read", bound=Part)
 
 
 class Bench(Part):
-    """Which ``bench/`` ran."""
+    """The version of ``bench/`` that ran."""
 
     digest: Text = None
 
 
 class Work(Part):
-    """What was run: all options of the built-in benchmark, or the command and its metric."""
+    """The workload: all options of the built-in benchmark, or the command and its metric."""
 
     digest: Text = None
     options: dict[StrictStr, SkipValidation[JsonValue]] | None = None
 
 
 class Data(Part):
-    """The data set; ``stand_in``: made here, because the real one could not be had."""
+    """The data set; ``stand_in``: generated data, because the real data set was unavailable."""
 
     name: Text = None
     stand_in: Flag = None
@@ -48,14 +48,14 @@ class Data(Part):
 
 
 class Turn(Part):
-    """A turn: times of the steps that are set apart, and how many that count followed (``schedule: turns``)."""
+    """An interleaved turn: times of its uncounted first steps, and the number of counted steps after them."""
 
     apart_ns: Times = None
     steps: Integer = None
 
 
 class Timing(Part):
-    """Times of the monotonic clock, in nanoseconds; those of a program of the user's own are the last six."""
+    """Times in nanoseconds (monotonic clock); the last six are those of a user's program."""
 
     startup_ns: Integer = None
     import_ns: Integer = None
@@ -78,7 +78,7 @@ class Timing(Part):
 
 
 class OwnMetric(Part):
-    """The number that a program of the user's own reported."""
+    """A number reported by a user's program."""
 
     name: Text = None
     value: Float = None
@@ -87,7 +87,7 @@ class OwnMetric(Part):
 
 
 class WorkCheck(Part):
-    """A number that shows whether a program of the user's own did its work; ``tolerance`` is a fraction of it."""
+    """A number that shows whether a user's program did its work; ``tolerance`` is a fraction of it."""
 
     name: Text = None
     value: Float = None
@@ -95,7 +95,7 @@ class WorkCheck(Part):
 
 
 class Equality(Part):
-    """Losses of a parallel way beside one process's; differences are relative."""
+    """Losses of a parallel run compared with one process; differences are relative."""
 
     steps: Integer = None
     losses: list[StrictFloat] | None = None
@@ -105,7 +105,7 @@ class Equality(Part):
 
 
 class Collective(Part):
-    """One size of a timed collective; times in seconds, rates in bytes a second."""
+    """A timed collective operation at one message size; times in seconds, rates in bytes per second."""
 
     bytes: Integer = None
     median_s: Float = None
@@ -115,7 +115,7 @@ class Collective(Part):
 
 
 class Result(Part):
-    """What the work came to; ``accuracy`` from 0 to 1, ``sparsity`` the share of weights that are zero."""
+    """The result of the work; ``accuracy`` is from 0 to 1, ``sparsity`` the fraction of weights that are zero."""
 
     loss: Float = None
     accuracy: Float = None
@@ -132,7 +132,7 @@ class Result(Part):
 
 
 class Operator(Part):
-    """An aten operator under the profiler; ``share`` of the time of all."""
+    """An aten operator in the profile; ``share`` is its fraction of the time of all."""
 
     name: Text = None
     calls: Integer = None
@@ -142,7 +142,7 @@ class Operator(Part):
 
 
 class Profile(Part):
-    """Where a step's time went; nanoseconds over ``steps`` steps."""
+    """A profile of the steps; nanoseconds over ``steps`` steps."""
 
     steps: Integer = None
     phases_ns: dict[StrictStr, StrictInt] | None = None
@@ -183,7 +183,7 @@ class StepThread(Part):
 
 
 class OnnxGraph(Part):
-    """The model as an ONNX graph."""
+    """Size and operators of the model as an ONNX graph."""
 
     bytes: Integer = None
     nodes: Integer = None
@@ -191,9 +191,9 @@ class OnnxGraph(Part):
 
 
 class Record(Part):
-    """A record. ``metrics`` is open: a program's own metric has its own name there.
+    """A record. ``metrics`` accepts any key: a user's program names its own metrics.
 
-    ``version`` is in every record that ``read_record`` takes; what is only looked at may lack it.
+    ``read_record`` requires ``version``; for documents that are only displayed it is optional.
     """
 
     model_config = ConfigDict(json_schema_extra={"required": ["schema"]})
@@ -216,12 +216,12 @@ class Record(Part):
 
 
 class RecordError(ValueError):
-    """A record is none: something is wrong in it that the verdict on its trial follows from."""
+    """A document that is not a valid record, or has an error in a value needed to judge its trial."""
 
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _VARIABLES: DocumentPath = ("evidence", "variables")
-#: What the verdict on a trial follows from: a value of the wrong kind on the way there spoils the record.
+#: Values needed to judge a trial: one of the wrong kind on their path invalidates the record.
 _NEEDED_FOR_VERDICT: tuple[DocumentPath, ...] = (
     ("schema",),
     ("bench", "digest"),
@@ -232,10 +232,10 @@ _NEEDED_FOR_VERDICT: tuple[DocumentPath, ...] = (
 
 
 def read_record(document: object) -> Record:
-    """Return the record in ``document``. Raises RecordError when it is none, or a verdict cannot be made from it.
+    """Return the record in ``document``. Raises RecordError if it is invalid or its trial cannot be judged.
 
-    Elsewhere a value of the wrong kind is left out, as if it could not have been read: a strange kernel or a newer
-    ``bench/`` does not make a trial worthless.
+    Other values of the wrong kind are dropped, as if unreadable, so that an unusual kernel or a newer ``bench/`` does
+    not invalidate a trial.
     """
     record = _read_part(Record, document, _NEEDED_FOR_VERDICT)
     if record.version is None:
@@ -244,9 +244,9 @@ def read_record(document: object) -> Record:
 
 
 def readable_record(document: object) -> Record | None:
-    """Return what can be read of a document that was judged long ago, None: nothing.
+    """Return the readable part of a document of an earlier trial; None if there is none.
 
-    What is damaged, partial or from another version has fewer figures, and that is no error.
+    Damaged or partial documents, and those of other versions, have fewer values; that is not an error.
     """
     try:
         return _read_part(Record, document, ())
@@ -255,7 +255,7 @@ def readable_record(document: object) -> Record | None:
 
 
 def read_evidence(document: object) -> Evidence:
-    """Return the evidence in ``document``; a value of the wrong kind is left out."""
+    """Return the evidence in ``document``; values of the wrong kind are dropped."""
     return _read_part(Evidence, document, ())
 
 
@@ -280,7 +280,7 @@ def _read_part(model: type[Read], document: object, needed: Sequence[DocumentPat
 
 
 def _with_readable_keys(body: object) -> object:
-    """Return ``body`` without entries whose names are no text: half a character, as a name that is no UTF-8 has."""
+    """Return ``body`` without entries whose keys contain lone surrogates (from names that are not UTF-8)."""
     if isinstance(body, list):
         return [_with_readable_keys(item) for item in body]
     if not isinstance(body, dict):
@@ -289,7 +289,7 @@ def _with_readable_keys(body: object) -> object:
 
 
 def _data_path(document: object, place: DocumentPath) -> DocumentPath:
-    """Return ``place`` without the words that pydantic adds for the choices of a union."""
+    """Return ``place`` without the names that pydantic adds for union members."""
     for depth, part in enumerate(place):
         children = (
             document if isinstance(document, dict) else dict(enumerate(document)) if isinstance(document, list) else {}
@@ -301,13 +301,13 @@ def _data_path(document: object, place: DocumentPath) -> DocumentPath:
 
 
 def _affects_needed(place: DocumentPath, needed: Sequence[DocumentPath]) -> bool:
-    """Whether ``place`` lies on the way to a needed one (any item of a list is meant by its first), or in it."""
+    """Return whether ``place`` is in a needed path, or contains one; the index of a list item is ignored."""
     first_items = tuple(0 if isinstance(part, int) else part for part in place)
     return any(first_items == path[: len(first_items)] or first_items[:-1] == path == _VARIABLES for path in needed)
 
 
 def _remove_at(body: object, place: DocumentPath) -> object:
-    """Return ``body`` without what stands at ``place``; a list with a hole would be a lie, so it goes as a whole."""
+    """Return ``body`` without the value at ``place``; a list is dropped as a whole, to avoid gaps."""
     key, inner_path = place[0], place[1:]
     if isinstance(body, list) and isinstance(key, int):
         return [_remove_at(item, inner_path) if index == key else item for index, item in enumerate(body)]
@@ -322,7 +322,7 @@ def _remove_at(body: object, place: DocumentPath) -> object:
 
 
 def _can_remove_within(inner: object, inner_path: DocumentPath) -> bool:
-    """Whether something smaller than ``inner`` can be taken out of it: an entry of an object, or of one in a list."""
+    """Return whether part of ``inner`` can be removed: an entry of an object, or of an object in a list."""
     if isinstance(inner, dict):
         return bool(inner_path) and inner_path[0] in inner
     return (

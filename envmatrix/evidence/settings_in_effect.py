@@ -1,4 +1,4 @@
-"""What an environment amounted to inside a process: the evidence that its settings decide, and nothing that varies."""
+"""Compare the environments of processes by the evidence that depends on settings, without what varies by process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from envmatrix.evidence.base import Part, once_for_each
 from envmatrix.evidence.evidence import Evidence, Malloc
 
-#: Parts that hold what settings decide, with what in them is another in every process or on every machine.
+#: Parts with evidence that depends on settings, and their fields that vary between processes or machines.
 _VARYING = {
     "openmp": ("path", "workers", "loaded"),
     "malloc": ("path", "arenas", "options"),
@@ -23,7 +23,7 @@ _HEAP_LIMIT_OPTIONS = ("arena_max", "MALLOC_ARENA_MAX")
 
 
 def settled(evidence: Evidence) -> str:
-    """Return one text for what the settings amounted to: two processes with the same text had the same environment."""
+    """Return a text of the settings in effect: processes with equal texts had the same environment."""
     return repr(list(_deciding_parts(evidence)))
 
 
@@ -40,7 +40,7 @@ def _deciding_parts(evidence: Evidence) -> Iterator[object]:
         yield evidence.cpu.affinity_before, evidence.cpu.affinity_end, sorted(evidence.cpu.thread_affinity or ())
     if evidence.memory:
         memory = evidence.memory
-        # Where nobody gets huge pages who does not ask for them, to be refused them is nothing.
+        # If huge pages are only given on request, refusing them has no effect.
         refused = memory.thp_process if memory.thp == "always" or memory.huge_pages_bytes is None else None
         yield refused, memory.policy, memory.nodes_allowed, (memory.huge_pages_bytes or 0) > 0
     system, group = evidence.system, evidence.sandbox and evidence.sandbox.cgroup
@@ -62,7 +62,7 @@ def _decided(part: Part, varying: tuple[str, ...]) -> str:
 
 
 def _allocator_settings(malloc: Malloc) -> Iterator[object]:
-    """Yield the allocator's options, and whether it has one heap: at most one is nothing where there would be one."""
+    """Yield the allocator's options, and whether it has one heap, which makes a limit on heaps ineffective."""
     single_heap = malloc.arenas == 1
     yield (
         single_heap,

@@ -1,4 +1,4 @@
-"""What a trial did, as a text that equal work shares."""
+"""Identify the work of a trial; trials with equal work have equal identities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from envmatrix.evidence.record import Record
 
-#: Options of how the very same steps are computed: where, in how many processes and parts, compiled, laid out.
+#: Options that change only how the same steps are computed: device, processes, compilation, memory layout.
 _METHOD_OPTIONS = frozenset({
     "parallel", "processes", "nodes", "accumulation", "no_sync", "micro_batches", "port", "collective_timeout_s",
     "device", "compile", "channels_last", "cuda_graphs", "cudnn_benchmark",
@@ -14,11 +14,10 @@ _METHOD_OPTIONS = frozenset({
 
 
 def work_identity(record: Record) -> str | None:
-    """Return what tells the work of a trial from another's, None where the record does not say.
+    """Return the identity of a trial's work; None if the record lacks it.
 
-    That is the digest of all options. But where the losses of the first steps were those of one plain process
-    (``verify_steps``; a trial breaks where they are not), how they were computed makes no other work of them, and what
-    remains are the other options.
+    This is the digest of all options. If ``verify_steps`` confirmed that the first losses equal those of one process,
+    options on how steps are computed do not matter. The identity is then the text of the other options.
     """
     work = record.workload
     if work is None:

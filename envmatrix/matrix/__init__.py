@@ -1,4 +1,4 @@
-"""matrix.yaml: read once, at the edge, into frozen typed values."""
+"""Data model of matrix.yaml: loading, validation, and immutable typed values."""
 
 from envmatrix.matrix.model import Design, Factor, Level, Matrix, Workload
 from envmatrix.matrix.parse import load

@@ -1,8 +1,8 @@
-"""``include:``: several files become one matrix, and every name remembers the file that it came from.
+"""Combine a matrix.yaml with the files named by ``include:``, and keep the source file of every name.
 
-A file's includes come before the file itself, in the order written, each file once however often it is named. A level
-may be added to a factor of another file; apart from that a name has one place, for what a name means must not depend
-on the order of files.
+Included files come before the file that includes them, in the order written, and each file is read once. A file may add
+levels to a factor of another file. Any other name may be defined only once, so its meaning does not depend on the order
+of files.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SECTIONS = {
     "designs": "design",
 }
 _TOP_LEVEL_KEYS = ("version", "include", *SECTIONS)
-#: Since version 2.
+#: Added in version 2.
 _VERSION_2_KEYS = ("include", "defaults")
-#: Words of version 1, in a design, and what they are called since.
+#: Keys of a design in version 1, and their names since version 2.
 RENAMED_KEYS = {"ladder": "cumulative", "published": "reference_values"}
 _MAX_FILES = 100
 _MAX_DEPTH = 10
@@ -44,10 +44,10 @@ _MAX_DEPTH = 10
 
 @dataclass
 class MatrixFiles:
-    """All files of a matrix as one ``source``; ``files`` in the order they count, the including one last.
+    """All files of a matrix merged into one ``source``; ``files`` lists them in order, the including file last.
 
-    ``inlined`` are lists of requirements that other files hold, which stand in the source's data now. ``asked`` says
-    which word of the user's own includes brought a packaged file, and where it stands.
+    ``inlined`` lists the requirements that were copied into the source's data from other files. ``asked`` maps a
+    packaged file to the include in the user's own file that brought it in, and that include's location.
     """
 
     source: Source
@@ -58,7 +58,7 @@ class MatrixFiles:
 
     @property
     def digest(self) -> str:
-        """The sha256 of the file as read; of several files, over the texts of all in their order."""
+        """The sha256 of the file as read; for several files, of all their texts in order."""
         text = self.source.text
         lists = [json.dumps(words) for words in self.inlined]
         is_combined = len(self.files) > 1 or lists
@@ -66,16 +66,16 @@ class MatrixFiles:
         return "sha256:" + hashlib.sha256(combined_text.encode()).hexdigest()
 
     def located_in_user_file(self, mistake: InputError) -> InputError:
-        """Return a mistake that shows in a packaged file as one of the line that includes it; any other as it is."""
+        """Return a mistake found in a packaged file at the user's line that includes it; any other unchanged."""
         include, where = self.asked.get(mistake.where.file, ("", None)) if mistake.where else ("", None)
         if where is None:
             return mistake
         return InputError(f"{include}: {mistake.message}", where=where, remedy=mistake.remedy)
 
     def text(self, files: Mapping[str, str]) -> str:
-        """Return the matrix as one file that includes nothing: as read, or put together from its files.
+        """Return the matrix as one file without includes: the text as read, or a merge of its files.
 
-        ``files`` maps workloads to their programs' folders, which other files may write relative to themselves.
+        ``files`` maps each workload to its program's folder, relative to the main file.
         """
         if len(self.files) == 1 and not self.inlined:
             return self.source.text
@@ -100,7 +100,7 @@ class _NoAliasDumper(yaml.SafeDumper):
 
 
 def read_includes(root: Source) -> MatrixFiles:
-    """Read all that ``root`` includes. Raises InputError for an include that cannot be; collects the rest."""
+    """Read every file that ``root`` includes, collecting mistakes. Raises InputError if an include cannot be read."""
     files: dict[Path, Source] = {}
     requested_by: dict[Path, tuple[str, Where]] = {}
     _collect_includes(root, (_real_path(root.file),), files, requested_by)
@@ -138,7 +138,7 @@ def _collect_includes(
 
 
 def _real_path(file: Path) -> Path:
-    return Path(os.path.realpath(file))  # resolve() breaks off at a link that leads to itself
+    return Path(os.path.realpath(file))  # Path.resolve() raises for a symlink loop
 
 
 def _include_entries(source: Source) -> list[str]:
@@ -164,12 +164,12 @@ def packaged_names() -> list[str]:
 
 
 def is_packaged(file: Path) -> bool:
-    """Say whether a file comes with envmatrix."""
+    """Return whether a file comes with envmatrix."""
     return file.parent == LIBRARY_FOLDER
 
 
 def _included_file(include: str, source: Source, index: int) -> Path:
-    """Return the file that an include names: a packaged one, or one relative to the file that includes it."""
+    """Return the file that an include names: a packaged file, or one relative to the including file."""
     if not include.startswith(PACKAGED_PREFIX):
         return source.file.parent / include
     name = include.removeprefix(PACKAGED_PREFIX)
@@ -209,7 +209,7 @@ def _missing_file_remedy(file: Path) -> str:
 
 
 def _top_level_mistakes(source: Source) -> Iterator[InputError]:
-    """Yield what is wrong at the top of one file, and give old words of version 1 their names of today."""
+    """Yield the mistakes at the top level of one file, and rename keys of version 1 to their current names."""
     top = source.mapping(())
     for key in top:
         if key not in _TOP_LEVEL_KEYS:
@@ -238,7 +238,7 @@ def _top_level_mistakes(source: Source) -> Iterator[InputError]:
 
 
 def _url_passwords(data: Data, path: Key, source: Source) -> Iterator[InputError]:
-    """Yield every text with a password in a URL: a run keeps its matrix, and is shown to others."""
+    """Yield a mistake for each URL that contains a password: the matrix is stored with each run and may be shared."""
     if isinstance(data, str) and without_userinfo(data) != data:
         message = "this URL contains a user name or password, and a run stores its matrix, which you may share"
         remedy = (
@@ -266,7 +266,7 @@ def _rename_key(positions: dict[Key, Where], old_path: Key, new_name: str) -> No
 
 
 def _merge_sections(matrix_files: MatrixFiles) -> dict[str, Data]:
-    """Put the sections of all files together, and their places; a name that stands twice is a mistake."""
+    """Merge the sections of all files and their positions; report a name that is defined twice."""
     sections: dict[str, dict[str, Data]] = {}
     for source in matrix_files.files:
         for section in SECTIONS:
@@ -284,7 +284,7 @@ def _merge_sections(matrix_files: MatrixFiles) -> dict[str, Data]:
 def _add_entry(
     matrix_files: MatrixFiles, source: Source, section: dict[str, Data], path: tuple[str, ...], data: Data
 ) -> None:
-    """Add one entry; the levels of a factor that is there already are added to it."""
+    """Add one entry; if the entry is an existing factor, add its levels to that factor."""
     existing, name = section.get(path[-1]), path[-1]
     if name not in section:
         section[name] = dict(data) if isinstance(data, dict) else data

@@ -1,4 +1,4 @@
-"""Numbers that a user's own program reports: how fast it was, and what shows that it did its work."""
+"""Models for the numbers that a user's program reports: its speed, and values that verify its work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FileAndKey = Annotated[Text, AfterValidator(_check_file_and_key), as_text(".:.")
 
 
 def _require_one_key(*names: str) -> ConfigDict:
-    """Have the schema want one of these keys, as the types do."""
+    """Require one of these keys in the JSON Schema, as the model validators do."""
     alternatives: list[JsonValue] = [{"required": [name]} for name in names]
     return ConfigDict(json_schema_extra={"anyOf": alternatives})
 
@@ -56,13 +56,13 @@ class ReportedNumber(Frozen):
 
     @property
     def own_label(self) -> str:
-        """What the program itself calls the number; '' where that cannot be told."""
+        """The program's own name for the number; '' if it cannot be derived."""
         keys = [part for part in (self.json_file or "").partition(":")[2].split(".") if not part.isdecimal()]
         return words_before_group(self.regex) if self.regex else printable_name(keys[-1]) if keys else ""
 
 
 class MetricSource(ReportedNumber):
-    """Where a user's own program says how fast it was."""
+    """Source of the number that measures the speed of a user's program."""
 
     model_config = _require_one_key("regex", "json_file", "wall", "steps")
 
@@ -94,7 +94,7 @@ WALL_TIME = MetricSource.model_validate({"wall": True, "better": "lower"})
 
 
 class Check(ReportedNumber):
-    """A number that must not depend on the environment if the work was the same."""
+    """A number that must agree between environments, within a tolerance, if the work was the same."""
 
     model_config = _require_one_key("regex", "json_file")
 
@@ -110,5 +110,5 @@ class Check(ReportedNumber):
 
     @property
     def label(self) -> str:
-        """What reports call it."""
+        """The name shown in reports."""
         return self.name or self.regex or (self.json_file or "").partition(":")[2]

@@ -1,4 +1,4 @@
-"""The frozen types of matrix.yaml. Scalars arrive as the text the user wrote; each field turns it into its type."""
+"""Immutable types of matrix.yaml. Scalars arrive as the text the user wrote, and each field converts them."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def _check_variable_name(value: str) -> str:
 
 
 def normalize_package_name(package: str) -> str:
-    """Return a package's name as pip compares it (PEP 503)."""
+    """Return a package's name in pip's normalized form (PEP 503)."""
     return re.sub(r"[-_.]+", "-", package.strip()).lower()
 
 
 def _check_library_file(value: str) -> str:
     is_path = value.startswith("/") or FOLDER_PLACEHOLDER.match(value)
-    # The loader splits LD_PRELOAD at blanks and colons.
+    # The dynamic loader splits LD_PRELOAD at whitespace and colons.
     if re.search(r"[:\s\x00-\x1f\x7f]", value) or value[-1:] in ("", "/") or ("/" in value and not is_path):
         msg = f"{value!r} must be a library's file name, such as libjemalloc.so.2, or its absolute path, without spaces"
         raise ValueError(msg)
@@ -60,7 +60,7 @@ def _check_library_file(value: str) -> str:
 
 
 def _check_unique(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse a word that stands twice: two arms of one name could not be told apart."""
+    """Reject duplicates: two environments with the same name would be indistinguishable."""
     duplicate = next((word for word in words if words.count(word) > 1), None)
     if duplicate is not None:
         msg = f"{duplicate!r} is listed twice"
@@ -109,7 +109,7 @@ LibraryFiles = Annotated[tuple[LibraryFile, ...], BeforeValidator(word_as_list),
 
 
 class SourceBuild(Frozen):
-    """How a package that has no wheel is built from its source distribution."""
+    """Build instructions for a package that has no wheel and is built from its source distribution."""
 
     env: Mapping[VariableName, Text] = Field(default_factory=dict, description="environment variables for the build")
     edit: Mapping[SourceFile, Mapping[str, Annotated[str, AS_SCALAR]]] = Field(
@@ -119,7 +119,7 @@ class SourceBuild(Frozen):
 
 
 class Level(Frozen):
-    """One level of a factor: what it puts into the image, and what it sets when a process starts."""
+    """One level of a factor: what it installs in the image, and what it sets when a process starts."""
 
     description: Text = Field("", description="one line, shown in lists and reports")
     python: PythonVersion | None = Field(
@@ -180,7 +180,7 @@ class Level(Frozen):
     @model_validator(mode="after")
     def _check_existing_python(self) -> Level:
         added = ["python", "apt", "suite", "base", "build"]
-        if self.image or self.modules:  # over an interpreter, a venv holds them
+        if self.image or self.modules:  # an interpreter can have both, in a venv on top of it
             added += ["requirements", "index"]
         conflict = next((name for name in added if getattr(self, name)), None)
         wholes = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)]
@@ -198,7 +198,7 @@ class Level(Frozen):
 
     @property
     def is_image(self) -> bool:
-        """Whether this level changes what is installed (an image factor's level), not only what is preloaded."""
+        """Whether this level changes the installed software of an image factor, not only preloaded libraries."""
         installed = bool(self.requirements) and not self.preload
         return installed or any(
             (
@@ -215,12 +215,12 @@ class Level(Frozen):
 
     @property
     def changes_image(self) -> bool:
-        """Whether the image of an image factor is another by this level: it installs or names something."""
+        """Whether this level changes the image of an image factor: it installs or selects something."""
         return self.is_image or bool(self.requirements or self.apt)
 
 
 class Factor(Frozen):
-    """A factor and its levels in the order written; the first level is the reference."""
+    """A factor and its levels in the order written. The first level is the reference."""
 
     name: str
     levels: Mapping[str, Level]
@@ -232,12 +232,12 @@ class Factor(Frozen):
 
     @property
     def is_image(self) -> bool:
-        """Whether any level changes bits on disk beyond added libraries."""
+        """Whether any level changes installed files beyond adding libraries."""
         return any(level.is_image for level in self.levels.values())
 
 
 class EnvironmentEntry(Frozen):
-    """A named choice of levels; factors not named are at their reference."""
+    """A named combination of levels. Factors that are not named are at their reference level."""
 
     name: str
     description: Text = ""
@@ -245,7 +245,7 @@ class EnvironmentEntry(Frozen):
 
 
 class Workload(Frozen):
-    """What is run: options of the built-in benchmark, or the user's own command."""
+    """A workload: options of the built-in benchmark, or the user's own command."""
 
     name: str
     description: Text = Field("", description="one line, shown in lists and reports")
@@ -272,12 +272,12 @@ class Workload(Frozen):
 
     @property
     def sources(self) -> Mapping[str, MetricSource]:
-        """Where the program's numbers are, by name: the first is what verdicts rest on, its wall time by default."""
+        """The program's metrics by name. Verdicts use the first one, which is the wall time by default."""
         return self.metrics or {"": self.metric or WALL_TIME}
 
     @property
     def tells_steps(self) -> bool:
-        """Whether its steps are known: those of the benchmark, or of a program that tells of them."""
+        """Whether step times are available, from the built-in benchmark or from a program with a ``steps`` metric."""
         return not self.command or next(iter(self.sources.values())).steps is not None
 
     @model_validator(mode="after")
@@ -298,12 +298,12 @@ class Workload(Frozen):
 
     @property
     def json_file(self) -> str:
-        """The file that the program writes its numbers to, '' where there is none."""
+        """The file that the program writes its numbers to; '' if there is none."""
         return next(iter(self._json_files((*self.sources.values(), *self.check))), "")
 
 
 class Design(Frozen):
-    """Which environments and workloads are compared, and how much effort goes into it."""
+    """The environments and workloads to compare, and the limits of the run."""
 
     name: str
     description: Text = ""
@@ -353,7 +353,7 @@ class Design(Frozen):
 
 
 def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
-    """Return name -> chosen levels of every cell of a factorial design; the first one is its baseline."""
+    """Return cell name -> levels for each cell of a factorial design; the first cell is its baseline."""
     levels_by_name: dict[str, dict[str, str]] = {}
     for cell in itertools.product(*design.factors.values()) if design.factors else ():
         levels = dict(zip(design.factors, cell, strict=True))
@@ -363,7 +363,7 @@ def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
 
 
 def cell_name(settings: Mapping[str, str]) -> str:
-    """Return what an environment of these levels (by factor) is called; one too long for a name ends in its digest."""
+    """Return the name of an environment with these levels (by factor); too long a name is cut and gets a hash."""
     name = "+".join(f"{factor}-{level}" for factor, level in settings.items())
     return (
         name
@@ -373,7 +373,7 @@ def cell_name(settings: Mapping[str, str]) -> str:
 
 
 def unreachable_verdict_reason(design: Design) -> str:
-    """Say why a run of this design could never make a claim, '' when it could."""
+    """Explain why a run of this design can never reach a verdict; '' if it can."""
     if design.min_blocks <= design.max_blocks:
         return ""
     return (
@@ -383,9 +383,9 @@ def unreachable_verdict_reason(design: Design) -> str:
 
 
 class Matrix(Frozen):
-    """The whole of matrix.yaml and what it includes.
+    """The complete matrix.yaml with its includes.
 
-    ``digest`` is the sha256 of what was read, ``text`` the whole as one file that includes nothing.
+    ``digest`` is the sha256 of what was read. ``text`` is the whole matrix as one file without includes.
     """
 
     factors: Mapping[str, Factor]

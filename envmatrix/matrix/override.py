@@ -1,4 +1,4 @@
-"""A matrix with something more in it, as if it had been written there: a run keeps it whole."""
+"""Create a matrix with added designs, environments or includes, as if they were written in its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _NoAliasDumper(yaml.SafeDumper):
 def with_design(
     matrix: Matrix, name: str, design: Mapping[str, object], environments: Mapping[str, Mapping[str, str]]
 ) -> Matrix:
-    """Return the matrix with one design alone, and environments by their levels. Raises InputError as ``parse``."""
+    """Return the matrix with one design only, and added environments. Raises InputError like ``parse``."""
     document = parse_yaml(matrix.text, Path(matrix.path)).mapping(())
     entries = document.get("environments")
     existing: Mapping[str, object] = entries if isinstance(entries, dict) else {}
@@ -31,7 +31,7 @@ def with_design(
 
 
 def with_includes(text: str, path: Path, includes: Sequence[str]) -> Matrix:
-    """Return the matrix of a text that includes these files instead of its own. Raises InputError as ``parse``."""
+    """Return the matrix of a text with its includes replaced by these. Raises InputError like ``parse``."""
     return parse(_yaml_text({**parse_yaml(text, path).mapping(()), "include": list(includes)}), path)
 
 

@@ -1,4 +1,4 @@
-"""From matrix.yaml's data to a Matrix: every mistake is collected with its place and the nearest known word."""
+"""Build a Matrix from the data of matrix.yaml, and collect every mistake with its location and a suggestion."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from envmatrix.system.validation_messages import validation_message
 
 _PROCESS_KEYS = ("files", "env", "pass_env", "home", "mounts", "setup", "prepare", "cleanup")
 _PROGRAM_KEYS = ("command", "metric", "metrics", "check", *_PROCESS_KEYS)
-#: What only a program of the user's own has.
+#: Keys that need the user's own command.
 _NEEDS_COMMAND = {
     "metric": "a metric belongs",
     "metrics": "metrics belong",
@@ -51,7 +51,7 @@ Entry = TypeVar("Entry")
 
 
 class MatrixError(InputError):
-    """One or more mistakes in matrix.yaml, each with its place and remedy."""
+    """One or more mistakes in matrix.yaml, each with its location and remedy."""
 
     topic = "matrix"
 
@@ -61,14 +61,14 @@ class MatrixError(InputError):
 
 
 def load(path: Path) -> Matrix:
-    """Read, check and freeze ``path`` and what it includes; a MatrixError names every mistake as file:line:column."""
+    """Load and validate ``path`` and its includes. Raises MatrixError with the location of every mistake."""
     return parse(read_text(path), path)
 
 
 def parse(text: str, path: Path, *, begun: bool = False) -> Matrix:
-    """Check and freeze the text of a matrix.yaml; includes are looked for beside ``path``.
+    """Validate the text of a matrix.yaml; includes are relative to the folder of ``path``.
 
-    ``begun``: it is the one that a run began with, perhaps under an older envmatrix, which refused less.
+    ``begun``: the matrix comes from an existing run, perhaps of an older envmatrix that rejected less.
     """
     matrix_files = read_includes(parse_yaml(text, path))
     reader = _Parser(matrix_files)
@@ -81,20 +81,20 @@ def parse(text: str, path: Path, *, begun: bool = False) -> Matrix:
 
 
 def locate_key(path: Path, key_path: Key, *, key: bool = False) -> Where:
-    """Return where something stands in a matrix that could be read: in ``path``, or in a file that it includes.
+    """Return the location of an entry of a readable matrix: in ``path``, or in a file that it includes.
 
-    ``key``: where its name does.
+    ``key``: return the location of the entry's key.
     """
     return read_includes(parse_yaml(read_text(path), path)).source.where(key_path, key=key)
 
 
 def locate_in_user_matrix(path: Path, mistake: InputError) -> InputError:
-    """Return a mistake of the matrix in ``path`` at a line of the user's own, if it shows in a packaged file."""
+    """Return a mistake in the matrix of ``path``; one in a packaged file moves to the user's include line."""
     return read_includes(parse_yaml(read_text(path), path)).located_in_user_file(mistake)
 
 
 def _sorted_mistakes(matrix_files: MatrixFiles, mistakes: Iterable[InputError]) -> list[InputError]:
-    """Return each mistake once, file by file (this one first) and from the top to the bottom."""
+    """Return the mistakes without duplicates, sorted by file (the main file first) and position."""
     files = [source.file for source in reversed(matrix_files.files)]
 
     def place(mistake: InputError) -> tuple[int, int, int]:
@@ -106,7 +106,7 @@ def _sorted_mistakes(matrix_files: MatrixFiles, mistakes: Iterable[InputError]) 
 
 
 def _list_entries(data: Data) -> list[tuple[Key, Data]]:
-    """Return the entries of a list, each with its place in it; what is no list is its own only entry."""
+    """Return the entries of a list with their positions; any other value is a single entry."""
     return [((index,), entry) for index, entry in enumerate(data)] if isinstance(data, list) else [((), data)]
 
 
@@ -222,7 +222,7 @@ class _Parser:
         return level
 
     def _inline_requirements(self, data: dict[str, Data], path: Key) -> None:
-        """Put, in place of files that a level's requirements name, what these hold: a run keeps its matrix whole."""
+        """Replace requirements files with their contents, so that the stored matrix of a run is complete."""
         value = data.get("requirements")
         requirements = [value] if isinstance(value, str) else value
         if not isinstance(requirements, list) or not any(
@@ -280,7 +280,7 @@ class _Parser:
     def _merge_defaults(
         self, defaults: Mapping[str, dict[str, Data]], data: dict[str, Data], path: Key
     ) -> dict[str, Data]:
-        """Lay a workload over the default that it names; what it takes from there keeps its place there."""
+        """Merge a workload with the default it names; inherited keys keep their location in the default."""
         if "defaults" not in data:
             return data
         name = data["defaults"]
@@ -317,7 +317,7 @@ class _Parser:
         )
 
     def _metrics(self, data: Mapping[str, Data], path: Key) -> dict[str, object]:
-        """Return the numbers that a program reports, each checked at its own place."""
+        """Return the numbers that a program reports, each validated at its own location."""
         numbers: dict[str, object] = {}
         if "metric" in data:
             numbers["metric"] = self._number(MetricSource, data["metric"], (*path, "metric"))
@@ -335,7 +335,7 @@ class _Parser:
         return self.validate(model, self.mapping(data, path), path)
 
     def _program_folder(self, files: str | None, path: Key) -> str | None:
-        """Return a program's folder, relative to the matrix; it was written relative to the file that names it."""
+        """Return a program's folder relative to the matrix; it was written relative to the file that names it."""
         files_path = (*path, "files") if files else path
         home, matrix_folder = self.source.file.parent, self.source.where(files_path, key=True).file.parent
         return files if matrix_folder == home else os.path.relpath(matrix_folder / (files or "."), home)
@@ -375,6 +375,6 @@ class _Parser:
         design = self.validate(Design, data, path, name=name, slurm=slurm or Slurm.model_validate({}))
         if (
             design and "min_blocks" in data and (reason := unreachable_verdict_reason(design))
-        ):  # max_blocks alone: a short look
+        ):  # with max_blocks alone, a short run without a verdict is intended
             self.wrong((*path, "min_blocks"), f"min_blocks: {reason}", "lower min_blocks, or raise max_blocks")
         return design

@@ -1,4 +1,4 @@
-"""The pattern that finds the numbers of one kind in an output, and nothing else there."""
+"""Build a regular expression that matches one kind of number in an output, and no other number."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from envmatrix.matrix.printed import Reading
 from envmatrix.system.bench_options import NumberField, quantities
 
-#: Only where a number begins: it is read whole, with its separators, its factor and its unit (bench/quantities.py).
+#: Only the start of a number: bench/quantities.py reads the rest, its separators, factor and unit.
 _NUMBER = r"\b([0-9.]+)"
 _BETWEEN = r"[^\w\n]*"
 _ANYTHING = r"[^\n]*?"
-#: The glyphs of a bar.
+#: The characters of a progress bar.
 _BAR_CHARACTERS = re.compile(r"[=#>.*-]{4,}|[^\x00-\x7f\w\s]+")
 _NOT_OF_EVALUATION = r"^(?![^\n]*(?i:eval|valid|test))[^\n]*?"
 
 
 class OutputText:
-    """An output, and where in it each number that a pattern finds begins."""
+    """An output, and the position at which each number matched by a pattern starts."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -27,11 +27,11 @@ class OutputText:
             self._begins.append(self._begins[-1] + len(line) + 1)
 
     def place(self, reading: Reading) -> int:
-        """Return where the number of a reading begins."""
+        """Return the start of a reading's number."""
         return self._begins[reading.number] + reading.field.start
 
     def found(self, pattern: str, enough: int) -> set[int]:
-        """Return where the numbers begin that a pattern finds, at most one more than are ``enough``; -1: no number."""
+        """Return the starts of the numbers that a pattern matches, at most ``enough`` + 1; -1: not one number."""
         positions: set[int] = set()
         for match in re.finditer(pattern, self._text, re.MULTILINE):
             line_start = self._text.rfind("\n", 0, match.start(1)) + 1
@@ -47,7 +47,7 @@ class OutputText:
 def shortest_pattern(text: OutputText, readings: Sequence[Reading], rank: str) -> str:
     """Return the shortest pattern that finds exactly these numbers in a text; '' if there is none.
 
-    It has words of the label or of the beginning of the line, and the unit, but no digit: those are others in each run.
+    It uses words of the label, the start of the line and the unit, but no digits, because they differ between runs.
     """
     positions = {text.place(reading) for reading in readings}
     for pattern in _candidate_patterns(readings[-1], rank):
@@ -78,7 +78,7 @@ def _candidate_patterns(reading: Reading, rank: str) -> Iterator[str]:
 
 
 def _label_patterns(reading: Reading, behind: str) -> Iterator[str]:
-    """Yield patterns of the label, the unit, both, and the number before; first of what says that it is a speed."""
+    """Yield patterns of the label, the unit, both, and the number before; the most descriptive of them first."""
     field, wrapper = reading.field, re.escape(reading.field.wrapper)
     labels = [_escape_words(label) for label in _label_endings(field.label)] if field.label else []
     of_unit = [f"{_NUMBER}{behind}"] if behind else []
@@ -95,7 +95,7 @@ def _label_patterns(reading: Reading, behind: str) -> Iterator[str]:
 
 
 def _label_endings(label: str) -> list[str]:
-    """Return the words of a label from the one on that says what the number is, then with more before them."""
+    """Return the endings of a label, shortest first, starting with the first that describes the number."""
     words = label.split(" ")
     ends = [" ".join(words[start:]) for start in range(len(words) - 1, -1, -1) if words[start][:1] not in ("(", "[")]
     descriptive = [ending for ending in ends if re.search("[A-Za-z]{2}", ending) and _is_descriptive(ending)]
@@ -108,7 +108,7 @@ def _is_descriptive(ending: str) -> bool:
 
 
 def _escape_words(words: str) -> str:
-    """Return words as a pattern; a number within them (NUL) may be another one."""
+    """Return words as a pattern. A number in them (NUL) may have any value."""
     escaped = (
         re.escape(words)
         .replace("\\ ", " ")
@@ -120,11 +120,11 @@ def _escape_words(words: str) -> str:
 
 
 def _unit_pattern(field: NumberField, line: str) -> str:
-    """Return a unit as a pattern: s/it may become it/s, and ms may become s."""
+    """Return a unit as a pattern. It also accepts variants: it/s for s/it, and s for ms."""
     if not field.unit:
         return ""
     text, per = field.unit.text, re.escape(field.unit.per)
-    attached = field.unit_end - len(text) == field.end  # as tqdm has it
+    attached = field.unit_end - len(text) == field.end  # no space between number and unit, as in tqdm
     if per and attached and field.unit.kind == "rate" and text.lower() == f"{field.unit.per}/s".lower():
         return f"(?:{re.escape(text)}|s/{per})"
     if field.unit.kind == "time":
@@ -143,7 +143,7 @@ def _unit_pattern(field: NumberField, line: str) -> str:
 
 
 def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
-    """Yield patterns that begin at the label of the number before: ``Time: 0.52s, 489.2/s (0.54s, 474.3/s)``."""
+    """Yield patterns that start at the previous number's label: ``Time: 0.52s, 489.2/s (0.54s, 474.3/s)``."""
     previous = [
         field for field in quantities().fields(reading.line) if field.start < reading.field.start and field.label
     ]
@@ -152,7 +152,7 @@ def _previous_number_patterns(reading: Reading, behind: str) -> Iterator[str]:
 
 
 def _line_start_pattern(reading: Reading, rank: str) -> str:
-    """Return the beginning of a line as a pattern, up to its first number; that of a process has its number."""
+    """Return the start of a line, up to its first number, as a pattern; with ``rank``, that rank's own marker."""
     line, _ = quantities().masked(reading.line)
     line = _BAR_CHARACTERS.sub(lambda bar: "\0" * len(bar[0]), line)
     if rank:

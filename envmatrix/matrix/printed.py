@@ -1,4 +1,4 @@
-"""Numbers of a program's output that say how fast it was: rates and times, and what distinguishes each kind."""
+"""Find numbers in a program's output that measure its speed, and classify them as rates or times."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from envmatrix.system.bench_options import NumberField, quantities
 
-#: What rates and times are of, those that say most first: whoever prints samples and steps a second wants the former.
+#: What rates and times measure, most informative first: samples per second are preferred to steps per second.
 SAMPLES, TOKENS, STEPS, FLOPS, BYTES, STEP_TIME, UNSPECIFIED_TIME, EPOCH_TIME = range(8)
 
-#: Longer lines hold data, not what a program says.
+#: Longer lines are data, not messages.
 _MAX_LINE_LENGTH = 2000
 _TOKENS = re.compile(r"\b(?:tok(?:en)?s?|words?|w|tps|wps)\b")
 _STEPS = re.compile(r"\b(?:its?|iters?|iterations?|steps?|batch(?:es)?|updates?|ups|epochs?|loops?)\b")
@@ -33,7 +33,7 @@ _STEP_NOUNS = re.compile(
     r"\b(?:step|iter|iteration|batch|inference|forward|update|token|epoch) (?:time|timing|dt|latency|duration)\b"
     r"|\blatency\b|\(mean|\bstep avg\b"
 )
-#: Times that are the whole run's, a part of a step's, or one of several of a kind.
+#: Times of the whole run, of a part of a step, or of one among several similar parts.
 _OTHER_TIMES = re.compile(
     r"\b(?:total|elapsed|data|load(?:ing|er)?|wall|eta|remaining|left|compile|compilation|start|startup|init|setup"
     r"|train(?:ing)?(?! (?:step|iter|iteration|batch)\b)|cpu|user|sys|save|checkpoint|stamp|since|last|run"
@@ -50,7 +50,7 @@ _EVALUATION = re.compile(
     r"(?![ _-]*(?:loss|acc|ppl|err|metric|score|auc|time))",
     re.IGNORECASE,
 )
-#: Speeds of what a program does before or beside its work.
+#: Words for work before or besides the main work, such as warm-up or downloads.
 _SIDE_PHASE = re.compile(
     r"(?<![A-Za-z])(?:warm-?_? ?up|adding|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
     r"|tokeniz\w*|map(?![\w@])|filter\w*|generating \w+ split|compil(?:ing|ation)|preprocess\w*|postprocess\w*"
@@ -65,24 +65,24 @@ _RANK = re.compile(
 )
 
 
-#: A line that says what the next numbers are of.
+#: A line that says what the following numbers belong to.
 _TITLE = re.compile(
     r"^\W*(?:(?:benchmark|model|config(?:uration)?|case|scenario|experiment|backend|dtype|variant|kernel|workload|command)"
     r"(?: ?#?\d+)?[:=] *|benchmarking )[A-Za-z\"'/]",
     re.IGNORECASE,
 )
-#: Settings as Python prints them: ``Namespace(lr=0.1, qps=10)``.
+#: Settings printed as a Python object: ``Namespace(lr=0.1, qps=10)``.
 _SETTINGS = re.compile(r"(?:Namespace|Config|Args|Arguments|Settings|Params|Options)\([^()]*(?:\([^()]*\)[^()]*)*\Z")
-#: FLOPs are counted, FLOPS and FLOP/s are a speed.
+#: FLOPs are a count; FLOPS and FLOP/s are a speed.
 _FLOPS_COUNTED = re.compile(r"FLOPs(?![/\w])")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One number of one line: ``order`` is what it is of, ``key`` is alike for all lines of its kind.
+    """One number on one line. ``order`` is what it measures; ``key`` is equal for all lines of its kind.
 
-    ``phase`` is train, eval, aside or ''; ``rank`` the process that printed it, if the line says so; ``total`` the last
-    number of a bar without a label, by which two bars differ; ``extra`` a label that only this kind of line has.
+    ``phase`` is train, eval, aside or ''. ``rank`` is the process that printed it, if the line has one. ``total`` is
+    the last number of a bar without a label, which distinguishes two bars. ``extra`` is a label only this kind has.
     """
 
     line: str
@@ -101,14 +101,14 @@ class Reading:
     extra: str = ""
 
     def matches_summary(self, summary: Reading) -> bool:
-        """Whether a summary can be of numbers such as this: both are of images, or one does not say."""
+        """Return whether a summary can cover this number: both count the same thing, or one names nothing."""
         descriptions = [_NOT_NOUNS.sub("", f"{reading.key[0]} {reading.unit}".lower()) for reading in (self, summary)]
         nouns = [{word.rstrip("s") for word in re.findall(r"[^\W\d_]+", text)} for text in descriptions]
         return not all(nouns) or bool(nouns[0] & nouns[1])
 
 
 def speed_readings(lines: Sequence[str]) -> Iterator[Reading]:
-    """Return every number of some lines that says how fast something was."""
+    """Yield every number in these lines that measures a speed."""
     has_titles = len({line for line in lines if _TITLE.match(line)}) > 1
     title = ""
     for number, line in enumerate(lines):
@@ -135,7 +135,7 @@ def _line_readings(line: str, number: int, title: str) -> Iterator[Reading]:
 
 
 def _is_setting(field: NumberField, text: str) -> bool:
-    """Whether a number is one of settings, or of a list: no measured speed."""
+    """Return whether a number is part of printed settings or of a list, and so not a measured speed."""
     preceding = text[: field.start]
     is_list_item = preceding.endswith("[") and re.match(r",\s*[-+.\d]", text[field.end :])
     return bool(is_list_item or _SETTINGS.search(preceding))
@@ -164,12 +164,12 @@ def _make_reading(
 
 
 def is_evaluation_label(label: str) -> bool:
-    """Whether a label is of an evaluation's number: val_loss."""
+    """Return whether a label belongs to an evaluation, such as val_loss."""
     return re.match(r"(?:val|valid|eval|test)_", label) is not None
 
 
 def _unit_kind(field: NumberField) -> str:
-    """Return what makes two numbers without a label different: 5 it/s and 0.2 s/it are the same."""
+    """Return the unit's kind for a number without a label; '' for a unit per item: 5 it/s equals 0.2 s/it."""
     return field.unit.kind if field.unit and not field.unit.per else ""
 
 
@@ -184,7 +184,7 @@ def _phase(label: str, preceding: str) -> str:
 
 
 def _speed_order(field: NumberField, text: str, *, counts_flops: bool) -> tuple[int, str] | None:
-    """Return what a number is of and its unit; None if it is no speed."""
+    """Return what a number measures, and its unit; None if it is not a speed."""
     label = quantities().words(field.label)
     if quantities().is_other(label):
         return None
@@ -221,7 +221,7 @@ def _is_time_label(label: str) -> bool:
 
 
 def _time_order(label: str, unit: str, *, counts_flops: bool) -> tuple[int, str] | None:
-    """Return what a time is of: of a step if its label or its line says so."""
+    """Return what a time measures; None unless its label or its line describes a step or another unit of work."""
     per = _PER_SOMETHING.search(label) is not None
     if not _TIMES.search(label) or (_OTHER_TIMES.search(label) and not per):
         return None
@@ -235,7 +235,7 @@ def _time_order(label: str, unit: str, *, counts_flops: bool) -> tuple[int, str]
 
 
 def _rate_order(noun: str) -> int:
-    """Return what a rate is of, by the words of its unit or its label."""
+    """Return what a rate counts, from the words of its unit or label."""
     if re.search(r"\b[fi]ps\b", noun):
         return SAMPLES
     if re.search(r"flop", noun):

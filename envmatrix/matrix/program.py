@@ -1,4 +1,4 @@
-"""How a program of the user's own is started: its words, its variables, the folders that it sees."""
+"""Types and validation for starting a user's program: command, variables and folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator
 from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, VARIABLE, Text, word_as_list
 from envmatrix.system import bench_options
 
-#: How a folder begins in a run's files, which name no user's own (``store/names.py``).
+#: Placeholders for a user's folders at the start of paths in a run's files (``results/anonymize.py``).
 FOLDER_PLACEHOLDER = re.compile(r"\{(home|cache|matrix)\}(/|\Z)")
 
 
@@ -28,7 +28,7 @@ def _check_program_variable(value: str) -> str:
 
 
 def _check_not_secret(name: str) -> str:
-    """Refuse a variable whose value records would hide: matrix.yaml is kept with the run, and shown to others."""
+    """Reject a variable that looks like a secret: matrix.yaml is stored with the run and may be shared."""
     if bench_options.hides_value(name):
         msg = f"{name} looks like a secret, and a run stores its matrix; export it, and write `pass_env: {name}`"
         raise ValueError(msg)
@@ -36,7 +36,7 @@ def _check_not_secret(name: str) -> str:
 
 
 def _split_command(value: object) -> object:
-    """Split a command that was written as one text into its words, as a shell would; what only a shell does is none."""
+    """Split a command written as one text into words as a shell would; reject shell operators."""
     if not isinstance(value, str):
         return value
     lexer = shlex.shlex(value, posix=True, punctuation_chars=True)
@@ -50,9 +50,9 @@ def _split_command(value: object) -> object:
 
 
 def python_target(words: Sequence[str]) -> tuple[str, str]:
-    """Return what a Python is to run: ('file', FILE), ('module', NAME), or ('', '') for code and standard input.
+    """Return what Python is asked to run: ('file', FILE), ('module', NAME), or ('', '') for code and standard input.
 
-    ``words`` follow the Python; its own options stand before what it runs (python(1)).
+    ``words`` are the arguments of Python; its own options come before what it runs (python(1)).
     """
     remaining = iter(words)
     for word in remaining:

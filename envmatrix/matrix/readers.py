@@ -1,4 +1,4 @@
-"""Who reads which variable: a setting whose reader is not in the process has no effect."""
+"""Map environment variables to the libraries that read them: without its reader a setting has no effect."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-#: What a text begins with that says of a setting that nothing in the process reads it.
+#: Start of a message that nothing in the process reads a setting.
 NOT_IN_EFFECT = "not in effect: "
 
 
 class PresenceTest(Enum):
-    """What decides, beside the mapped libraries, whether a reader is there."""
+    """What, besides the mapped libraries, decides whether a reader is present."""
 
     OPENMP = "the runtime in use, and those with running threads"
     MALLOC = "the library that provides malloc"
@@ -24,7 +24,7 @@ class PresenceTest(Enum):
 
 @dataclass(frozen=True)
 class Reader:
-    """``name`` is what people call it; ``libraries`` are parts of the paths of the files that hold it."""
+    """A library that reads variables: its common ``name``, and parts of the paths of its files."""
 
     name: str
     libraries: tuple[str, ...]
@@ -42,13 +42,13 @@ _ROCM_GPU = Reader("ROCm", _ROCM, PresenceTest.GPU)
 _GPU_OF_EITHER = Reader("PyTorch's part for GPUs", (*_CUDA, *_ROCM), PresenceTest.GPU)
 _ONEDNN = Reader("oneDNN", ("/libdnnl", "/libmkldnn", "/libtorch_cpu"), PresenceTest.ONEDNN)
 _JEMALLOC = Reader("jemalloc", ("/libjemalloc",), PresenceTest.MALLOC)
-#: What names begin with -> who reads them; the longest beginning counts. None: what every process has.
+#: Name prefix -> reader; the longest matching prefix wins. None: every process reads it.
 _READERS: Mapping[str, Reader | None] = {
     "OMP_": _OPENMP,
     "KMP_": Reader("Intel's or LLVM's OpenMP runtime", _INTEL, PresenceTest.OPENMP),
     "LIBOMP_": Reader("LLVM's OpenMP runtime", _INTEL, PresenceTest.OPENMP),
     "GOMP_": Reader("GNU's OpenMP runtime", _GNU, PresenceTest.OPENMP),
-    # Intel's and LLVM's read both (kmp_settings.cpp).
+    # Intel's and LLVM's runtimes read both too (kmp_settings.cpp).
     "GOMP_CPU_AFFINITY": Reader("an OpenMP runtime", _ANY, PresenceTest.OPENMP),
     "GOMP_STACKSIZE": Reader("an OpenMP runtime", _ANY, PresenceTest.OPENMP),
     "MKL_": Reader("MKL", ("/libmkl", "/libtorch_cpu"), PresenceTest.MKL),
@@ -65,7 +65,7 @@ _READERS: Mapping[str, Reader | None] = {
     "GLIBC_TUNABLES": Reader("glibc", ("/libc.so", "/libc-")),
     "MALLOC_CONF": _JEMALLOC,
     "JEMALLOC_": _JEMALLOC,
-    "_RJEM_MALLOC_CONF": None,  # of Rust programs, which hold it themselves
+    "_RJEM_MALLOC_CONF": None,  # read by Rust programs with their own jemalloc
     "TCMALLOC_": Reader("tcmalloc", ("/libtcmalloc",), PresenceTest.MALLOC),
     "MIMALLOC_": Reader("mimalloc", ("/libmimalloc",), PresenceTest.MALLOC),
     "TORCH": _TORCH,
@@ -104,12 +104,12 @@ _READERS: Mapping[str, Reader | None] = {
 
 
 def has_known_reader(name: str) -> bool:
-    """Say whether it is known who reads a variable."""
+    """Return whether the reader of a variable is known."""
     return _longest_prefix(name) is not None
 
 
 def find_reader(name: str) -> Reader | None:
-    """Return who reads a variable, None where every process does or nobody knows."""
+    """Return the reader of a variable; None if every process reads it, or if it is unknown."""
     return _READERS.get(_longest_prefix(name) or "")
 
 

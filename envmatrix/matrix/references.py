@@ -1,4 +1,4 @@
-"""Check that every word that names something in another section, or another file, is there."""
+"""Check that every reference in a matrix names an existing factor, level, environment or workload."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ RESERVED = {"control": "this name is reserved for the second copy of the baselin
 
 
 class MistakeReporter(Protocol):
-    """Notes a mistake at a path of the matrix."""
+    """Records a mistake at a path of the matrix."""
 
     def __call__(self, path: Key, message: str, remedy: str = "", *, key: bool = False) -> None:
-        """With ``key`` the place is that of the key."""
+        """With ``key``, the location is that of the key."""
 
 
 def check_references(add_mistake: MistakeReporter, matrix: Matrix, *, begun: bool = False) -> None:
-    """Check that every word that names something in another section is there.
+    """Check that every reference to another section names an existing entry.
 
-    ``begun``: the matrix is that of a run, whose names were good when it began, as its other designs' are no matter.
+    ``begun``: the matrix belongs to an existing run, so the names of baselines are not checked.
     """
     _check_levels(add_mistake, matrix)
     for name, entry in matrix.environments.items():
@@ -41,7 +41,7 @@ def check_references(add_mistake: MistakeReporter, matrix: Matrix, *, begun: boo
 
 
 def _check_baselines(add_mistake: MistakeReporter, matrix: Matrix) -> None:
-    """Refuse a factorial design whose first cell has the name of something else: a name means one environment."""
+    """Reject a factorial design whose first cell has the name of a different environment."""
     levels_by_name = {name: _complete_levels(matrix, entry.levels) for name, entry in matrix.environments.items()}
     for design in matrix.designs.values():
         if not design.factors or not all(design.factors.values()):

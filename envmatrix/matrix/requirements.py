@@ -1,4 +1,4 @@
-"""Requirements that stand in a file of their own, as pip reads them: requirements.txt, or pyproject.toml."""
+"""Read requirements files as pip does: requirements.txt, or pyproject.toml."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envmatrix.system.regular_files import MAX_TEXT_BYTES, read_bytes
 
 _FILE_OPTION = re.compile(r"(?:-r|--requirement)[\s=]+(.+)\Z")
 _INDEX_OPTION = re.compile(r"--extra-index-url[\s=]+(\S+)\Z")
-#: Only a lock needs them, and every lock here has its own: versions with the sha256 that the index gives.
+#: Hashes are dropped: envmatrix writes its own lock with the sha256 of each file.
 _HASHES = re.compile(r"\s+--hash[\s=]\S+")
 _IGNORED_OPTIONS = re.compile(r"--(require-hashes|prefer-binary|only-binary([\s=].*)?)\Z")
 _COMMENT = re.compile(r"(^|\s+)#.*")
@@ -30,14 +30,14 @@ _MAX_DEPTH = 10
 
 @dataclass(frozen=True)
 class ExpandedRequirements:
-    """What requirements come to: one word each, and the further indexes that their files name."""
+    """Requirements after expansion, and the extra indexes that their files name."""
 
     words: tuple[str, ...]
     index: tuple[str, ...] = ()
 
 
 def referenced_file(requirement: str) -> str | None:
-    """Return the file that a word of ``requirements:`` names; None: it is a requirement itself."""
+    """Return the file that an entry of ``requirements:`` names; None if it is itself a requirement."""
     file_option = _FILE_OPTION.match(requirement)
     if file_option:
         return file_option[1].strip()
@@ -47,9 +47,9 @@ def referenced_file(requirement: str) -> str | None:
 
 
 def expand_requirements(words: Sequence[str], folder: Path, where: Where) -> ExpandedRequirements:
-    """Return ``words`` with each file replaced by what it holds; files are looked for in ``folder``.
+    """Return ``words`` with each file replaced by its contents; file names are relative to ``folder``.
 
-    Raises InputError, with the place in the file, for what is no requirement there.
+    Raises InputError with the location in the file for an entry that is not a requirement.
     """
     lines: list[str] = []
     index: list[str] = []
@@ -61,7 +61,7 @@ def expand_requirements(words: Sequence[str], folder: Path, where: Where) -> Exp
 
 
 def _file_entries(file: Path, named_at: Where, chain: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text) of all that a file asks for: ('', a requirement) or ('index', its address)."""
+    """Yield (kind, text) for each entry of a file: ('', a requirement) or ('index', its URL)."""
     if file in chain or len(chain) > _MAX_DEPTH:
         raise InputError(
             f"{file.name} includes itself, or its includes are nested too deeply",
@@ -94,7 +94,7 @@ def _read_file(file: Path, named_at: Where) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield what a requirements file holds, comments left out and continued lines joined, with its line."""
+    """Yield (line number, text) of a requirements file without comments, with continued lines joined."""
     start, joined = 0, ""
     for number, line in enumerate([*text.split("\n"), ""], 1):
         start = start if joined else number
@@ -120,7 +120,7 @@ def _check_requirement(line: str, where: Where) -> str:
 
 
 def _pyproject_dependencies(text: str, file: Path) -> list[str]:
-    """Return what ``[project] dependencies`` of a pyproject.toml holds (PEP 621)."""
+    """Return the ``[project] dependencies`` of a pyproject.toml (PEP 621)."""
     try:
         tomllib = import_module("tomllib")
     except ModuleNotFoundError as error:

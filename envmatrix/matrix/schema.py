@@ -1,4 +1,4 @@
-"""The JSON Schema of matrix.yaml, derived from the types that check it."""
+"""The JSON Schema of matrix.yaml, generated from the types that validate it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envmatrix.matrix.types import SCALAR, WORDS
 from envmatrix.system import bench_options
 
 Schema = dict[str, JsonValue]
-#: A value may be quoted, as the matrix that a run keeps is: then it is a string whose text is read.
+#: Values may be quoted, as in the matrix stored with a run; a quoted value is parsed from its text.
 _INTEGER = r"^\s*[-+]?[0-9][0-9_]*(\.0*)?\s*$"
 _NUMBER = r"^\s*[-+]?[0-9_]*\.?[0-9_]+\.?([eE][-+]?[0-9]+)?\s*$"
 _FLAG = "^([Tt]([Rr][Uu][Ee])?|[Ff]([Aa][Ll][Ss][Ee])?|[Yy]([Ee][Ss])?|[Nn][Oo]?|[Oo][Nn]|[Oo][Ff][Ff]|[01])$"
@@ -24,7 +24,7 @@ _TYPES = {"int": "integer", "float": "number", "bool": "boolean"}
 
 
 def _entry_schema(model: type[BaseModel], parts: dict[str, JsonValue], leave_out: tuple[str, ...] = ()) -> Schema:
-    """Return the schema of one entry as it is written; what it refers to is added to ``parts``."""
+    """Return the schema of one entry as written; add the definitions it refers to to ``parts``."""
     model_schema = model.model_json_schema()
     definitions = model_schema.pop("$defs", {})
     parts |= {name: _without_titles(part) for name, part in definitions.items()}
@@ -39,13 +39,13 @@ def _entry_schema(model: type[BaseModel], parts: dict[str, JsonValue], leave_out
 
 
 def _holds_entries(part: Schema) -> bool:
-    """Whether `KEY:` with nothing behind it has no entries, and is no mistake."""
+    """Return whether an empty `KEY:` is valid and means no entries."""
     values_schema = part.get("additionalProperties")
     return "$ref" in part or (isinstance(values_schema, dict) and "$ref" in values_schema)
 
 
 def _without_titles(node: JsonValue) -> JsonValue:
-    """Leave out titles, which only repeat names, and defaults that say nothing; let values be quoted."""
+    """Remove titles, which repeat names, and empty defaults; accept quoted values."""
     if isinstance(node, list):
         return [_without_titles(item) for item in node]
     if not isinstance(node, dict):
@@ -63,7 +63,7 @@ def _without_titles(node: JsonValue) -> JsonValue:
 
 
 def _allow_quoted(kind: str, schema: Schema) -> Schema:
-    """Return the schema of a number, or of true and false, that may be quoted too."""
+    """Return the schema of a number or a boolean that also accepts it in quotes."""
     return {**{key: value for key, value in schema.items() if key != "type"}, **_QUOTED[kind]}
 
 
@@ -104,7 +104,7 @@ _DEFAULTS = "name of an entry of `defaults`, which gives the keys that the workl
 
 
 def _allow_empty(schema: JsonValue) -> Schema:
-    """Return the schema of what may be left empty."""
+    """Return the schema with null allowed."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -113,7 +113,7 @@ def _mapping_schema(entry: Schema) -> Schema:
 
 
 def _with_old_keys(design: Schema) -> Schema:
-    """Return the schema of a design that may have the words of version 1."""
+    """Return the schema of a design that also accepts the keys of version 1."""
     properties = design["properties"]
     assert isinstance(properties, dict)
     old_properties: Schema = {
@@ -124,7 +124,7 @@ def _with_old_keys(design: Schema) -> Schema:
 
 
 def json_schema() -> Schema:
-    """Return the schema (draft 2020-12)."""
+    """Return the JSON Schema (draft 2020-12)."""
     parts: dict[str, JsonValue] = {}
     level = _allow_empty(_entry_schema(Level, parts))
     parts["SourceBuild"] = _allow_empty(parts["SourceBuild"])

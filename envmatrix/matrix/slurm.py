@@ -1,4 +1,4 @@
-"""What a design asks of Slurm: words that can stand in a batch script, and none that its own lines depend on."""
+"""Slurm options of a design: values that are safe in a batch script and do not override its own lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, Bytes, Frozen, Percent, Seconds, word_as_list
 
 _WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
-#: sbatch options that a block's script depends on.
+#: sbatch options that envmatrix sets in the script of a block.
 _RESERVED_OPTIONS = {
     "--array", "--chdir", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem", "--nodelist",
     "--nodes", "--no-requeue", "--ntasks", "--open-mode", "--output", "--overcommit", "--parsable", "--requeue",
@@ -43,7 +43,7 @@ SlurmOptions = Annotated[
 
 
 class Slurm(Frozen):
-    """What a design asks of Slurm (launcher ``slurm``); the command line lays over it."""
+    """Slurm options of a design (launcher ``slurm``); command-line options override them."""
 
     nodes: int = Field(1, ge=1, le=1000, description="number of nodes that work in parallel, each on its own block")
     partition: SlurmWord | None = Field(None, description="partition; default: the cluster's default")

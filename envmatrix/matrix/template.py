@@ -1,4 +1,4 @@
-"""A matrix for one program: the text that `init` writes, and that a program on the command line is benchmarked with."""
+"""Generate the matrix for one program: for `envmatrix init`, and for a program given on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envmatrix.matrix.metrics import WALL_TIME, MetricSource
 from envmatrix.matrix.model import Workload
 from envmatrix.units import as_budget, as_duration
 
-#: Environments for PyTorch as pip installs it, those that most often gain something first.
+#: Environments for PyTorch as pip installs it, the most promising first.
 FOR_TORCH = {
     "pytorch-ci": "what PyTorch's own CPU dashboard sets",
     "tcmalloc": "Google's allocator",
@@ -24,7 +24,7 @@ FOR_TORCH = {
     "bind-close": "bind threads to neighbouring cores",
     "one-thread": "one thread",
 }
-#: Environments for any other program, an allocator and threads first.
+#: Environments for other programs, the most promising first.
 FOR_ANY = {
     "tcmalloc": "Google's allocator",
     "one-thread": "one thread for OpenMP and the BLAS libraries",
@@ -49,11 +49,11 @@ _OWN_ENVIRONMENTS = """
 
 @dataclass(frozen=True)
 class MatrixTemplate:
-    """What the matrix of one program is made from.
+    """Parameters of the generated matrix of one program.
 
-    ``torch``: whether it runs PyTorch over GNU's OpenMP runtime, as pip installs it. ``metric`` and ``why`` say what is
-    measured and how that was chosen; ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: the budget
-    waits until a claim can be made. ``on_gpu`` is how many of its processes work on a GPU.
+    ``torch``: whether it runs PyTorch with GNU's OpenMP runtime, as pip installs it. ``metric`` is what is measured,
+    and ``why`` how that was chosen. ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: run enough
+    blocks for a verdict even beyond the budget. ``on_gpu`` is how many of its processes use a GPU.
     """
 
     interpreter: str
@@ -70,7 +70,7 @@ class MatrixTemplate:
     on_gpu: int = 0
 
     def text(self) -> str:
-        """Return the text of the matrix, with comments for whoever edits it."""
+        """Return the text of the matrix, with comments that help to edit it."""
         descriptions = FOR_TORCH if self.torch else FOR_ANY
         include = "recipes" if self.torch else "malloc"
         holds = "allocators, OpenMP runtimes, threads, recommended settings" if self.torch else "allocators"
@@ -145,5 +145,5 @@ class MatrixTemplate:
 
 
 def _json_quoted(value: object) -> str:
-    """Write a value as JSON, whose strings, lists and mappings are YAML too, whatever they hold."""
+    """Return a value as JSON, which is also valid YAML."""
     return json.dumps(value)

@@ -1,4 +1,4 @@
-"""Which number of a program's output says how fast it was, and the pattern that reads the same number of later runs."""
+"""Find the number in a program's output that measures its speed, and a pattern that reads it from later outputs."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from envmatrix.matrix.printed import (
 )
 from envmatrix.system.bench_options import quantities
 
-#: Two numbers this close are one, printed twice.
+#: Numbers within this relative difference are the same number printed twice.
 _SAME_TOLERANCE = 0.01
-#: Of more lines these many at both ends are read.
+#: Lines read from the start and the end of a longer output.
 _HEAD_AND_TAIL_LINES = (500, 1500)
-#: A number of more bars than these is one of whatever is counted, such as requests.
+#: With more bar lengths than this, the lengths are counts, such as numbers of requests.
 _MAX_BARS = 3
-#: So much later than the wall time may a program's own clock say that it took.
+#: A program's own clock may exceed its wall time by this much: seconds, and factor.
 _CLOCK_S, _CLOCK = 0.1, 1.1
 _BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
-#: Numbers that are set rather than counted; of so many values at most, one run is a sweep.
+#: Labels of settings rather than counters; a sweep has at most this many values.
 _SETTING_LABEL = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
 _MAX_SETTINGS = 20
-#: What Keras prints before the bar of an epoch.
+#: Keras prints this line before the bar of an epoch.
 _EPOCH = re.compile(r"Epoch \d+/\d+")
-#: Speeds that differ by more than this are of two things, if other signs are there.
+#: Speeds with a larger ratio are different quantities, if other signs agree.
 _DIFFERENT_RATIO = 1.5
 _PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
 
 _COUNTER_LINE = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
-#: What stands where the middle of a long output was left out (bench/command.py).
+#: Placeholder for the part of a long output that was left out (bench/command.py).
 _CUT = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.\]\n")
-#: Fewer lines that count are no steps: a program prints as many epochs.
+#: Fewer counted lines are not steps: they may be epochs.
 _MIN_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """A regular expression that finds one number of an output, what it is called there, its last value and its unit.
+    """A pattern that finds one number of an output, with the number's label, last value and unit.
 
-    ``line`` is the last one that has it, and ``span`` where on that; ``note`` says what else was printed.
+    ``line`` is the last line that contains it, ``span`` its position there; ``note`` describes what else was printed.
     """
 
     regex: str
@@ -62,10 +62,10 @@ class Throughput:
 
 
 def throughput_candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
-    """Return the one number of an output that says how fast the program was; several if it prints several that differ.
+    """Return the number of an output that measures the program's speed, or several numbers if they differ.
 
-    Each is read back by its pattern from the same output; one without a pattern cannot be told from others. ``wall_s``
-    is how long the program took.
+    Each pattern was verified on the same output; an empty pattern means that none identifies the number. ``wall_s`` is
+    the program's wall time.
     """
     lines = quantities().plain(output).split("\n")
     if len(lines) > sum(_HEAD_AND_TAIL_LINES):
@@ -81,7 +81,7 @@ def throughput_candidates(output: str, wall_s: float | None = None) -> list[Thro
 
 
 def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
-    """Yield the numbers of each kind; those of two bars of another length are two kinds, those of many are one."""
+    """Yield the numbers of each kind. Bars of different length are separate kinds, unless there are many."""
     readings_by_kind: dict[tuple[str, ...], dict[str, list[Reading]]] = {}
     for reading in speed_readings(lines):
         readings_by_kind.setdefault(reading.key, {}).setdefault(reading.total, []).append(reading)
@@ -93,9 +93,9 @@ def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
 
 
 def _split_kind(group: list[Reading], epoch: int) -> list[list[Reading]]:
-    """Return the kinds that numbers of lines alike are of: each value of a sweep is one, and so are bars of training.
+    """Split similar lines into kinds: one for each value of a sweep, or training bars and evaluation bars.
 
-    ``epoch`` is the line after which the last epoch begins.
+    ``epoch`` is the line number at which the last epoch starts.
     """
     swept = _split_sweep(group)
     if swept:
@@ -135,9 +135,9 @@ def _split_kind(group: list[Reading], epoch: int) -> list[list[Reading]]:
 
 
 def _split_sweep(group: Sequence[Reading]) -> list[list[Reading]]:
-    """Return the numbers by the first one of their line if it is set (batch size 1, 2) or at least doubles (1, 8, 64).
+    """Group numbers by the first number on their line if that is a setting (batch size) or at least doubles (1, 8, 64).
 
-    It is neither for a step: 1, 10, 20.
+    A step counter does neither: 1, 10, 20.
     """
     first_field = quantities().fields(group[-1].line)[0]
     if (
@@ -164,12 +164,12 @@ def _later_labels(reading: Reading) -> frozenset[str]:
 
 
 def is_truncated(output: str) -> bool:
-    """Say whether the middle of an output was left out, as it was long."""
+    """Return whether the middle of a long output was left out."""
     return _CUT.search(output) is not None
 
 
 def _is_plausible(group: Sequence[Reading], wall_s: float | None) -> bool:
-    """Say whether numbers of one kind can be speeds of a program that took so long: no clock, no longer time."""
+    """Return whether numbers of one kind can be speeds of a program with this wall time: not a clock, not longer."""
     last_reading = group[-1]
     if not last_reading.field.value > 0:
         return False
@@ -197,7 +197,7 @@ def _clock_seconds(clock: str) -> int:
 
 
 def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
-    """Return the kind of number that says most of the program's work; several if none of them does."""
+    """Return the kind of number that best measures the program's work; several if they disagree."""
     candidate_kinds = [group for group in kinds if group[-1].phase != "aside"]
     not_evaluation = [group for group in candidate_kinds if group[-1].phase != "eval"]
     checked = [
@@ -221,24 +221,24 @@ def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
 
 
 def _is_bar_of_steps(bar: Reading, steps: Sequence[float]) -> bool:
-    """Say whether a bar without words has one of these speeds, hardly another: it is theirs."""
+    """Return whether a bar without a label has nearly one of these speeds, and so shows the same loop."""
     return bool(bar.total) and not bar.phase and any(0.9 < bar.field.value / value < 1.1 for value in steps)
 
 
 def _filter_unless_empty(kinds: list[Sequence[Reading]], is_wanted: object) -> list[Sequence[Reading]]:
-    """Return the kinds that are wanted, all if none is."""
+    """Return the wanted kinds, or all of them if none is wanted."""
     assert callable(is_wanted)
     return [group for group in kinds if is_wanted(group[-1])] or kinds
 
 
 def _rates_agree(samples: Sequence[Sequence[Reading]], steps: Sequence[Sequence[Reading]]) -> bool:
-    """Say whether a step can have that many samples: one at least."""
+    """Return whether the rates are consistent: each step has at least one sample."""
     largest_step_rate = max((group[-1].field.value for group in steps), default=0.0)
     return all(group[-1].field.value >= (1 - _SAME_TOLERANCE) * largest_step_rate for group in samples)
 
 
 def _throughputs(text: OutputText, group: Sequence[Reading]) -> Iterator[Throughput]:
-    """Return numbers of one kind with the pattern that reads them back, for each process that prints them."""
+    """Yield numbers of one kind with the pattern that reads them, one for each process if they differ."""
     ranks: dict[str, list[Reading]] = {}
     for reading in group:
         ranks.setdefault(reading.rank, []).append(reading)
@@ -266,9 +266,9 @@ def _verified_throughput(text: OutputText, group: Sequence[Reading], rank: str, 
 
 
 def step_line_pattern(output: str) -> str:
-    """Return the pattern of the one kind of line that counts up evenly, as steps do; '' if there is none or several.
+    """Return the pattern of the one kind of line that counts evenly, as steps do; '' if there is none or several.
 
-    Of an output whose middle was left out both ends count up evenly.
+    If the middle of the output was left out, both ends must count evenly.
     """
     runs_by_words: dict[str, list[list[int]]] = {}
     parts = _CUT.split(quantities().without_colours(output))
@@ -295,5 +295,5 @@ def _is_even(*runs: Sequence[int]) -> bool:
 
 
 def has_pytest_benchmark_table(output: str) -> bool:
-    """Say whether an output holds pytest-benchmark's table: it repeats what it measures until a time is spent."""
+    """Return whether an output contains pytest-benchmark's table: it repeats its work until a time limit."""
     return _PYTEST_BENCHMARK.search(quantities().without_colours(output)) is not None

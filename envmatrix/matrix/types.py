@@ -1,4 +1,4 @@
-"""Values as people write them in matrix.yaml, and the base of what is made of them."""
+"""Value types of matrix.yaml, their JSON Schemas, and the base class of its models."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_tolerance
 
-#: The type of an error that ``about`` makes; its context names the key.
+#: The type of errors made by ``about``; the error's context names the key.
 OF_KEY = "of_key"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def word_as_list(value: object) -> object:
-    """Accept one word where a list of words is meant."""
+    """Wrap a single string in a tuple; return other values unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
 def check_printable(value: str) -> str:
-    """Refuse what would end a line, or steer a terminal."""
+    """Reject control characters, including newlines."""
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         msg = "newlines and other control characters are not allowed: engines pass them differently"
         raise ValueError(msg)
@@ -29,16 +29,16 @@ def check_printable(value: str) -> str:
 
 
 def about(key: str, message: str) -> PydanticCustomError:
-    """Return the error of a whole entry that one of its keys is wrong with, so that it is told at that key."""
+    """Return a validation error of an entry that is reported at one of its keys."""
     return PydanticCustomError(OF_KEY, "{said}", {"key": key, "said": message})
 
 
 def error_key(problem: ErrorDetails) -> tuple[str, ...]:
-    """Return the key that ``about`` named, as the end of a path; nothing for any other error."""
+    """Return the key given to ``about`` as the end of a path; () for any other error."""
     return (str(problem["ctx"]["key"]),) if problem["type"] == OF_KEY else ()
 
 
-#: As YAML's own rules read them: `python: 3.11` is a number to an editor.
+#: Types by YAML's own rules: an editor reads `python: 3.11` as a number.
 SCALAR: list[JsonValue] = ["string", "number", "boolean"]
 AS_SCALAR = WithJsonSchema({"type": SCALAR})
 WORDS: dict[str, JsonValue] = {"anyOf": [{"type": SCALAR}, {"type": "array", "items": {"type": SCALAR}}]}
@@ -47,12 +47,12 @@ SOME_WORDS = WithJsonSchema({"anyOf": [{"type": SCALAR}, {"type": "array", "item
 
 
 def as_text(pattern: str) -> WithJsonSchema:
-    """Return the schema of a text that holds this pattern."""
+    """Return the schema of a string that matches a pattern."""
     return WithJsonSchema({"type": "string", "pattern": pattern})
 
 
 def as_quantity(pattern: str, **bounds: JsonValue) -> WithJsonSchema:
-    """Return the schema of a quantity: a text of this form, or a number within ``bounds``."""
+    """Return the schema of a quantity: a string that matches a pattern, or a number within ``bounds``."""
     return WithJsonSchema({"type": ["string", "number"], "pattern": pattern, **bounds})
 
 
@@ -71,6 +71,6 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), as_quantity(_SIZE_PATTERN, 
 
 
 class Frozen(BaseModel):
-    """What is read once and never changed; unknown keys are mistakes."""
+    """Base of immutable models; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""What a value of matrix.yaml must look like, so that no command refuses what `check` has passed."""
+"""Validate values of matrix.yaml, so that no later command rejects what `envmatrix check` accepted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
 def check_cpu_list(value: str) -> str:
-    """Check a list of CPUs or NUMA nodes; a template stands for any list."""
+    """Check a list of CPUs or NUMA nodes; it may be a template."""
     unknown = templates.unknown_template(value)
     if unknown:
         msg = f"unknown template {{{unknown}}}; known: {', '.join(templates.TEMPLATE_NAMES)}"
@@ -28,13 +28,13 @@ def check_cpu_list(value: str) -> str:
 
 
 def check_machine_cpus(value: str) -> str:
-    """Check a list of CPUs in which no template is filled."""
+    """Check a list of CPUs without templates."""
     parse_cpus(value)
     return value
 
 
 def read_cpu_quota(value: object) -> float:
-    """Read CPU time per time, in CPUs; the kernel takes no less than a hundredth (1 ms of 100)."""
+    """Read a CPU quota in CPUs; the kernel's minimum is 0.01 (1 ms of 100)."""
     try:
         cpus = float(str(value))
     except ValueError:
@@ -51,12 +51,12 @@ def check_suite(value: str) -> str:
 
 
 def check_base_image(value: str) -> str:
-    """Check the reference of an image."""
+    """Check an image reference."""
     return _check_match(_BASE, value, "an image, such as debian:bookworm-slim@sha256:...")
 
 
 def check_ready_image(value: str) -> str:
-    """Check an image that is used as it is: a reference as Docker writes it, or the path of a file."""
+    """Check an image that is used unchanged: a reference in Docker's form, or a file."""
     return (
         value
         if is_image_file(value)
@@ -65,17 +65,17 @@ def check_ready_image(value: str) -> str:
 
 
 def is_image_file(value: str) -> bool:
-    """Say whether an image is named by its file: a Docker archive, or a SIF."""
+    """Return whether an image is named by a file: a Docker archive or a SIF."""
     return value.endswith((".sif", ".tar", ".tar.gz", ".tgz")) or value.startswith(("/", "./", "../", "~"))
 
 
 def check_python_version(value: str) -> str:
-    """Check a version of Python."""
+    """Check a Python version."""
     return _check_match(_PYTHON, value, "a Python version, such as 3.11 or 3.13t")
 
 
 def check_requirement(value: str) -> str:
-    """Check what pip is asked for: a requirement, or the path of a wheel; never an option of pip's own."""
+    """Check an argument of pip install: a requirement, or the path of a wheel; never an option."""
     if not value.startswith("-") and ("/" in value or value.endswith(".whl")) and " @ " not in value:
         return value
     try:
@@ -90,7 +90,7 @@ def check_requirement(value: str) -> str:
 
 
 def check_debian_packages(value: str) -> str:
-    """Check names of Debian packages, alternatives separated by '|'."""
+    """Check names of Debian packages; '|' separates alternatives."""
     for name in value.split("|"):
         _check_match(_PACKAGE, name.strip(), "a Debian package, such as libjemalloc2")
     return value
@@ -102,7 +102,7 @@ def check_module(value: str) -> str:
 
 
 def check_argument(value: str) -> str:
-    """Check what becomes an argument of a program: not empty, and no option of it."""
+    """Check an argument of a program: it must not be empty or an option."""
     if not value.strip() or value.startswith("-"):
         msg = f"{value!r} is not valid: it must not be empty, nor begin with '-'"
         raise ValueError(msg)

@@ -1,7 +1,7 @@
-"""Names of variables that are known to be read, so that a misspelt one is told: who should read it says nothing of it.
+"""Check names of environment variables against the known ones, to report probable typos.
 
-The names and where they are from are in variables.txt. That list cannot be complete: a name that is not in it is
-doubted, and never refused. Who reads them is in readers.py.
+The names and their sources are in variables.txt. The list cannot be complete, so an unknown name is reported, and never
+rejected. readers.py says which library reads a variable.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from envmatrix.matrix.parse import locate_key
 from envmatrix.matrix.readers import has_known_reader
 from envmatrix.matrix.yaml_positions import Key
 
-#: Names of these families are all known, but for newer ones.
+#: Prefixes whose variables are all in the list, except new ones.
 FAMILIES = ("OMP_", "KMP_", "GOMP_", "MKL_", "MALLOC_", "TORCH_", "NCCL_", "ONEDNN_", "DNNL_")
-#: Names of these are others', however like they are: TORCHINDUCTOR_CPP_WRAPPER and TORCH_INDUCTOR_CPP_WRAPPER are two.
+#: Prefixes of other families, despite their similar names: TORCHINDUCTOR_ and TORCH_ are different.
 _OTHER_FAMILIES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "RCCL_")
-#: So many letters may be wrong: in a family's name, and in one that belongs to none and may well be the user's own.
+#: Allowed typos: in a name of a known family, and in any other name, which may be the user's own.
 _MAX_TYPOS, _MAX_TYPOS_ELSEWHERE = 2, 1
 
 
 @dataclass(frozen=True)
 class UnreadVariable:
-    """A variable of a level that nothing is known to read: ``text`` says so, ``near`` is what was probably meant."""
+    """A level's variable with no known reader; ``near`` is the name that was probably meant."""
 
     factor: str
     level: str
@@ -37,7 +37,7 @@ class UnreadVariable:
 
     @property
     def as_mistake(self) -> InputError:
-        """It as a mistake is told, with its place and remedy."""
+        """This warning as a mistake with its location and remedy."""
         remedy = f"write {self.near}" if self.near else "add a check (`claims:`) that shows what it does"
         message = f"{self.factor}={self.level}: {unread_message(self.name, self.near)}"
         return InputError(message, where=self.where, remedy=f"{remedy}; otherwise its trials count as not verified")
@@ -47,7 +47,7 @@ class UnreadVariable:
 
 
 def unread_message(name: str, near: str = "") -> str:
-    """Say that a variable may have no effect."""
+    """Return the warning that a variable may have no effect."""
     suggestion_text = f"; did you mean {near}?" if near else ""
     return f"not verified: envmatrix knows no program or library that reads {name}{suggestion_text}"
 
@@ -61,7 +61,7 @@ def known_variables() -> frozenset[str]:
 
 @cache
 def near(name: str) -> str | None:
-    """Return the known name that was probably meant, '' where none is like it; None of one that may well be right."""
+    """Return the known name that was probably meant; '' if none is similar; None if the name may be right."""
     if name in known_variables() or name.startswith(_OTHER_FAMILIES):
         return None
     in_family = name.startswith(FAMILIES)
@@ -78,9 +78,9 @@ def near(name: str) -> str | None:
 
 
 def unread_variables(level: Level) -> list[str]:
-    """Return the variables of a level that nothing is known to read.
+    """Return the variables of a level that have no known reader.
 
-    If it has a claim, which shows whether it does something, only those that are near a known name.
+    If the level has claims, which show its effect, return only names that are similar to a known one.
     """
     return [name for name, value in level.env.items() if near(name) or not (level.claims or _is_accepted(name, value))]
 
@@ -90,11 +90,11 @@ def _is_accepted(name: str, value: str | None) -> bool:
 
 
 def find_unread_variables(matrix: Matrix) -> Iterator[UnreadVariable]:
-    """Yield what is to be told of a matrix's levels, each with its place."""
+    """Yield the variables of a matrix's levels that are probably misspelt, each with its location."""
     for factor in matrix.factors.values():
         for level, level_data in factor.levels.items():
             for name in unread_variables(level_data):
-                if near(name) is None:  # of no known family: a program's own, which only a run can tell
+                if near(name) is None:  # not in a known family: only a run can show whether it is read
                     continue
                 position = _locate(Path(matrix.path), ("factors", factor.name, level, "env", name))
                 yield UnreadVariable(factor.name, level, name, near(name) or "", position)
@@ -103,12 +103,12 @@ def find_unread_variables(matrix: Matrix) -> Iterator[UnreadVariable]:
 def _locate(path: Path, key: Key) -> Where:
     try:
         return locate_key(path, key, key=True)
-    except InputError:  # a matrix that was made for a program, or came through a pipe
+    except InputError:  # a generated matrix, or one read from a pipe
         return Where(path)
 
 
 def _edit_distance(word: str, other: str) -> int:
-    """Return how many letters are wrong, left out, too many or exchanged with their neighbour (Damerau 1964)."""
+    """Return the number of wrong, missing, extra or swapped letters (Damerau 1964)."""
     previous_row: list[int] = []
     row = list(range(len(other) + 1))
     for index, letter in enumerate(word, 1):

@@ -1,7 +1,7 @@
-"""YAML text into plain data that remembers where each key and value stands.
+"""Parse YAML into plain data with the position of each key and value.
 
-Every scalar stays the text the user wrote (an environment variable's ``no`` or ``1e3`` must arrive unchanged);
-the field that takes it turns it into its type.
+Every scalar stays the text the user wrote, because a variable's ``no`` or ``1e3`` must arrive unchanged. The field that
+takes the text converts it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envmatrix.errors import InputError, Where, where_in
 from envmatrix.system.regular_files import MAX_TEXT_BYTES, decode_error_position, read_bytes
 
 Key = tuple[str | int, ...]
-#: What YAML can hold here: a text, nothing, a list or a mapping of these.
+#: Values that YAML can contain here.
 Data: TypeAlias = str | list["Data"] | dict[str, "Data"] | None
 _MAX_NODES = 200_000
 _SYNTAX_REMEDY = "check that line and the one before it: a bracket, a quote, a colon or the indentation"
@@ -26,7 +26,7 @@ _NULL = "tag:yaml.org,2002:null"
 
 @dataclass
 class Source:
-    """Data read from ``file``. ``keys`` and ``values`` say where the key and the value of a path stand."""
+    """Data read from ``file``. ``keys`` and ``values`` give the positions of each path's key and value."""
 
     file: Path
     text: str = ""
@@ -35,7 +35,7 @@ class Source:
     values: dict[Key, Where] = field(default_factory=dict)
 
     def where(self, path: Key, *, key: bool = False) -> Where:
-        """Return the place of ``path``, or of its nearest enclosing entry that has one."""
+        """Return the position of ``path``, or of its nearest enclosing entry that has one."""
         if key and path in self.keys:
             return self.keys[path]
         for end in range(len(path), -1, -1):
@@ -45,7 +45,7 @@ class Source:
         return Where(self.file)
 
     def mapping(self, path: Key) -> dict[str, Data]:
-        """Return the mapping at ``path``, empty where there is none. Raises InputError where something else stands."""
+        """Return the mapping at ``path``; empty if there is none. Raises InputError for any other value."""
         data = self.data
         for part in path:
             data = data.get(str(part)) if isinstance(data, dict) else None
@@ -53,7 +53,7 @@ class Source:
 
 
 def as_mapping(data: Data, path: Key, source: Source) -> dict[str, Data]:
-    """Return ``data`` as a mapping, empty for nothing. Raises InputError, with the place of ``path``, for all else."""
+    """Return ``data`` as a mapping; empty for null. Raises InputError at ``path`` for any other value."""
     if data is None or isinstance(data, dict):
         return data or {}
     dotted = ".".join(map(str, path)) or "the file"
@@ -65,7 +65,7 @@ def _position(file: Path, mark: yaml.Mark | None) -> Where:
 
 
 def read_text(file: Path) -> str:
-    """Read the file as UTF-8; an InputError says why it cannot be read."""
+    """Read the file as UTF-8. Raises InputError if it cannot be read."""
     try:
         return read_bytes(file, MAX_TEXT_BYTES, pipe=True).decode()
     except FileNotFoundError as error:
@@ -82,18 +82,18 @@ def read_text(file: Path) -> str:
 
 
 def parse_yaml(text: str, file: Path) -> Source:
-    """Parse ``text``; bad YAML, duplicate keys and endless aliases are InputErrors with their place."""
+    """Parse ``text``. Raises InputError with a position for bad YAML, duplicate keys and endless aliases."""
     source = Source(file, text)
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        source.values[()] = Where(file, 1, 1)  # of a file with nothing in it too
+        source.values[()] = Where(file, 1, 1)  # even for an empty file
         source.data = _NodeConverter(source, loader).convert(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = f"not valid YAML: {error.problem or error.context}"
         raise InputError(message, where=_position(file, mark), remedy=_SYNTAX_REMEDY) from error
-    except yaml.YAMLError as error:  # of a character alone, so that it has no mark
+    except yaml.YAMLError as error:  # an invalid character, which has no mark
         message, where = str(error).split("\n")[0], where_in(file, text, getattr(error, "position", 0))
         raise InputError(f"not valid YAML: {message}", where=where, remedy="remove that character") from error
     except RecursionError as error:
@@ -103,9 +103,9 @@ def parse_yaml(text: str, file: Path) -> Source:
 
 
 def _deepest_nesting(text: str, file: Path) -> Where:
-    """Return where most lists and mappings are open at once."""
+    """Return the position at which the most lists and mappings are open."""
     depth, max_depth, where = 0, 0, Where(file)
-    with contextlib.suppress(yaml.YAMLError):  # it may end where it is wrong in another way too
+    with contextlib.suppress(yaml.YAMLError):  # the text may have other errors, too
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > max_depth and event.start_mark:
@@ -143,7 +143,7 @@ class _NodeConverter:
         return self.text(node) if isinstance(node, yaml.ScalarNode) and node.tag != _NULL else None
 
     def text(self, node: yaml.ScalarNode) -> str:
-        """Return a scalar; two halves of a character, as JSON writes one beyond 16 bits, are joined."""
+        """Return a scalar's text. Join surrogate pairs, which JSON writes for characters beyond 16 bits."""
         try:
             return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What is compared, and in which order: environments, arms, blocks. Nothing here touches the machine."""
+"""The plan of a run: environments, arms, blocks and their order. Nothing here touches the machine."""
 
 from envmatrix.plan.schedule import (
     CONTROL,

@@ -1,4 +1,4 @@
-"""An environment: one level of every factor, resolved into the image it needs and what it sets."""
+"""Environments: one level of every factor, resolved into an image, variables, preloads and checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envmatrix.matrix.templates import fill_templates, unfilled_template
 from envmatrix.matrix.variables import unread_variables
 from envmatrix.system.host import parse_cpus
 
-#: Variables that are lists: two levels may each contribute, joined by this separator.
+#: Variables that are lists, to which several levels can contribute -> separator.
 JOINED_VARIABLES = {
     "GLIBC_TUNABLES": ":",
     "MALLOC_CONF": ",",
@@ -46,7 +46,7 @@ class Library:
 
 @dataclass(frozen=True)
 class SourceBuild:
-    """How one requirement is built from source; ``edit`` is (file, text in it, what takes its place)."""
+    """How one requirement is built from source; ``edit`` is (file, text in it, replacement)."""
 
     name: str
     env: tuple[tuple[str, str], ...] = ()
@@ -58,8 +58,8 @@ class SourceBuild:
 class Image:
     """One combination of image factors. ``name`` is a stable identifier used in file names and tags.
 
-    ``ready`` is an image that somebody else made: its reference, or its file. ``modules`` are loaded on the machine;
-    ``conda`` are packages of ``channels`` (none: conda-forge) that make up an environment of their own there.
+    ``ready`` is an existing image: its reference, or its file. ``modules`` are loaded on the machine. ``conda`` are
+    packages of ``channels`` (none: conda-forge) for a separate environment on the machine.
     """
 
     name: str
@@ -78,19 +78,19 @@ class Image:
 
     @property
     def on_host(self) -> bool:
-        """Whether its Python is one that the machine has."""
+        """Whether its Python is on the machine, not in an image."""
         return bool(self.interpreter or self.modules or self.conda)
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A name, one level of every factor, and all that follows from it. Templates are already filled in.
+    """A name, one level of every factor, and the resulting settings. Templates are already filled in.
 
-    ``variables`` maps to None where a variable is explicitly absent. ``preload`` is (library key, file name) in
-    the order in which LD_PRELOAD must list them; an empty key means: wherever the system has it. ``own_levels`` are
-    the levels that are not their factor's first (None: not known, in runs of an older envmatrix). ``side`` is ``old``
-    or ``new`` where a run compares two matrices. ``turns``: its processes may be stopped for a while. ``unread`` are
-    variables of its levels that nothing is known to read. ``cpu_quota`` is CPU time per time, in CPUs (None: no limit).
+    ``variables``: None for a variable that must be absent. ``preload``: (library key, file name) in the order of
+    LD_PRELOAD; an empty key means the system's library. ``own_levels``: levels that are not their factor's first (None:
+    unknown, in runs of an older envmatrix). ``side``: ``old`` or ``new`` if a run compares two matrices. ``turns``: its
+    processes may be paused. ``unread``: variables that nothing is known to read. ``cpu_quota``: CPU time per time, in
+    CPUs (None: no limit).
     """
 
     name: str
@@ -112,7 +112,7 @@ class Environment:
 
     @property
     def image_key(self) -> str:
-        """Name of the image in its run: two sides may call two images the same."""
+        """Name of the image within its run; with two sides, both may use the same image name."""
         return f"{self.side}.{self.image.name}" if self.side else self.image.name
 
     @property
@@ -121,11 +121,11 @@ class Environment:
         return any(claim.path.startswith("cuda.") for claim in self.claims)
 
     def for_side(self, side: str | None) -> Environment:
-        """Return the environment as a run of two sides has it, under a name of its own; None: as it is."""
+        """Return the environment of one side under a name of its own; None: unchanged."""
         return replace(self, name=f"{side}.{self.name}", side=side) if side else self
 
     def levels_text(self) -> str:
-        """Return what makes this environment differ from all factors' first levels, for people."""
+        """Return the levels that differ from the first level of their factor, as text."""
         levels = self.levels if self.own_levels is None else self.own_levels
         return ", ".join(f"{factor}={level}" for factor, level in levels.items()) or "every factor at its first level"
 
@@ -150,7 +150,7 @@ def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
 
 
 def combine_image(matrix: Matrix, levels: Mapping[str, str]) -> Image:
-    """Combine the image factors' levels into one image; its name joins the level names that say something."""
+    """Combine the image factors' levels into one image, named after the levels that change it."""
     factor_levels = [(factor, levels[factor.name]) for factor in matrix.factors.values() if factor.is_image]
     image_levels = [factor.levels[level] for factor, level in factor_levels]
     name_parts = [f"{factor.name}-{level}" for factor, level in factor_levels if factor.levels[level].changes_image]
@@ -184,7 +184,7 @@ def _source_build(name: str, body: model.SourceBuild) -> SourceBuild:
 
 
 def all_images(matrix: Matrix) -> dict[str, Image]:
-    """Return every image that a named environment or a design of ``matrix`` can ask for, by name."""
+    """Return every image that a named environment or a design of ``matrix`` can use, by name."""
     environment_levels = [resolve_environment(matrix, name, {}).levels for name in matrix.environments]
     of_cells = [
         complete_levels(matrix, cell_levels, "")
@@ -227,7 +227,7 @@ def _check_requires(name: str, factor: Factor, level: Level, levels: Mapping[str
 
 
 def complete_levels(matrix: Matrix, chosen: Mapping[str, str], name: str) -> dict[str, str]:
-    """Fill in the reference level of every factor not in ``chosen``; unknown words are an InputError."""
+    """Add the reference level of every factor not in ``chosen``. Raises InputError for unknown names."""
     for factor, level in chosen.items():
         if factor not in matrix.factors:
             raise InputError(f"environment {name!r}: no factor {factor!r}", remedy=suggestion(factor, matrix.factors))
@@ -240,7 +240,7 @@ def complete_levels(matrix: Matrix, chosen: Mapping[str, str], name: str) -> dic
 
 
 def resolve_environment(matrix: Matrix, name: str, facts: Mapping[str, str]) -> Environment:
-    """Resolve a named environment, or a factorial design's cell by the name that its report gives it.
+    """Resolve a named environment, or a factorial design's cell by its name in reports.
 
     ``facts`` fills templates such as {physical_cores} (empty: left as written).
     """
@@ -293,7 +293,7 @@ def build_environment(
         memory_nodes=_cpu_or_node_list(name, "memory_nodes", last_values["memory_nodes"], facts),
         cpu_quota=min(quotas, default=None),
         changes_numerics=any(level.changes_numerics for _, level in bits),
-        turns=all(level.turns for _, level in bits) and not quotas,  # a pause gives a whole period's time anew
+        turns=all(level.turns for _, level in bits) and not quotas,  # a pause would renew the quota
         libraries=tuple(libraries),
         unread=tuple(dict.fromkeys(name for _, level in bits for name in unread_variables(level))),
         own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},
@@ -301,7 +301,7 @@ def build_environment(
 
 
 def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
-    """Fill templates; an InputError where the machine's facts lack one."""
+    """Fill templates. Raises InputError if the machine's facts lack one."""
     filled = fill_templates(text, facts)
     missing_template = unfilled_template(filled) if facts else None
     if missing_template:
@@ -314,7 +314,7 @@ def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
 
 
 def _cpu_or_node_list(name: str, key: str, values: list[str], facts: Mapping[str, str]) -> str | None:
-    """Return the last level's list of CPUs or nodes, its templates filled in; an InputError when it is none."""
+    """Return the last level's list of CPUs or nodes with templates filled in. Raises InputError if it is invalid."""
     text = _fill_value(name, values[-1], facts) if values else None
     if text is not None and "{" not in text:
         try:

@@ -1,4 +1,4 @@
-"""The lines that set up an environment elsewhere. Pure functions: text in, text out, every value quoted."""
+"""The lines that set up an environment outside envmatrix. Pure functions from text to text; every value is quoted."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment
 from envmatrix.system.project import cache_folder
 
-#: Where an image has what a bundle holds.
+#: The folder of a bundle's files inside an image.
 BUNDLE_FOLDER = "/opt/envmatrix"
 #: The words of a command that mean the environment's own Python.
 PYTHONS = ("python", "python3")
-#: What a process of the benchmark asks for itself (bench/memory.py); a program of anybody's is started with a command.
+#: Settings that the benchmark applies to its own process (bench/memory.py). Other programs need a command prefix.
 _MEMORY_VARIABLES = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _NO_HUGE_PAGES = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def memory_policy_command(environment: Environment, python: str = "python3") -> tuple[str, ...]:
-    """Return the words before a program that ask for its memory as the benchmark asks for its own; () for nothing."""
+    """Return the command prefix with the memory policy that the benchmark sets for itself; () for none."""
     pages, nodes = (environment.variables.get(name) for name in _MEMORY_VARIABLES)
     without = (python, "-c", _NO_HUGE_PAGES) if pages else ()
     return (*without, *(("numactl", f"--interleave={nodes}") if nodes else ()))
 
 
 def all_variables(environment: Environment, preload: tuple[str, ...]) -> dict[str, str | None]:
-    """Return every variable an environment needs, LD_PRELOAD among them; None: must not be set.
+    """Return every variable an environment needs, including LD_PRELOAD; None: must not be set.
 
-    What the benchmark alone reads, and ``placement`` does otherwise, is left out. Raises InputError for a library that
-    the loader cannot preload.
+    Variables that only the benchmark reads are left out; ``placement`` replaces them. Raises InputError for a library
+    that the loader cannot preload.
     """
     bad_path = next((path for path in preload if re.search(r"[\s:]", path)), None)
     if bad_path:
@@ -66,7 +66,7 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str) 
 
 
 def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
-    """Return the line that says how to keep libraries of the cache, which people are told that they may delete."""
+    """Return a line on how to keep libraries of the cache, which users may delete."""
     if not any(Path(path).is_relative_to(cache_folder()) for path in preload):
         return []
     name = shlex.quote(environment.name)
@@ -74,7 +74,7 @@ def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
 
 
 def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) -> str:
-    """Return a Dockerfile; ``preload`` are paths inside the image, those below BUNDLED are copied from its folder."""
+    """Return a Dockerfile. ``preload`` are paths inside the image; those in ``BUNDLE_FOLDER`` are copied from lib/."""
     variables = all_variables(environment, preload)
     unset = [f"# {name} must not be set" for name, value in variables.items() if value is None]
     bundled = any(path.startswith(f"{BUNDLE_FOLDER}/") for path in preload)
@@ -107,7 +107,7 @@ def dockerfile_quote(value: str) -> str:
 
 
 def posix_quote(text: str) -> str:
-    """Quote a text for a POSIX shell; a newline or another control character is refused."""
+    """Quote a text for a POSIX shell. Raises InputError for a newline or another control character."""
     if re.search(r"[\x00-\x1f\x7f]", text):
         raise InputError(
             f"{text!r} holds a newline or another control character, which no batch script can hold safely",
@@ -117,7 +117,7 @@ def posix_quote(text: str) -> str:
 
 
 def program_command(python: str, program: Sequence[str]) -> str:
-    """Return the words, for a shell, that start a program of the user's own; () is not known: a line to edit."""
+    """Return the shell command that starts a user's program; () is unknown: a line to edit."""
     if not program:
         return f"{posix_quote(python)} train.py  # <your program>"
     program_name, *program_arguments = program
@@ -125,7 +125,7 @@ def program_command(python: str, program: Sequence[str]) -> str:
 
 
 def placement(environment: Environment) -> str:
-    """Return what must stand before a command so that it runs where the environment places it; '' for anywhere."""
+    """Return the command prefix that places a process on the environment's CPUs and memory; '' if anywhere."""
     cpus = f"taskset --cpu-list {shlex.quote(environment.cpus)} " if environment.cpus else ""
     nodes = environment.memory_nodes
     bound = f"numactl --membind={shlex.quote(nodes)} " if nodes else ""
@@ -133,7 +133,7 @@ def placement(environment: Environment) -> str:
 
 
 def quota_note(environment: Environment) -> list[str]:
-    """Return the line that says how to have a CPU quota elsewhere: no variable of a process sets it."""
+    """Return a line on how to set the CPU quota outside envmatrix, as no variable can set it."""
     quota = environment.cpu_quota
     if quota is None:
         return []

@@ -1,4 +1,4 @@
-"""Turns: which trials of a block live together, and in which order they take turns. Pure and seeded."""
+"""Interleaving: which trials of a block run together, and the order of their turns. Pure and seeded."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from envmatrix.plan.schedule import Arm, Slot
 
 
 def turn_length_text(turn: int, *, steps: bool) -> str:
-    """Return how long a turn is: steps, or tenths of a second of a program that tells of none."""
+    """Return the length of a turn as text: in steps, or in seconds for programs without steps (``turn`` tenths)."""
     return f"{turn} step{'' if turn == 1 else 's'}" if steps else f"{turn / 10:g} s"
 
 
 def comparison_roots(arms: Iterable[Arm]) -> dict[str, str]:
-    """Return arm -> an arm that is the same for all that are compared with one another, directly or through others."""
+    """Return arm -> an arm that is the same for all that are compared with one another, directly or indirectly."""
     reference = {arm.name: arm.reference for arm in arms}
     roots = {}
     for name in reference:
@@ -26,10 +26,10 @@ def comparison_roots(arms: Iterable[Arm]) -> dict[str, str]:
 
 
 def with_separate_references(arms: Sequence[Arm], lone: Collection[str]) -> tuple[Arm, ...]:
-    """Compare ``lone`` arms, which take no turns, with a copy of their reference that takes none either.
+    """Compare ``lone`` arms, which run uninterrupted, with an uninterrupted copy of their reference.
 
-    What is compared is measured in one way. Where the reference takes no turns itself, all that is compared with it
-    runs one after the other, and needs no copy.
+    Compared arms must be measured in the same way. If the reference itself is not interleaved, neither are the arms
+    compared with it, and no copy is needed.
     """
     arms_by_name = {arm.name: arm for arm in arms}
     copies: dict[str, Arm] = {}
@@ -45,14 +45,14 @@ def with_separate_references(arms: Sequence[Arm], lone: Collection[str]) -> tupl
 
 
 def unused_reference_copies(arms: Iterable[Arm], gone: Collection[str]) -> set[str]:
-    """Return the copies of references that nobody is compared with any more once ``gone`` have left a race."""
+    """Return the copies of references without arms to compare after the ``gone`` arms have left a race."""
     remaining = [arm for arm in arms if arm.name not in gone]
     used_references = {arm.reference for arm in remaining}
     return {arm.name for arm in remaining if arm.is_alone and arm.name not in used_references}
 
 
 def comparison_groups(slots: Sequence[Slot], roots: Mapping[str, str]) -> list[list[Slot]]:
-    """Part a block into what lives together: all that is compared (``roots``), in the block's order."""
+    """Split a block into groups of compared arms (same root in ``roots``), in the block's order."""
     slots_by_root: dict[str, list[Slot]] = {}
     for slot in slots:
         slots_by_root.setdefault(roots[slot.arm.name], []).append(slot)
@@ -61,10 +61,10 @@ def comparison_groups(slots: Sequence[Slot], roots: Mapping[str, str]) -> list[l
 
 @dataclass(frozen=True)
 class InterleavedGroup:
-    """Trials that take turns: ``kept`` live all the time, and with them those of each wave, one wave after the other.
+    """Trials that are interleaved, in waves: those of a wave are alive together, one wave after the other.
 
-    Where memory holds all at once there is one wave, and nobody is kept. With ``one_turn`` each takes all of its steps
-    in one go: they only start and end side by side.
+    ``kept`` trials are alive during all waves. If memory suffices for all, there is one wave and no kept trial.
+    ``one_turn``: each takes all its steps in one turn; only start and end are simultaneous.
     """
 
     waves: tuple[tuple[Slot, ...], ...]
@@ -77,23 +77,23 @@ class InterleavedGroup:
         return [*self.kept, *(slot for wave in self.waves for slot in wave)]
 
     def without(self, trials: Collection[str]) -> InterleavedGroup:
-        """Return the company of those that are left."""
+        """Return the group without the given trials."""
         waves = (tuple(slot for slot in wave if slot.trial not in trials) for wave in self.waves)
         remaining_kept = tuple(slot for slot in self.kept if slot.trial not in trials)
         return replace(self, waves=tuple(wave for wave in waves if wave) or ((),), kept=remaining_kept)
 
 
 def reference_slots(slots: Sequence[Slot]) -> list[Slot]:
-    """Return those that others are compared with, and second copies of them."""
+    """Return the slots of references and of controls."""
     reference_names = {slot.arm.reference for slot in slots}
     return [slot for slot in slots if slot.arm.name in reference_names or slot.arm.is_control]
 
 
 def split_into_waves(slots: Sequence[Slot], needs: Mapping[str, int], room: int, most: int) -> InterleavedGroup | None:
-    """Part what is compared into waves that fit into ``room`` bytes, each with all references; None: that cannot be.
+    """Split compared trials into waves that fit into ``room`` bytes, each with all references; None if impossible.
 
-    ``needs`` maps an arm to its bytes. A reference takes its turns spread over all waves, so that there are at most
-    as many waves as it has turns (``most``).
+    ``needs`` maps an arm to its bytes. The turns of a reference are spread over all waves, so there can be at most as
+    many waves as it has turns (``most``).
     """
     resident = reference_slots(slots)
     free_bytes = room - sum(needs[slot.arm.name] for slot in resident)

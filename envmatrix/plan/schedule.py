@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from envmatrix.matrix import Design
 
-#: Name of the second copy of the baseline (A/A): its interval is the noise floor.
+#: Name of the second copy of the baseline (A/A): its interval shows the noise of the run.
 CONTROL = "control"
-#: What follows the name of a reference's copy that takes no turns; no environment of a matrix can be called so.
+#: Suffix of the uninterrupted copy of a reference; no environment of a matrix can have such a name.
 _COPY_SUFFIX = " alone"
 #: The two sides of a run that compares two matrices; environments of the first are the references.
 SIDES = ("old", "new")
@@ -18,10 +18,10 @@ SIDES = ("old", "new")
 
 @dataclass(frozen=True)
 class Arm:
-    """What is compared: one environment x workload x engine, against the arm named by ``reference``.
+    """An environment with one workload on one engine, compared with the arm named by ``reference``.
 
-    ``environment`` is the name shown ('control' for the second copy of the baseline), ``runs`` the environment
-    that is really run. The reference arm of a comparison has ``reference`` None.
+    ``environment`` is the displayed name ('control' for the second copy of the baseline), ``runs`` the environment that
+    actually runs. The reference arm of a comparison has ``reference`` None.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Arm:
 
     @property
     def shown(self) -> str:
-        """Its name as people read it."""
+        """The displayed name."""
         return shown_name(self.name)
 
     @property
@@ -43,11 +43,11 @@ class Arm:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this is the copy of a reference that runs on its own while the reference takes turns."""
+        """Whether this is the uninterrupted copy of a reference that is itself interleaved."""
         return self.environment == f"{self.runs}{_COPY_SUFFIX}"
 
     def alone(self) -> Arm:
-        """Return that copy of a reference: it is itself compared with nothing."""
+        """Return the uninterrupted copy of a reference, which is itself compared with nothing."""
         environment = f"{self.runs}{_COPY_SUFFIX}"
         name = arm_name(environment, self.workload, self.engine)
         return Arm(name, environment, self.runs, self.workload, self.engine, None)
@@ -55,12 +55,12 @@ class Arm:
 
 @dataclass(frozen=True)
 class Slot:
-    """One trial to be: ``trial`` is its stable name, ``padding`` the length of what fills up its environment.
+    """A planned trial: ``trial`` is its stable name, ``padding`` the length of a filler variable in its environment.
 
-    ``look_s``: it is no trial of a block, but a long look of so many seconds (``plan.looks``).
+    ``look_s``: a steady-state run of this many seconds, not a trial of a block (``plan.steady_state_runs``).
 
-    The padding moves the stack by a random amount, so that one lucky memory layout does not stick to an
-    environment (Mytkowicz et al., ASPLOS 2009).
+    The padding moves the stack by a random amount, so that a lucky memory layout does not favour one environment
+    (Mytkowicz et al., ASPLOS 2009).
     """
 
     trial: str
@@ -73,12 +73,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the loop and the statistics take of a design. ``arms`` keeps its order; within a block it is random.
+    """The part of a design that the loop and the statistics need. Blocks have a random order, ``arms`` does not.
 
-    ``race``: arms that are surely not the best, or surely the same as their reference, leave before the end.
-    ``looked``: after how many blocks the run has been read before. ``parts``: what is compared with a reference is
-    dealt to so many blocks and runs in one of them, references and controls in all (incomplete blocks).
-    ``claims_first``: the budget ends nothing before there are blocks enough for a claim.
+    ``race``: arms that are surely not the best, or surely the same as their reference, stop early. ``looked``: numbers
+    of blocks at which the run was read (interim analyses). ``parts``: each compared arm runs in one of this many
+    blocks, references and controls in all (incomplete blocks). ``claims_first``: the blocks for a verdict are run even
+    beyond the budget.
     """
 
     design: str
@@ -96,11 +96,11 @@ class Plan:
 
     @property
     def first(self) -> int:
-        """How many blocks are run whatever time they take."""
+        """How many blocks are run regardless of the budget."""
         return min(self.min_blocks * self.parts, self.max_blocks) if self.claims_first else 0
 
     def block(self, index: int) -> list[Slot]:
-        """Return block ``index`` (from 0): each arm of it once, in an order that only (seed, index) decides."""
+        """Return block ``index`` (from 0): each of its arms once, in an order that depends only on (seed, index)."""
         chance = self._random(index)
         arms = self.arms_of(index)
         order = chance.sample(arms, len(arms))
@@ -110,14 +110,14 @@ class Plan:
         ]
 
     def order(self, index: int) -> list[Arm]:
-        """Return the arms of block ``index`` as they stand in it."""
+        """Return the arms of block ``index`` in their order."""
         arms = self.arms_of(index)
         return self._random(index).sample(arms, len(arms))
 
     def arms_of(self, index: int) -> tuple[Arm, ...]:
-        """Return the arms that block ``index`` has: all, unless they are dealt to several.
+        """Return the arms of block ``index``: all, unless they are split over several blocks.
 
-        The copy of a reference that takes no turns is in those blocks alone that have something to compare with it.
+        An uninterrupted copy of a reference is only in blocks with an arm that is compared with it.
         """
         if self.parts == 1:
             return self.arms
@@ -142,7 +142,7 @@ def trial_name(block: int, position: int) -> str:
 
 
 def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = (), parts: int = 1) -> Plan:
-    """Return the plan of a design whose arms are known; pure, and the same for the same seed."""
+    """Return the plan of a design with known arms; pure, and the same for the same seed."""
     return Plan(
         design=design.name,
         arms=arms,
@@ -160,12 +160,12 @@ def plan_of(design: Design, arms: tuple[Arm, ...], looked: tuple[int, ...] = (),
 
 
 def arm_name(environment: str, workload: str, engine: str) -> str:
-    """Return the stable identifier used in the CLI, file names and reports alike."""
+    """Return the stable identifier of an arm for the CLI, file names and reports."""
     return f"{environment}:{workload}@{engine}"
 
 
 def shown_name(arm: str) -> str:
-    """Return an arm's name as people read it: of a workload in an environment's place ('a:a@local') 'a@local'."""
+    """Return an arm's displayed name: 'a@local' for 'a:a@local', whose environment is named like the workload."""
     environment, _, where = arm.partition(":")
     return where if environment and where.rpartition("@")[0] == environment else arm
 
@@ -179,10 +179,10 @@ def make_arms(
 ) -> tuple[Arm, ...]:
     """Cross environments, workloads and engines.
 
-    Each arm is compared with the baseline of the same workload and engine. With several engines, the baseline
-    under a further engine is compared with the baseline under the first one, so that the cost of an engine shows.
-    ``application`` names workloads that change the program instead of the environment: each is run in the baseline
-    environment and compared with the first workload there, so that one table shows what each layer buys.
+    Each arm is compared with the baseline of the same workload and engine. With several engines, the baseline on a
+    further engine is compared with the baseline on the first one, to show the cost of an engine. ``application`` names
+    workloads that change the program, not the environment. Each is run in the baseline environment and compared with
+    the first workload, so that one table shows what each layer gains.
     """
     arms: list[Arm] = []
     for workload in workloads:
@@ -202,7 +202,7 @@ def make_arms(
 
 
 def side_arms(environments: tuple[str, ...], workloads: tuple[str, ...], engines: tuple[str, ...]) -> tuple[Arm, ...]:
-    """Return an arm of each side for every environment, the old one as the reference, and a control of the first."""
+    """Return an arm per side and environment, with the old one as reference, and a control of the first."""
     arms: list[Arm] = []
     for workload in workloads:
         for engine in engines:

@@ -1,1 +1,1 @@
-"""From effects to what people read: terminal, Markdown, HTML and JSON, all made from one Summary."""
+"""Reports of a run: terminal, Markdown, HTML, JSON and other formats, all made from one Summary."""

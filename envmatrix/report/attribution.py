@@ -1,4 +1,4 @@
-"""Attribution in reports: which groups have one, its waterfall and its tables."""
+"""Attribution in reports: the gain of each factor or step, as waterfall figures and tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CUMULATIVE_NOTE = (
 
 @dataclass(frozen=True)
 class AttributionTable:
-    """The attribution of one group, as texts; ``notes`` are the sentences below its table."""
+    """The attribution of one group as text; ``notes`` are the sentences below its table."""
 
     title: str
     table: PlainTable
@@ -49,7 +49,7 @@ class AttributionTable:
 
 
 def _arms_by_group(run: Run) -> Iterator[tuple[str, str, list[Arm]]]:
-    """Yield workload, engine and their arms."""
+    """Yield each workload and engine with its arms."""
     for workload, engine in dict.fromkeys((arm.workload, arm.engine) for arm in run.plan.arms):
         yield workload, engine, [arm for arm in run.plan.arms if (arm.workload, arm.engine) == (workload, engine)]
 
@@ -68,9 +68,9 @@ def _effects_by_environment(arms: Sequence[Arm], reference: Arm, analysis: Analy
 def attributions(
     run: Run, measured: Measurements, analysis: Analysis, recommended: Collection[str]
 ) -> tuple[Attribution, ...]:
-    """Return the attribution of every workload and engine whose arms are a full factorial of two factors or more.
+    """Return the attribution of each workload and engine with a full factorial of at least two factors.
 
-    ``recommended`` names the arms that the headlines name: it is their gain that is shared out.
+    ``recommended`` has the arms that the headlines recommend; their gain is divided among the factors.
     """
     levels = {name: environment.levels for name, environment in run.environments.items()}
     measured, _ = rescale_to_interleaved(run.plan, measured, analysis.primary, analysis.slow)
@@ -88,7 +88,7 @@ def attributions(
 
 
 def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[str, tuple[CumulativeStep, ...]]:
-    """Return 'workload on engine' -> what each step adds, for a cumulative design."""
+    """Return 'workload on engine' -> the gain that each step adds, for a cumulative design."""
     step_names = run.design.cumulative
     measured, _ = rescale_to_interleaved(run.plan, measured, analysis.primary, analysis.slow)
     steps_by_group: dict[str, tuple[CumulativeStep, ...]] = {}
@@ -110,7 +110,7 @@ def cumulative(run: Run, measured: Measurements, analysis: Analysis) -> Mapping[
 
 
 def attribution_title(item: Attribution) -> str:
-    """Return the heading of an attribution; the baseline itself has no gain to share out."""
+    """Return the heading of an attribution; the baseline has no gain to divide."""
     where = f"{item.workload} on {item.engine}"
     if item.shares and not _is_gain_proved(item):
         return f"What might bring a gain of {item.best}: {where}"
@@ -125,7 +125,7 @@ def format_estimate(estimate: Estimate) -> str:
 
 
 def _interaction_sentences(contrasts: Sequence[Contrast]) -> tuple[str, ...]:
-    """Say which interactions are shown to be there."""
+    """Return a sentence for each significant interaction, or one that none is significant."""
     two_factor = [item for item in contrasts if len(item.levels) == 2]
     with_interval = [item for item in two_factor if item.estimate.low is not None and item.estimate.high is not None]
     significant = [item for item in with_interval if not (item.estimate.low or 0) <= 1.0 <= (item.estimate.high or 0)]
@@ -141,7 +141,7 @@ def _is_gain_proved(item: Attribution) -> bool:
 
 
 def unproved_gain_note(item: Attribution) -> tuple[str, ...]:
-    """Say where the gain that is shared out is not shown to be one."""
+    """Return a note if the gain that is divided among the factors is not significant."""
     if _is_gain_proved(item) or not item.shares:
         return ()
     return (f"{item.best} is not shown to gain anything: its shares are a guess.",)
@@ -187,12 +187,12 @@ def _cumulative_table(name: str, steps: Sequence[CumulativeStep]) -> Attribution
 def attribution_tables(
     items: Sequence[Attribution], steps_by_group: Mapping[str, Sequence[CumulativeStep]]
 ) -> tuple[AttributionTable, ...]:
-    """Return the tables that the terminal and Markdown show."""
+    """Return the attribution tables of the terminal and Markdown reports."""
     return (*map(_factorial_table, items), *(_cumulative_table(name, steps) for name, steps in steps_by_group.items()))
 
 
 def waterfall_rows(attribution: Attribution) -> list[tuple[str, Estimate]]:
-    """Return the rows of a waterfall: each factor's share, then the whole gain."""
+    """Return the rows of a waterfall: the share of each factor, then the whole gain."""
     shares = [(f"{share.factor}: {share.level}", share.gain) for share in attribution.shares]
     return [*shares, (f"all: {attribution.best}", attribution.total)]
 
@@ -203,7 +203,7 @@ def cumulative_waterfall_rows(steps: tuple[CumulativeStep, ...]) -> list[tuple[s
 
 
 def waterfall(rows: list[tuple[str, Estimate]], title: str, name: str) -> str:
-    """Draw shares one after the other, each beginning where the one before ended; the last row is their product."""
+    """Draw a waterfall: each share starts at the end of the one before; the last row is their product."""
     levels = [1.0]
     for _, estimate in rows[:-1]:
         levels.append(levels[-1] * estimate.ratio)

@@ -1,4 +1,4 @@
-"""Every form of a run's report, and every figure, by name. A new report is one line here, or an entry point."""
+"""The catalogs of report formats and figures by name; extend them with a line here or an entry point."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from envmatrix.report.summary import Summary
     from envmatrix.system.progress import ProgressCallback
 
-#: What else lies in a run's folder.
+#: Other files in a run's folder, whose names a report may not use.
 _RESERVED_FILES = ("run.json", "trials.jsonl", "looks.jsonl", "history.jsonl", "reproduction.json", "images.json")
 
 
 class Report(Protocol):
-    """One form in which a run is told. A class that inherits from this one has the answers that stand here."""
+    """One format of a run's report. Subclasses inherit the defaults defined here."""
 
     @property
     def name(self) -> str:
-        """The word that ``report --as`` uses."""
+        """The value for ``report --as``."""
 
     @property
     def file(self) -> str | None:
-        """The file's name in the folder of every run; None: written only when it is asked for."""
+        """The file name in the folder of every run; None: written only on request."""
         return None
 
     def render(self, summary: Summary, environment: str) -> str | bytes:
-        """Return the report's text or bytes; ``environment`` is whose trials are meant, where there is room for one."""
+        """Return the report's text or bytes; ``environment`` selects the trials if the format fits only one."""
 
 
 REPORTS: Catalog[Report] = Catalog(
@@ -51,7 +51,7 @@ REPORTS: Catalog[Report] = Catalog(
     },
 )
 
-#: Figure -> what draws it from a Summary and one of its groups, as SVG.
+#: Figure -> the function that draws it as SVG from a Summary and one of its groups.
 FIGURES: Mapping[str, str] = {
     "forest": "envmatrix.report.forest:forest_figure",
     "start": "envmatrix.report.curve:start_figure",
@@ -60,14 +60,14 @@ FIGURES: Mapping[str, str] = {
 
 
 def draw_figure(kind: str, summary: Summary, group: Group) -> str:
-    """Return a figure as SVG elements, '' where there is nothing to draw; an unknown kind is an InputError."""
+    """Return a figure as SVG, '' if there is nothing to draw; raise an InputError for an unknown kind."""
     if kind not in FIGURES:
         raise InputError(f"no figure {kind!r}", remedy=suggestion(kind, FIGURES))
     return str(import_target(FIGURES[kind])(summary, group))
 
 
 def render_report(report: Report, summary: Summary, environment: str) -> str | bytes:
-    """Return a report's text or bytes; an ExtensionError where another package's fails."""
+    """Return a report's text or bytes; raise an ExtensionError if another package's report fails."""
     try:
         return report.render(summary, environment)
     except EnvmatrixError:
@@ -79,7 +79,7 @@ def render_report(report: Report, summary: Summary, environment: str) -> str | b
 
 
 def report_files(progress: ProgressCallback) -> dict[str, Report]:
-    """Return the reports that every run's folder gets, by the file's name; what cannot be used is said."""
+    """Return file name -> report for the reports in every run's folder; unusable ones go to ``progress``."""
     files: dict[str, Report] = {}
     for entry, report in REPORTS.make_all():
         if isinstance(report, ExtensionError):

@@ -1,6 +1,6 @@
-"""The columns of the tables of environments. A further one is one more entry of COLUMNS, and nothing else.
+"""The columns of the tables of environments; to add a column, add an entry to COLUMNS.
 
-The terminal, report.md and report.html show ``cell``; CSV and summary.json hold ``value``.
+The terminal, report.md and report.html show ``cell``; CSV and summary.json contain ``value``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Value: TypeAlias = str | bool | int | float | list[str] | None
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell says; pages show ``aside`` beside it, and ``verdict`` gives it a colour."""
+    """The text of a cell; HTML shows ``aside`` next to it, and ``verdict`` sets its colour."""
 
     text: str
     aside: str = ""
@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def whole(self) -> str:
-        """The text with what stands beside it."""
+        """The text with its aside in brackets."""
         return f"{self.text} ({self.aside})" if self.aside else self.text
 
 
@@ -51,11 +51,11 @@ def _always(_group: Group) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. ``name`` is its key for programs, ``title`` its heading for people (empty: not shown to them).
+    """One column. ``name`` is its key in CSV and JSON, ``title`` its heading (empty: not in tables).
 
-    ``value`` is what programs get of an effect (None: nothing); ``cell`` what people see, the value as it is where
-    there is none. ``short`` is a heading for a narrow terminal, which leaves out columns with a ``gives_way``, lowest
-    first, and before that folds texts. ``shown`` says whether a group has anything for it.
+    ``value`` returns the CSV and JSON value (None: no such key). ``cell`` returns the table cell (None: the value as
+    text). ``short`` is the heading for a terminal. A narrow terminal drops columns with a ``gives_way``, lowest first,
+    and folds texts. ``shown`` returns whether a group has content for the column.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Column:
     gives_way: int = 0
 
     def heading(self, group: Group, *, short: bool = False) -> str:
-        """Return the title over a group's table."""
+        """Return the heading in a group's table."""
         titles = [title(group) if callable(title) else title for title in (self.short if short else "", self.title)]
         return titles[0] or titles[1]
 
     def cell_of(self, row: Row, group: Group) -> Cell:
-        """Return what people see of a row."""
+        """Return the table cell of a row."""
         if self.cell:
             return self.cell(row, group)
         value = self.value(row, row.effect) if self.value and row.effect else None
@@ -174,12 +174,12 @@ def _slow_count(row: Row, effect: Effect) -> int:
 
 
 def has_slow(group: Group) -> bool:
-    """Whether any environment of a group has slow trials."""
+    """Return whether any environment of a group has outliers."""
     return any(row.slow for row in group.all_rows)
 
 
 def has_failed(group: Group) -> bool:
-    """Whether any trial of a group broke."""
+    """Return whether any run in a group failed."""
     return any(_broken(row) for row in group.all_rows)
 
 
@@ -192,7 +192,7 @@ def _reference_value(row: Row, _group: Group) -> Cell:
 
 
 def has_reference_value(group: Group) -> bool:
-    """Whether a source's figures stand beside those of a group."""
+    """Return whether any row of a group has a published figure for comparison."""
     return any(row.reference_value for row in group.all_rows)
 
 
@@ -227,7 +227,7 @@ def _has_notes(group: Group) -> bool:
     return any(_notes(row, group).text for row in group.all_rows)
 
 
-#: In the order in which they stand. Accuracy is shown beside a source's figures.
+#: In display order. Accuracy is shown next to published figures.
 COLUMNS: tuple[Column, ...] = (
     Column("workload", value=lambda _, effect: effect.workload),
     Column("environment", "environment", lambda _, effect: effect.environment, _environment, kind="text"),
@@ -273,23 +273,23 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def columns_of(group: Group, medium: Medium) -> list[Column]:
-    """Return the columns that a group's table has in a medium."""
+    """Return the columns of a group's table in a medium."""
     return [column for column in COLUMNS if column.title and medium in column.media and column.shown(group)]
 
 
 def value_names() -> list[str]:
-    """Return the keys of what programs get of an effect."""
+    """Return the keys of an effect in CSV and JSON."""
     return [column.name for column in COLUMNS if column.value]
 
 
 def values_of(row: Row, effect: Effect) -> dict[str, Value]:
-    """Return what programs get of one effect; numbers that are not known are None."""
+    """Return the CSV and JSON values of one effect; unknown numbers are None."""
     values = {column.name: column.value(row, effect) for column in COLUMNS if column.value}
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
 def effect_values(summary: Summary) -> Iterator[tuple[Effect, Mapping[str, Value]]]:
-    """Yield every effect, secondary metrics' too, with what programs get of it; ratio above 1 is better."""
+    """Yield every effect, secondary metrics included, with its values; a ratio above 1 is better."""
     rows = {row.arm.name: row for group in summary.groups for row in group.all_rows}
     for effect in summary.analysis.effects:
         median = summary.measured.median(effect.arm, effect.metric)

@@ -1,4 +1,4 @@
-"""The step times of each environment's long look, from its first step on."""
+"""The figure of step times from the first step on, from the steady-state run of each environment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from envmatrix.stats.metrics import TICK_DIGITS, show_seconds
 from envmatrix.stats.startup import Start
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 14.0, 28.0, 40.0
-#: The axis ends at so many times the median step: a first step would press all others flat.
+#: Upper end of the axis in median steps; a slow first step would flatten all others.
 _HIGHEST = 2.0
 
 
 def step_time_curve(summary: Summary, group: Group, name: str = "start") -> str:
-    """Return the figure of one group's long looks as an svg element; '' when there is none."""
+    """Return the figure of a group's steady-state runs as an svg element; '' without any."""
     names = {row.arm.name for row in group.all_rows}
     shown_starts = [start for start in summary.starts if start.curve and start.arm.name in names]
     if not shown_starts:
@@ -36,7 +36,7 @@ def step_time_curve(summary: Summary, group: Group, name: str = "start") -> str:
 
 
 def start_figure(summary: Summary, group: Group) -> str:
-    """Draw a group as a file shows it: with its legend, which a page has outside of the figure."""
+    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
     return with_legend(step_time_curve(summary, group), summary, group)
 
 

@@ -1,4 +1,4 @@
-"""What each engine costs: the same environment in every engine, in steady state, start-up and over the whole trial."""
+"""The table of engines: one environment in each engine, its steady state, start-up and whole trial."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ENGINES_NOTE = (
     "Geometric means; in brackets the ratio to the reference, made of pairs in the same block, with its "
     "interval: above 1 is better."
 )
-#: Whole trial: from starting the engine's command, or the request to its daemon, until the process has ended.
+#: Whole trial: from the start of the engine's command, or the request to its daemon, to the end of the process.
 _METRIC_COLUMNS = (("steady state", None), ("start-up", "startup_s"), ("whole trial", "trial_s"))
 
-#: Units that a metric's own text names already.
+#: Units that the metric's text already includes.
 _UNITS_IN_TEXT = ("", "s", "B")
 
 
@@ -33,9 +33,9 @@ def _cell(arm: Arm, metric: Metric, analysis: Analysis, measured: Measurements) 
 
 
 def engine_table(plan: Plan, measured: Measurements, analysis: Analysis) -> PlainTable | None:
-    """Return the table of a run over several engines, None for others.
+    """Return the engine table, None for a run with one engine.
 
-    A row is one workload on one engine, in the environment that the engines are compared in.
+    A row is one workload on one engine, in the environment used for the comparison.
     """
     engines = {arm.name: arm.engine for arm in plan.arms}
     compared_arms = [arm for arm in plan.arms if engines.get(arm.reference or "", arm.engine) != arm.engine]

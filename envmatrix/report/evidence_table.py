@@ -1,4 +1,4 @@
-"""The evidence table: what was read back inside the processes, and what differs between environments."""
+"""The evidence table: values verified at run time inside the processes, and how environments differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.stats.arm_facts import EVIDENCE
 
 @dataclass(frozen=True)
 class EvidenceTable:
-    """``differs`` are (path, its values, each with the environments that have it); ``common`` what all share."""
+    """``differs`` are (path, values, each with its environments); ``common`` are (path, value) that all share."""
 
     differs: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]
     common: tuple[tuple[str, str], ...]
@@ -28,7 +28,7 @@ def _cell(values: Counter[str] | None) -> str:
 
 
 def evidence_table(summary: Summary) -> EvidenceTable:
-    """Return the evidence of every arm that has some; a row a value, so that the table is as narrow for many arms."""
+    """Return the evidence of all arms, one row per value, so that its width does not depend on the number of arms."""
     facts = {name: fact.evidence for name, fact in summary.measured.facts.items() if fact.evidence}
     several = len(summary.groups) > 1
     differs, common = [], []

@@ -1,4 +1,4 @@
-"""Other programs' formats: CSV, pyperf's JSON, and figures as files."""
+"""Exports for other programs: CSV, pyperf JSON, and figures as files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def _cell(value: object) -> str:
-    """Return a cell; text that a spreadsheet would run as a formula is quoted."""
+    """Return a cell; quote text that a spreadsheet would run as a formula."""
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else ""
     text = printable_text(value) if value is not None else ""
@@ -40,7 +40,7 @@ def _cell(value: object) -> str:
 
 
 def effects_csv(summary: Summary) -> str:
-    """Return one line an effect."""
+    """Return a CSV with one line per effect."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(value_names())
@@ -50,7 +50,7 @@ def effects_csv(summary: Summary) -> str:
 
 
 def trials_csv(summary: Summary) -> str:
-    """Return one line an ok trial with every metric, in the metrics' own units."""
+    """Return a CSV with one line per successful trial and all metrics in their own units."""
     out = io.StringIO()
     writer = csv.writer(out)
     measured = summary.measured
@@ -66,9 +66,9 @@ def trials_csv(summary: Summary) -> str:
 
 
 def _pyperf_values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[float, float, float]]:
-    """Return (value, start, warm-up) of each ok trial, as pyperf takes it: less is better, one over it where more is.
+    """Return (value, start, warm-up) of each successful trial; pyperf needs lower to be better, so rates are inverted.
 
-    The warm-up is seconds a sample, as the throughput's value is; NaN where there was none.
+    The warm-up is in seconds per sample, as is the value for throughput; NaN if there was none.
     """
     if metric.name not in summary.measured.table:
         return []
@@ -89,7 +89,7 @@ def _pyperf_values(summary: Summary, arm: Arm, metric: Metric) -> list[tuple[flo
 
 
 def _warm_up_steps(workload: Workload | None) -> int:
-    """Return over how many steps ``warmup_s`` of the built-in benchmark was; what compiled is not among them."""
+    """Return the number of steps in ``warmup_s`` of the built-in benchmark, without a compiling step."""
     if workload is None or workload.command:
         return 0
     settings = {name: workload.options.get(name, options()[name].default) for name in _WARM_UP_OPTIONS}
@@ -108,9 +108,9 @@ def _pyperf_run(value: float, started: float, warm_up: float, created: str) -> d
 
 
 def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dict[str, object]]:
-    """Yield the benchmark of an arm's primary metric, then those of its program's further ones.
+    """Yield the benchmarks of an arm: its primary metric, then its program's further metrics.
 
-    A trial gives one value: pyperf's tests take values for independent, which the steps of one process are not.
+    A trial gives one value, because pyperf's tests assume independent values, unlike the steps of one process.
     """
     primary = summary.analysis.primary[arm.workload]
     for metric in (primary, *own_metrics(summary.run.workloads.get(arm.workload))):
@@ -131,11 +131,10 @@ def _pyperf_benchmarks(summary: Summary, arm: Arm, created: str) -> Iterator[dic
 
 
 def pyperf_json(summary: Summary, environment: str) -> str:
-    """Return one environment's trials as a pyperf suite: a benchmark a workload, engine and metric, a run a trial.
+    """Return an environment's trials as a pyperf suite: one benchmark per workload, engine and metric.
 
-    Compare two with ``python -m pyperf compare_to baseline.json other.json``. pyperf's own comparison does
-    not pair by block, so its intervals are wider than ours. Raises InputError when the environment has no
-    times.
+    Compare two files with ``python -m pyperf compare_to baseline.json other.json``. pyperf does not pair trials by
+    block, so its intervals are wider. Raises InputError if the environment has no values.
     """
     arms = [arm for arm in summary.plan.arms if arm.environment == environment]
     if not arms:
@@ -155,12 +154,12 @@ def pyperf_json(summary: Summary, environment: str) -> str:
 
 
 def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
-    """Return a figure as an SVG file: ``kind`` is one of FIGURES, ``group`` the workload and engine's number."""
+    """Return a figure as an SVG file; ``kind`` is a key of FIGURES, ``group`` the index of a workload and engine."""
     return standalone_svg(_group_figure(summary, kind, group))
 
 
 def figure_pdf(summary: Summary, kind: str, group: int = 0) -> str:
-    """Return a figure as a PDF file, in the colours of paper; it is ASCII throughout."""
+    """Return a figure as a PDF file in light colours; the text is pure ASCII."""
     return to_pdf(_group_figure(summary, kind, group))
 
 
@@ -178,65 +177,65 @@ def _group_figure(summary: Summary, kind: str, group: int) -> str:
 
 
 class Json(Report):
-    """Everything, for programs."""
+    """The JSON report, with all results."""
 
     name = "json"
     file = "summary.json"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return the document."""
+        """Return the JSON document."""
         return json.dumps(summary_to_json(summary), indent=1, allow_nan=False) + "\n"
 
 
 class Markdown(Report):
-    """What one pastes into a pull request."""
+    """The Markdown report, for example for a pull request."""
 
     name = "markdown"
     file = "report.md"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return the text."""
+        """Return the Markdown text."""
         return to_markdown(summary)
 
 
 class Html(Report):
-    """One page for a browser."""
+    """The HTML report, one page."""
 
     name = "html"
     file = "report.html"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return the page."""
+        """Return the HTML page."""
         from envmatrix.report.html_file import to_html
 
         return to_html(summary)
 
 
 class EffectsCsv(Report):
-    """One line an effect."""
+    """The CSV report, one line per effect."""
 
     name = "csv"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return the lines."""
+        """Return the CSV text."""
         return effects_csv(summary)
 
 
 class TrialsCsv(Report):
-    """One line a trial."""
+    """The CSV report, one line per trial."""
 
     name = "trials-csv"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return the lines."""
+        """Return the CSV text."""
         return trials_csv(summary)
 
 
 class Pyperf(Report):
-    """The trials of one environment, for pyperf."""
+    """The pyperf report: the trials of one environment."""
 
     name = "pyperf"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return pyperf's document."""
+        """Return the pyperf document."""
         return pyperf_json(summary, environment)

@@ -1,4 +1,4 @@
-"""The forest plot: every environment's speed-up with its interval, the noise floor as a band behind them."""
+"""The forest plot: every environment's speed-up with its interval, over a band for the control's interval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_RATIO = 8.0
 
 @dataclass(frozen=True)
 class ForestLayout:
-    """How a forest plot is laid out: ``stacked`` has names and figures above their bars, for a narrow screen."""
+    """The layout of a forest plot; ``stacked``: names and figures above their bars, for a narrow screen."""
 
     width: float
     row: float
@@ -34,14 +34,14 @@ NARROW = ForestLayout(width=360.0, row=42.0, right=8.0, most_ticks=5, stacked=Tr
 
 
 def _axis_bounds(effects: list[Effect]) -> tuple[float, float]:
-    """Return the axis: all intervals fit, within a factor of 8 either way, and 1 is on it."""
+    """Return the ends of the axis: it fits all intervals up to a factor of 8, and includes 1."""
     values = [value for e in effects for value in (e.low, e.high, e.ratio) if value is not None and value > 0]
     low, high = min([0.95, *values]), max([1.05, *values])
     return max(low * 0.98, 1 / _MAX_RATIO), min(high * 1.02, _MAX_RATIO)
 
 
 def _name_width(rows: list[Row], layout: ForestLayout) -> float:
-    """Return the room for names: as much as the longest needs at 12 pixels."""
+    """Return the width for names: that of the longest at 12 pixels."""
     longest = max((len(row.arm.environment) for row in rows), default=0)
     return 8.0 if layout.stacked else 22.0 + 7.0 * min(_MAX_NAME_LENGTH, max(8, longest))
 
@@ -67,7 +67,7 @@ def _axis(scale: Scale, bottom: float, max_ticks: int) -> str:
 
 
 def _row(row: Row, scale: Scale, y: float, layout: ForestLayout) -> str:
-    """Draw a row around ``y``: beside each other, or name and figures above the bar."""
+    """Draw a row around ``y``, with name and figures next to the bar or, if stacked, above it."""
     effect, bar_y = row.effect, y + 12 if layout.stacked else y
     name_x, kind = (scale.start, "") if layout.stacked else (scale.start - 12, "end")
     letters = 20 if layout.stacked else _MAX_NAME_LENGTH
@@ -81,7 +81,7 @@ def _row(row: Row, scale: Scale, y: float, layout: ForestLayout) -> str:
     words += "".join(text for flag, text in _FLAG_SUFFIXES.items() if flag in effect.flags)
     colour = (
         effect.verdict if _FLAG_SUFFIXES.keys().isdisjoint(effect.flags) else "same"
-    )  # what did other work is not green
+    )  # disqualified results are not green
     place = (scale.end, y - 2, words, "end") if layout.stacked else (layout.width - layout.right + 14, y + 4, words, "")
     return f'<g class="{colour}">{name}{bar}{marker_element(scale(effect.ratio), bar_y, 1)}</g>' + text_element(*place)
 
@@ -113,5 +113,5 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
 
 
 def forest_figure(_summary: Summary, group: Group) -> str:
-    """Draw a group as every figure is asked for: with the run that it is of."""
+    """Draw the forest plot of a group, with the signature that FIGURES needs."""
     return forest(group)

@@ -1,4 +1,4 @@
-"""The words of a report that `envmatrix docs` explains: its verdicts, marks and warnings."""
+"""The words of a report that `envmatrix docs` explains: its verdicts, flags and warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def glossary_words(summary: Summary) -> tuple[str, ...]:
-    """Return the words that the report uses, in the order of the page that explains them."""
+    """Return the explained words that the report uses, in the order of the page that explains them."""
     rows = [(group.metric, row.effect) for group in summary.groups for row in group.all_rows if row.effect]
     flags = [flag for _, effect in rows for flag in effect.flags if flag != Flag.STAND_IN]
     verdicts = [metric.said(effect.verdict) for metric, effect in rows]
@@ -22,13 +22,13 @@ def glossary_words(summary: Summary) -> tuple[str, ...]:
 
 
 def glossary_sentence(summary: Summary) -> str:
-    """Return where the words are explained; '' where there is none."""
+    """Return the sentence that points to the explanations; '' if there are no words to explain."""
     words = glossary_words(summary)
     return f"what a word means: envmatrix docs WORD ({', '.join(words)})" if words else ""
 
 
 def link_words(text: str, words: tuple[str, ...]) -> Markup:
-    """Return a cell as markup: those of ``words`` that stand in it between commas are links to what they mean."""
+    """Return a cell as markup, in which the comma-separated parts that are in ``words`` link to their explanation."""
     from markupsafe import Markup, escape
 
     parts = [
@@ -39,11 +39,11 @@ def link_words(text: str, words: tuple[str, ...]) -> Markup:
 
 
 def code_markup(text: str) -> Markup:
-    """Return a sentence as markup: what stands in it between backticks is code."""
+    """Return a sentence as markup, with text between backticks as code."""
     from markupsafe import Markup, escape
 
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # one without its second: the text has it for itself
+    if len(parts) % 2 == 0:  # an unpaired backtick: part of the text
         return escape(text)
     markup = [Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)]
     return Markup("").join(markup)

@@ -1,4 +1,4 @@
-"""The tables of a report: one row an arm, one group a workload and engine, and what a group's answer is."""
+"""The tables of a report: one group per workload and engine, one row per environment, and the group's headline."""
 
 from __future__ import annotations
 
@@ -59,11 +59,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """All arms of one workload on one engine. ``rows`` are best first, without baseline and its second copies.
+    """All environments of one workload on one engine; ``rows`` are best first, without the copies of the baseline.
 
-    ``alone`` are the copies of references that take no turns, for the environments that take none either.
-
-    ``choice`` is the best set and which of it is recommended, None where none is shown to be faster.
+    ``alone`` are copies of the references that run separately, for environments that do so too. ``choice`` is the best
+    set and the recommendation, None if no environment is significantly faster.
     """
 
     workload: str
@@ -83,24 +82,24 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Workload, engine, and the data when they are not the real ones."""
+        """Workload, engine, and the data sets if they are generated."""
         data = f", data: {', '.join(self.stand_in)} (not the real data set)" if self.stand_in else ""
         return f"{self.workload} on {self.engine}{data}"
 
     @property
     def best(self) -> Row | None:
-        """The recommended environment: of the best set, shown to be faster, and simple."""
+        """The recommended environment: in the best set, significantly faster, and simple."""
         return next((row for row in self.rows if self.choice and row.arm.name == self.choice.arm), None)
 
     @property
     def best_set(self) -> tuple[str, ...]:
-        """The environments of which none is shown to be worse than another, the fastest first."""
+        """The environments that are tied for best, the fastest first."""
         names = {row.arm.name: row.arm.environment for row in self.rows}
         return tuple(names[arm] for arm in self.choice.best_set) if self.choice else ()
 
     @property
     def all_rows(self) -> tuple[Row, ...]:
-        """Baseline, the environments best first, then the second copies of the baseline."""
+        """Baseline, the environments best first, then the copies of the baseline."""
         return tuple(row for row in (self.baseline, *self.rows, self.control, *self.alone) if row)
 
     @property
@@ -208,7 +207,7 @@ class Group:
 
     @property
     def baseline_name(self) -> str:
-        """Name of the environment that the others are compared with, and its workload where theirs differ."""
+        """The name of the environment that the others are compared with, with its workload if theirs differ."""
         if not self.baseline:
             return "the baseline"
         name = self.baseline.arm.environment
@@ -216,12 +215,12 @@ class Group:
 
     @property
     def several_workloads(self) -> bool:
-        """Whether some rows are workloads beside the reference's: programs are compared, not environments alone."""
+        """Whether rows differ in workload from the reference, so that programs are compared, not only environments."""
         return any(row.arm.workload != self.workload for row in self.rows)
 
 
 def _never_well(row: Row) -> bool:
-    """Whether trials of an arm ran, and not one of them ended well."""
+    """Return whether an environment has trials, and all of them failed."""
     return not row.outcomes.get("ok") and any(row.outcomes.get(name) for name in BROKEN_OUTCOMES)
 
 

@@ -30,12 +30,12 @@ _HELD_BACK = 0.05
 
 
 def reason(effect: Effect) -> str:
-    """Return why a verdict is withheld, in a few words; '' if none is."""
+    """Return the reason for a withheld verdict in a few words; '' if none is."""
     return WITHHELD.get(effect.withheld, effect.withheld)
 
 
 def busy_machine(effects: Sequence[Effect], best: Effect | None, reference: str) -> str:
-    """Return the beginning of an answer that was measured on a busy machine, '' on one that was left alone."""
+    """Return the start of a headline about CPU contention, '' without contention."""
     there = [one for one in effects if one.contended.shares]
     held = [one for one in there if one.withheld == Flag.CONTENDED]
     told = best if best else max(held or there, key=lambda one: one.ratio or 0.0, default=None)
@@ -44,14 +44,14 @@ def busy_machine(effects: Sequence[Effect], best: Effect | None, reference: str)
 
 
 def under_quota(found: tuple[float, float] | None) -> str:
-    """Return the beginning of an answer that holds for a CPU quota, '' if none held trials back."""
+    """Return the start of a headline about a CPU quota, '' if none throttled the trials."""
     if found is None or found[1] <= _HELD_BACK:
         return ""
     return f"Measured under a CPU quota of {found[0]:g} CPUs, used up in {found[1]:.0%} of its periods. "
 
 
 def without_contention(effect: Effect) -> str:
-    """Return what the ratio can be on a machine that is left alone, '' where it was."""
+    """Return the range of the ratio on a quiet machine, '' without contention."""
     low, high, contended = effect.low, effect.high, effect.contended
     if low is None or high is None or contended.shares is None:
         return ""
@@ -59,7 +59,7 @@ def without_contention(effect: Effect) -> str:
 
 
 def explained(effects: Sequence[Effect], as_fast: str) -> str:
-    """Return which environments contention keeps from a verdict, and what to do; '' if none is."""
+    """Return the largest effect that CPU contention can explain, as text; '' if no verdict is withheld for it."""
     held = [one for one in effects if one.withheld == Flag.CONTENDED]
     if not held:
         return ""
@@ -71,7 +71,7 @@ def explained(effects: Sequence[Effect], as_fast: str) -> str:
 
 
 def of_control(control: Effect | None, best: Effect | None, gain: float, reference: str) -> str:
-    """Return what the control takes from an answer: it is off 1, or its interval is wider than what is claimed."""
+    """Return a doubt from the control: it differs from 1, or its interval is as wide as the gain."""
     low, high = (control.low, control.high) if control else (None, None)
     if control is None or low is None or high is None or low <= 0:
         return ""
@@ -89,17 +89,17 @@ def of_control(control: Effect | None, best: Effect | None, gain: float, referen
 
 
 def is_eligible_faster(effect: Effect) -> bool:
-    """Whether an arm is called faster and nothing bars it: if it is not named, it had left a race."""
+    """Return whether an environment is faster and not disqualified; if not recommended, it left the race."""
     return effect.verdict == "faster" and may_be_best(effect)
 
 
 def is_faster_by_little(effect: Effect) -> bool:
-    """Whether an arm is shown to be faster, but by so little that the design's margin calls it the same."""
+    """Return whether an environment is significantly faster, but within the margin and so called the same."""
     return effect.verdict == "same" and effect.low is not None and effect.low > 1.0 and may_be_best(effect)
 
 
 def is_faster_with_flag(effect: Effect, flag: str) -> bool:
-    """Whether an arm is called faster and has this mark."""
+    """Return whether an environment is faster and has this flag."""
     return effect.verdict == "faster" and flag in effect.flags
 
 
@@ -128,5 +128,5 @@ def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
 
 
 def percent_of(share: float) -> str:
-    """Return '3 %', and of what is no whole number of percent a digit more."""
+    """Return '3 %', with one more digit unless it is a whole number of percent."""
     return f"{100 * share:.{0 if round(100 * share, 9).is_integer() else 1}f} %"

@@ -11,14 +11,14 @@ from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect
 
 @dataclass(frozen=True)
 class HeatMap:
-    """``rows`` are (environment, one effect or None a column); ``columns`` the workloads and engines."""
+    """``rows`` are (environment, effect or None per column); ``columns`` are the workloads and engines."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Effect | None, ...]], ...]
 
 
 def heat_map(summary: Summary) -> HeatMap | None:
-    """Return environments by workloads, best first on average; None for one group, or nothing beside baselines."""
+    """Return environments by workloads, best mean first; None for one group, or for baselines only."""
     names = dict.fromkeys(row.arm.environment for group in summary.groups for row in group.rows)
     if len(summary.groups) < 2 or not names:
         return None
@@ -34,10 +34,10 @@ def _mean_gain(row: tuple[str, tuple[Effect | None, ...]]) -> float:
 
 
 def heat_style(effect: Effect) -> str:
-    """Return the style of a cell: green or red, the deeper the further the ratio is from 1; what is barred is none."""
+    """Return the style of a cell: green or red, stronger the further from 1; disqualified cells have no colour."""
     if not DISQUALIFYING_FLAGS.isdisjoint(effect.flags):
         return "color:var(--soft)"
-    # More of the dark page's bright colours would leave its text less than 4.5:1 (WCAG 2.2, 1.4.3).
+    # Stronger colours would leave the text of the dark page less contrast than 4.5:1 (WCAG 2.2, 1.4.3).
     share = round(min(45.0, 160.0 * abs(math.log(effect.ratio or 1.0))))
     colour = "good" if (effect.ratio or 1.0) >= 1.0 else "bad"
     return f"background:color-mix(in srgb,var(--{colour}) {share}%,transparent)"

@@ -1,4 +1,4 @@
-"""The columns of ``envmatrix history``, in the terminal and on its page. A further one is one more entry."""
+"""The columns of ``envmatrix history`` in the terminal and in HTML; to add a column, add an entry."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from envmatrix.system.printable import printable_line
 Medium = Literal["terminal", "html"]
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
-#: A terminal shows the newest ones, a page all.
+#: A terminal shows only the newest changes, HTML all.
 _MOST_CHANGES = 3
 
 
 @dataclass(frozen=True)
 class SeriesColumn:
-    """One column; a page has a table for every host, workload and engine, and links a cell to the report of ``run``."""
+    """One column; an HTML table covers one host, workload and engine, and links cells to the report of ``run``."""
 
     title: str
     cell: Callable[[Series], str]
@@ -34,7 +34,7 @@ class SeriesColumn:
 
 
 def sparkline(values: list[float], width: int = _WIDTH) -> str:
-    """Return a series as bars, the newest at the right; long ones are averaged to ``width`` bars."""
+    """Return a series as a line of bars, the newest on the right; long series are averaged to ``width`` bars."""
     parts = np.array_split(np.array(values), min(width, len(values))) if values else []
     means = np.array([part.mean() for part in parts])
     if not means.size:
@@ -49,7 +49,7 @@ def _series_name(series: Series) -> str:
 
 
 def series_metric(*several: Series) -> Metric:
-    """Return the metric that series of one table share, as the newest of their runs that says it calls it."""
+    """Return the metric of the series in one table, with the label from their newest run that has one."""
     points = sorted((point for series in several for point in series.points), key=lambda point: point.created)
     named_metric = next((point.metric for point in reversed(points) if point.metric[0]), ("", "", ""))
     return metric_from_summary(several[0].metric, *named_metric)
@@ -68,7 +68,7 @@ def _latest_run(series: Series) -> str:
 
 
 def _speed_up(series: Series) -> str:
-    """Return the newest speed-up with what it may not be told without; a ratio without an interval is none."""
+    """Return the newest speed-up with its limitations; without an interval, return a dash."""
     last = series.points[-1]
     if last.ratio is None or last.low is None or last.high is None:
         return NONE
@@ -80,7 +80,7 @@ def _speed_up(series: Series) -> str:
 
 
 def changes_summary(history: History) -> str:
-    """Return how many changes of level there are, and in how many series none could be looked for."""
+    """Return the number of level changes, and the number of series too short for a search."""
     followed = [series for series in history.series if series.followed]
     searchable = [series for series in followed if series.has_enough]
     short_count = len(followed) - len(searchable)
@@ -93,7 +93,7 @@ def changes_summary(history: History) -> str:
 
 
 def short_run_legend(history: History) -> str:
-    """Return what "short run" means, '' where no speed-up that is shown is of one."""
+    """Return the meaning of "short run", '' if no displayed speed-up is from one."""
     if not any(series.points[-1].short and series.points[-1].low is not None for series in history.series):
         return ""
     return (
@@ -103,7 +103,7 @@ def short_run_legend(history: History) -> str:
 
 
 def series_location(series: Series) -> str:
-    """Return where a series was measured, and how where trials took turns."""
+    """Return the workload and engine of a series, with its interleaving if any."""
     return f"{series.workload}@{series.engine}" + (f", {series.schedule}" if series.schedule else "")
 
 
@@ -134,5 +134,5 @@ SERIES_COLUMNS: tuple[SeriesColumn, ...] = (
 
 
 def series_columns(medium: Medium) -> list[SeriesColumn]:
-    """Return the columns that a medium shows."""
+    """Return the columns of a medium."""
     return [column for column in SERIES_COLUMNS if medium in column.media]

@@ -1,4 +1,4 @@
-"""The figures of a history: ratios to the baseline with their intervals, and the machine's own means, over runs."""
+"""The figures of a history: ratios to the baseline with intervals, and the machine's own means, by run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from envmatrix.stats.metrics import TICK_DIGITS, NumberFormatter
 from envmatrix.system.printable import printable_line
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 280.0, 70.0, 66.0, 22.0, 40.0
-#: More points than this in a series are drawn as the means of neighbours.
+#: Longer series are drawn as means of neighbouring points.
 _MOST_POINTS = 400
-#: More runs than this with other versions are not marked in a figure; the list below it has them.
+#: Most runs with new versions that are marked in a figure; the list below it has all.
 _MOST_MARKED = 40
-#: When and which run, the order of the axis.
+#: Date and name of a run: the order of the axis.
 RunKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One series as it is drawn: ``kind`` is its colour and mark, ``by_ratio`` whether ratios are drawn or means."""
+    """One series to draw: ``kind`` is its colour and mark, ``by_ratio`` selects ratios instead of means."""
 
     kind: int
     series: Series
@@ -34,20 +34,20 @@ class Curve:
 
     @property
     def points(self) -> list[tuple[Point, float]]:
-        """The runs that have a value, with it; a ratio without an interval is none."""
+        """The runs with a value, and the value; a ratio without an interval does not count."""
         if not self.by_ratio:
             return [(point, point.mean) for point in self.series.points]
         return [(point, point.ratio) for point in self.series.points if point.ratio is not None and self.ends(point)]
 
     def ends(self, point: Point) -> tuple[float, float] | None:
-        """Return the interval of a run, None where none is drawn."""
+        """Return the interval of a run, None if none is drawn."""
         has_interval = self.by_ratio and point.low is not None and point.high is not None
         return (point.low, point.high) if has_interval else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What a figure's curves share: the runs on the axis, its name, its scale's label, and runs with new versions."""
+    """The common parts of a figure's curves: runs on the axis, title, labels, and runs with new versions."""
 
     runs: tuple[RunKey, ...]
     title: str
@@ -58,12 +58,12 @@ class Frame:
 
 
 def run_order_key(point: Point) -> RunKey:
-    """Return a run's place in the order of runs."""
+    """Return the sort key of a run."""
     return point.created, point.run
 
 
 def figure(frame: Frame, curves: Sequence[Curve]) -> str:
-    """Return the svg element; '' where no curve has a value."""
+    """Return the svg element; '' if no curve has a value."""
     values = [value for curve in curves for _, value in curve.points]
     if not values:
         return ""

@@ -1,4 +1,4 @@
-"""``envmatrix history --output``: a page that a team keeps open, with a section a host, workload and engine."""
+"""The HTML page of ``envmatrix history --output``, with a section per host, workload and engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _METHOD = (
 
 @dataclass(frozen=True)
 class Update:
-    """Versions that a run is the first to have: ``changes`` are (what, before, now, the environments it is so in)."""
+    """New versions in a run: ``changes`` are (what, before, now, the affected environments)."""
 
     run: str
     created: str
@@ -40,8 +40,8 @@ class Update:
 class HistoryView:
     """All series of one host, workload, engine, schedule and metric.
 
-    ``figure`` is of ratios to the baseline where there are any, else of means, and '' of a single run; ``machine`` of
-    the means of control and baseline, '' where ``figure`` has them.
+    ``figure`` shows ratios to the baseline, or means if there are none; '' for a single run. ``machine`` shows the
+    means of control and baseline; '' if ``figure`` already does.
     """
 
     title: str
@@ -56,13 +56,13 @@ class HistoryView:
 
 
 def history_views(history: History) -> list[HistoryView]:
-    """Return one view a host, workload, engine, schedule and metric, in the order of the series."""
+    """Return one view per host, workload, engine, schedule and metric, in the order of the series."""
     groups = itertools.groupby(history.series, key=series_group)
     return [_history_view(number, group, tuple(group_series)) for number, (group, group_series) in enumerate(groups)]
 
 
 def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> HistoryView:
-    from markupsafe import Markup  # every text inside is escaped where the figure is made
+    from markupsafe import Markup  # the figure escapes every text inside it
 
     host, workload, engine, schedule, _ = group
     metric = series_metric(*series)
@@ -77,7 +77,7 @@ def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...
     means = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not has_ratios[kind]]
     main_figure = figure(of_ratio, ratios) if ratios else figure(of_mean, means)
     machine_figure = figure(of_mean, means) if ratios else ""
-    if len(runs) < 2:  # a single point in an empty frame: the table says more
+    if len(runs) < 2:  # the table has more information than a single point
         main_figure = machine_figure = ""
     legend = tuple((kind, one.environment) for kind, one in enumerate(series))
     figures = Markup(main_figure), Markup(machine_figure)  # noqa: S704
@@ -85,7 +85,7 @@ def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...
 
 
 def _updates(series: Sequence[Series]) -> Iterator[Update]:
-    """Yield the runs in which a version differs from the run before, oldest first."""
+    """Yield the runs with a version that differs from the previous run, oldest first."""
     changes_by_run: dict[RunKey, dict[tuple[str, str, str], list[str]]] = {}
     for environment_series in series:
         for before, point in itertools.pairwise(environment_series.points):
@@ -109,7 +109,7 @@ def _updates(series: Sequence[Series]) -> Iterator[Update]:
 
 
 def to_html(history: History, results: str | None = None) -> str:
-    """Return the page; ``results`` is the way from the page to the folder of the runs (None: no links to reports)."""
+    """Return the page; ``results`` is the relative path to the results folder (None: no links to reports)."""
     shown_views = history_views(history)
     hosts = len({series.host for series in history.series})
 

@@ -1,4 +1,4 @@
-"""``envmatrix history`` in a terminal."""
+"""The table of ``envmatrix history`` in a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.system.printable import printable_line
 
 
 def history_table(history: History) -> Table:
-    """Return one row a series."""
+    """Return the table with one row per series."""
     table = Table(title=f"{format_count(history.runs, 'run')}", title_justify="left")
     columns = series_columns("terminal")
     for column in columns:
@@ -28,7 +28,7 @@ def history_table(history: History) -> Table:
 
 
 def print_history(history: History, console: Console) -> None:
-    """Print the table, and which folders could not be read."""
+    """Print the table, and the folders that could not be read."""
     console.print(history_table(history))
     if short_note := short_run_legend(history):
         console.print(Text(short_note))

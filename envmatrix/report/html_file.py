@@ -1,4 +1,4 @@
-"""report.html: one file that opens offline. Jinja escapes everything that is not a figure made here."""
+"""report.html: a single file that works offline. Jinja escapes everything except the generated figures."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _FILTERS = {
 }
 #: The columns that are shown at first; a switch shows the others.
 _MAIN_COLUMNS = frozenset({"environment", "ratio", "interval", "verdict", "median", "flags"})
-#: Orders of a table's rows beside its own.
+#: Further orders of a table's rows.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
     "spread (cv)": lambda row: row.cv,
     "memory": lambda row: row.memory,
@@ -102,9 +102,9 @@ _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
 
 @dataclass(frozen=True)
 class GroupTable:
-    """The table of one group: its columns with their headings, each row with its cells, and orders of the rows.
+    """The table of one group: columns with headings, rows with cells, and orders of the rows.
 
-    An order is (what it is by, the place of each row); the first one is that of ``rows``.
+    An order is (its name, the position of each row); the first is the order of ``rows``.
     """
 
     columns: tuple[tuple[Column, str], ...]
@@ -120,7 +120,7 @@ def _group_table(group: Group) -> GroupTable:
 
 
 def _orders(rows: tuple[Row, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the orders in which the rows can be shown: the smallest first, what is not known last."""
+    """Yield the selectable orders of the rows: smallest value first, unknown values last."""
     yield "speed-up", tuple(range(len(rows)))
     for name, key in _ORDERS.items():
         values = [key(row) for row in rows]
@@ -141,7 +141,7 @@ class Figures:
 
 
 def page_values(kinds: int) -> dict[str, object]:
-    """Return what every page's frame needs; ``kinds`` is the number of colours and marks in its legends."""
+    """Return the template values that every page needs; ``kinds`` is the number of legend colours and marks."""
     from markupsafe import Markup
 
     def legend_mark(kind: int) -> Markup:
@@ -153,7 +153,7 @@ def page_values(kinds: int) -> dict[str, object]:
 
 
 def page_environment() -> Templates:
-    """Return Jinja with this package's templates; it escapes everything that is not markup made here."""
+    """Return a Jinja environment with this package's templates; it escapes everything except its own markup."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -169,7 +169,7 @@ def _text(value: object) -> str:
 
 
 def provenance(summary: Summary) -> list[tuple[str, str]]:
-    """Return what is needed to judge and repeat the run, as (name, value)."""
+    """Return the data needed to judge and repeat the run, as (name, value)."""
     run = summary.run
     rows = [
         ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
@@ -205,7 +205,7 @@ def _reproduce_commands(summary: Summary) -> str:
 
 
 def _figures(summary: Summary) -> list[Figures]:
-    from markupsafe import Markup  # every text inside is escaped where the figure is made
+    from markupsafe import Markup  # the figure escapes every text inside it
 
     svg_texts = (
         (
@@ -236,7 +236,7 @@ def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution |
 
 
 def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
-    """Return (id, title, caption, table)."""
+    """Return (id, title, caption, table) of the tables without special formatting."""
     workloads_note = f"{WORKLOADS_NOTE} They describe the workloads; environments are compared above."
     ratio_note = "Ratios above 1 are better, whichever way the number counts."
     return [

@@ -1,4 +1,4 @@
-"""summary.json: the effects for programs."""
+"""summary.json: the effects of a run in JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envmatrix.system.printable import printable_text
 
 SCHEMA = 1
 _SLOW = ("count", "trials", "slower", "share")
-#: Evidence that says which versions a run had, for a history of many.
+#: Evidence with the versions of a run, for ``envmatrix history``.
 _VERSIONS = (
     "torch.version", "openmp.library", "openmp.version", "malloc.version", "blas.library", "system.kernel",
     "system.python",
@@ -101,9 +101,9 @@ def _start_to_json(item: Start) -> dict[str, object]:
 
 
 def summary_to_json(summary: Summary) -> dict[str, object]:
-    """Return the document of summary.json. Numbers that are not known are null.
+    """Return the document of summary.json; unknown numbers are null.
 
-    The long lists come last: a history of very many runs reads only what stands before them.
+    The long lists come last: the history of very many runs reads only the part before them.
     """
     effects, history = list(effect_values(summary)), summary.run.history
     controls = [(effect, values) for effect, values in effects if effect.is_control]

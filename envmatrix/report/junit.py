@@ -1,4 +1,4 @@
-"""JUnit's XML, as CI servers read it (Jenkins' junit-10.xsd; GitLab takes the same): a suite a workload and engine."""
+"""JUnit XML for CI servers (Jenkins' junit-10.xsd, also GitLab): one suite per workload and engine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _MAX_TEXT_LENGTH = 20_000
 
 
 def to_junit(summary: Summary) -> str:
-    """Return the document: a test a compared environment.
+    """Return the document: one test per compared environment.
 
-    A test is an error where none of its trials ended well, a failure where some broke or where a mark keeps it from
-    being recommended, and skipped where it was skipped or had too few blocks. *Slower* fails no test: among
-    alternatives some are; ``envmatrix compare --fail-slower`` is the gate.
+    A test is an error if all its trials failed. It is a failure if some failed or a flag disqualifies it, and skipped
+    if it was skipped or has too few blocks. *Slower* fails no test; use ``envmatrix compare --fail-slower`` as a gate.
     """
     root = ET.Element("testsuites", name=_text(f"envmatrix {summary.plan.design}"))
     for group in summary.groups:
@@ -82,7 +81,7 @@ def _add_result(case: ET.Element, tag: str, kind: str, message: str, text: str =
 
 
 def comparison_to_junit(found: Comparison, *, fail_undecided: bool = False) -> str:
-    """Return the answers of a gate as tests: slower and other work fail, and 'cannot say' does if it is asked to."""
+    """Return a gate's results as tests: slower and unequal work fail, 'cannot say' only with ``fail_undecided``."""
     suite = ET.Element("testsuite", name="envmatrix compare", tests=str(len(found.items)))
     for item in found.items:
         case = ET.SubElement(suite, "testcase", classname="envmatrix.compare", name=_text(item.name))
@@ -105,10 +104,10 @@ def _document(root: ET.Element) -> str:
 
 
 class JUnit(Report):
-    """Tests for a CI server."""
+    """The JUnit report."""
 
     name = "junit"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return the document."""
+        """Return the XML document."""
         return to_junit(summary)

@@ -32,7 +32,7 @@ _TICKS_PER_S = 100.0
 
 
 def _block_levels(measured: Measurements, names: list[str], metric: str) -> Floats:
-    """Return each block's mean log speed, arms' own levels taken out; NaN where a block has no trial."""
+    """Return the mean log speed of each block, adjusted for the level of each arm; NaN for empty blocks."""
     logs = logs_of(measured.table[metric][[measured.arms.index(name) for name in names]])
     is_present = np.isfinite(logs)
     arm_levels = np.where(is_present, logs, 0).sum(axis=1) / np.maximum(is_present.sum(axis=1), 1)
@@ -42,16 +42,16 @@ def _block_levels(measured: Measurements, names: list[str], metric: str) -> Floa
 
 
 def fit_trend(values: Floats) -> tuple[float, float]:
-    """Return the least-squares slope of four or more values, a step each, and its standard error.
+    """Return the least-squares slope per step of at least four values, and its standard error.
 
-    (``scipy.stats``, which has the same, takes longer to load than a report takes to write.)
+    ``scipy.stats`` would take longer to import than a report takes to write.
     """
     line, covariance = np.polyfit(np.arange(values.size), values, 1, cov=True)
     return float(line[0]), float(np.sqrt(covariance[0, 0]))
 
 
 def find_drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
-    """Find a trend over the blocks that is both large and beyond the noise."""
+    """Find a trend over the blocks that is both large and significant."""
     for workload, metric in analysis.primary.items():
         names = [arm.name for arm in run.plan.arms if arm.workload == workload]
         level = _block_levels(measured, names, metric.name)
@@ -70,10 +70,10 @@ def find_drift(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
 
 
 def find_steal_time(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find time that the hypervisor gave to others.
+    """Find CPU time that the hypervisor gave to other guests.
 
-    The kernel's ticks (a hundredth of a second) are summed over all CPUs, and counted over the timed part, or over the
-    whole of a program of the user's own.
+    The kernel's ticks (1/100 s) are summed over all CPUs, and compared with the timed part, or with the whole of a
+    user's own program.
     """
     timed, trial_s = measured.table["training_s"], measured.table["trial_s"]
     cpu_seconds = np.where(np.isfinite(timed), timed, trial_s) * max(1, len(run.host.cpus))
@@ -88,7 +88,7 @@ def find_steal_time(run: Run, measured: Measurements, _analysis: Analysis) -> It
 
 
 def find_contention(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
-    """Find trials whose threads were ready to run while others had their CPUs: other programs, or one another."""
+    """Find CPU contention: threads that were runnable but waited for a CPU, because of other programs or each other."""
     shares = measured.disturbed()
     is_known = np.isfinite(shares)
     waits = analysis.for_cpus
@@ -108,7 +108,7 @@ def find_contention(run: Run, measured: Measurements, analysis: Analysis) -> Ite
 
 
 def quota(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find a CPU quota around the tool itself, such as that of a pod."""
+    """Find a CPU quota around envmatrix itself, such as that of a pod."""
     found = quota_around(run, measured)
     if found:
         yield RunWarning(
@@ -120,7 +120,7 @@ def quota(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Run
 
 
 def find_contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find blocks in which others had the CPUs, of a machine that most of the time was left alone."""
+    """Find single blocks with CPU contention on a machine that is otherwise quiet."""
     shares = measured.disturbed()
     is_known = np.isfinite(shares)
     if not is_known.any() or float(np.median(shares[is_known])) > DISTURBED:
@@ -143,7 +143,7 @@ def find_contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis
 
 
 def find_other_load(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find a load that the trials, which run one at a time, cannot have made (in turns they start at once)."""
+    """Find a load that the trials did not cause, unless they are interleaved (several processes at once)."""
     if run.design.schedule == "turns":
         return
     load = measured.table["load_1m"]
@@ -157,7 +157,7 @@ def find_other_load(run: Run, measured: Measurements, _analysis: Analysis) -> It
 
 
 def find_other_node_users(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find, node by node, blocks before which others used it, while their job did nothing yet."""
+    """Find the blocks of each node before which others used its CPUs, while the job was still idle."""
     for node in dict.fromkeys(node for node, _ in measured.node_checks):
         checks = {block: check for (where, block), check in measured.node_checks.items() if where == node}
         busy_nodes = {block: check for block, check in checks.items() if (check.busy or 0) > BUSY}
@@ -176,7 +176,7 @@ def find_other_node_users(_run: Run, measured: Measurements, _analysis: Analysis
 
 
 def find_frequency_change(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find a CPU frequency that changed between trials, where it can be read."""
+    """Find a CPU frequency that changed between trials, if it is readable."""
     speeds = measured.table["mhz"]
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     if speeds.size > 1 and float(np.ptp(speeds)) > FREQUENCY * float(speeds.max()):
@@ -187,7 +187,7 @@ def find_frequency_change(_run: Run, measured: Measurements, _analysis: Analysis
 
 
 def find_unverifiable_environments(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find environments that differ from their reference but claim nothing that evidence could contradict."""
+    """Find environments that differ from their reference, but without a check or variable to verify that."""
     runs = {arm.name: arm.runs for arm in run.plan.arms}
     for arm in run.plan.arms:
         environment, reference = (run.environments.get(name) for name in (arm.runs, runs.get(arm.reference or "", "")))
@@ -219,7 +219,7 @@ def _causes(
 
 
 def find_unproven_environments(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find what environments promise and nobody saw, though nothing contradicts it."""
+    """Find settings of environments that evidence neither verified nor contradicted."""
     remedy = (
         "see docs/workloads.md for what can be verified in a program: the figures are valid, but the environment is "
         "neither recommended nor in the best set"
@@ -228,19 +228,19 @@ def find_unproven_environments(_run: Run, measured: Measurements, _analysis: Ana
 
 
 def elsewhere(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find programs that may have handed their work to somebody whom neither clock nor environment reaches."""
+    """Find programs that may pass their work to a process outside the timing and the environment."""
     remedy = "start the process that does the work inside each trial, and let the program wait for it"
     yield from _causes(measured, WarningKind.ELSEWHERE, lambda fact: fact.elsewhere, remedy)
 
 
 def without_gpu(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find programs that would have worked on a GPU."""
+    """Find programs that would use a GPU if there were one."""
     remedy = "run `envmatrix doctor`, which looks for a GPU and its driver, unless you mean to measure the CPU"
     yield from _causes(measured, WarningKind.NO_GPU, lambda fact: fact.without_gpu, remedy)
 
 
 def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Find threads that were placed or doubled, and preloads that were lost, unknown to whoever reads the table."""
+    """Find processes with pinned or duplicated threads or lost preloads, which the table does not show."""
     found: dict[str, list[str]] = {}
     for name, fact in measured.facts.items():
         for text in fact.oddities:
@@ -253,7 +253,7 @@ def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Ite
 
 
 def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
-    """Name what of the shell that began the run every environment had, or had not, that bears on speed."""
+    """Find variables of the user's shell that affect speed and were passed to all environments, or to none."""
     names = sorted({name for one in run.workloads.values() for name in one.pass_env if find_reader(name)})
     if names:
         yield RunWarning(
@@ -270,7 +270,7 @@ def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Ru
         )
 
 
-#: A further check of the machine is one more entry here.
+#: To add a check of the machine, add an entry.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[RunWarning]], ...] = (
     find_drift,
     find_steal_time,

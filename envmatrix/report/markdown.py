@@ -1,4 +1,4 @@
-"""report.md: what one pastes into a pull request."""
+"""report.md: the Markdown report, for example for a pull request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WORST = (
 
 
 def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a Markdown table; cells are escaped here and nowhere else."""
+    """Return a Markdown table; cells are escaped only here."""
     return _escaped_table(head, [tuple(markdown_cell(cell) for cell in row) for row in rows])
 
 
@@ -52,7 +52,7 @@ def _escaped_table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> st
 
 
 def group_markdown(group: Group) -> str:
-    """Return one group's section."""
+    """Return the section of one group."""
     columns = columns_of(group, "markdown")
     head = tuple(column.heading(group) for column in columns)
     rows = [tuple(column.cell_of(row, group).whole for column in columns) for row in group.all_rows]
@@ -76,7 +76,7 @@ def why_markdown(group: Group) -> str:
 
 
 def operators_markdown(operator_table: OperatorTable) -> str:
-    """Return the section that says which operators each environment made faster."""
+    """Return the section on operators that became faster, by environment."""
     return (
         "## "
         f"{markdown_cell(operator_table.title)}\n\n{_markdown_plain_table(operator_table.table())}\n\n{markdown_text(operator_table.note)}\n"
@@ -84,7 +84,7 @@ def operators_markdown(operator_table: OperatorTable) -> str:
 
 
 def attribution_markdown(attribution: AttributionTable) -> str:
-    """Return the section that says which factor or step brings how much."""
+    """Return the section on the gain of each factor or step."""
     notes = "\n\n".join(markdown_text(note) for note in attribution.notes)
     return f"## {markdown_cell(attribution.title)}\n\n{_markdown_plain_table(attribution.table)}\n\n{notes}\n"
 
@@ -98,7 +98,7 @@ def _plain_section(title: str, plain_table: PlainTable | None, below: str) -> st
 
 
 def nodes_markdown(node_report: NodeReport) -> str:
-    """Return the section that says how much the nodes differ."""
+    """Return the section on differences between nodes."""
     title = f"## Nodes: {markdown_cell(node_report.workload)} on {node_report.engine}"
     table = _markdown_plain_table(node_table(node_report))
     return f"{title}\n\n{markdown_text(node_report.line())}\n\n{table}\n\n{NODES_NOTE}\n"
@@ -131,14 +131,14 @@ def _run_section(summary: Summary) -> str:
 
 
 def largest_family_size(summary: Summary) -> int:
-    """Return how many comparisons the intervals of the largest family hold for together."""
+    """Return the number of comparisons in the largest family with simultaneous intervals."""
     measured = {effect.arm for effect in summary.analysis.primary_effects() if effect.blocks}
     family_arms = ((*family.arms, *family.beside) for family in families(summary.plan))
     return max((sum(arm.name in measured for arm in arms) for arms in family_arms), default=0)
 
 
 def _method_text(summary: Summary) -> str:
-    """Return what the figures are, of what is there: no best set is explained where none is told."""
+    """Return the explanation of the figures, limited to what this report has."""
     groups, comparison_count, words = summary.groups, largest_family_size(summary), glossary_words(summary)
     interval_text = (
         f" (95 %, max-t over {format_count(comparison_count, 'comparison')} at most, paired by block)"

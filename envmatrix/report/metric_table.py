@@ -1,4 +1,4 @@
-"""Further metrics of the user's own programs, each environment beside its reference."""
+"""The table of further metrics of the user's own programs, each environment next to its reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.stats.primary_metric import own_metrics
 
 
 def own_table(run: Run, measured: Measurements, analysis: Analysis) -> PlainTable | None:
-    """Return the table of a run whose programs report several numbers, None for others."""
+    """Return the table of a run whose programs report several numbers, None for other runs."""
     rows = [
         _row(arm, metric, measured, analysis)
         for arm in run.plan.arms

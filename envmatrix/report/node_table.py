@@ -1,4 +1,4 @@
-"""The nodes of a run beside each other."""
+"""The table of a run's nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from envmatrix.stats.nodes import NodeReport
 
 
 def node_table(node_report: NodeReport) -> PlainTable:
-    """Return a row a node, the best first."""
+    """Return the table with one row per node, best first."""
     head = ("node", "baseline's speed over the mean of the nodes", "blocks")
     rows = ((row.node, f"{row.relative:.3f}", str(row.blocks)) for row in node_report.rows)
     return PlainTable(head, tuple(rows))

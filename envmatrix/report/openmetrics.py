@@ -1,6 +1,6 @@
 """The OpenMetrics text format (https://prometheus.io/docs/specs/om/open_metrics_spec/), for dashboards.
 
-Only gauges, and no time stamps, so that node_exporter's textfile collector reads it too.
+Only gauges without time stamps, so that node_exporter's textfile collector can read it too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class MetricFamily:
-    """One metric family: its name, unit ('': none), meaning, and samples."""
+    """One metric family: its name, unit ('': none), help text, and samples."""
 
     name: str
     unit: str
@@ -28,7 +28,7 @@ class MetricFamily:
     samples: tuple[tuple[Labels, float], ...]
 
     def lines(self) -> Iterator[str]:
-        """Yield the family as it is written."""
+        """Yield the lines of the family."""
         yield f"# TYPE {self.name} gauge"
         if self.unit:
             yield f"# UNIT {self.name} {self.unit}"
@@ -48,7 +48,7 @@ def _metric_family(name: str, unit: str, meaning: str, samples: Iterator[tuple[L
 
 
 def unix_seconds(created: str) -> float | None:
-    """Return when a run began as seconds since 1970; None where what is written is no time."""
+    """Return the start of a run in seconds since 1970; None if the text is not a time."""
     try:
         return datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -62,7 +62,7 @@ def _labels(summary: Summary, row: Row, **more: str) -> Labels:
 
 
 def metric_families(summary: Summary) -> Iterator[MetricFamily]:
-    """Yield every family of a run, each sample with the labels that a dashboard chooses by."""
+    """Yield every metric family of a run, with labels for selection in a dashboard."""
     rows = [(row, group) for group in summary.groups for row in group.all_rows]
     effects = [(_labels(summary, row, reference=row.effect.reference), row.effect) for row, _ in rows if row.effect]
     yield _metric_family(
@@ -113,16 +113,16 @@ def _run_families(summary: Summary) -> Iterator[MetricFamily]:
 
 
 def to_openmetrics(summary: Summary) -> str:
-    """Return the exposition; a family without a sample is left out."""
+    """Return the OpenMetrics text; families without samples are left out."""
     lines = [line for family in metric_families(summary) if family.samples for line in family.lines()]
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
 class OpenMetrics(Report):
-    """Gauges for a dashboard."""
+    """The OpenMetrics report, for a dashboard."""
 
     name = "openmetrics"
 
     def render(self, summary: Summary, environment: str) -> str:
-        """Return the exposition."""
+        """Return the OpenMetrics text."""
         return to_openmetrics(summary)

@@ -1,7 +1,7 @@
-"""Which operators an environment made faster: medians of each operator's own time per step, beside the reference's.
+"""The tables of operators: which ones an environment made faster, by the median of their own time per step.
 
-The profile is a pass of its own after the timed part (``profile_steps``), so these figures carry the profiler's cost
-and no interval: they say where to look, never how much an environment gains.
+The profile is a separate pass after the timed part (``profile_steps``). The figures include the profiler's cost and
+have no interval: they show which operators changed, not how much an environment gains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_seconds
 
 _MOST = 12
-#: An operator below this share of the reference's time is noise.
+#: Operators below this share of the reference's time are noise.
 _LEAST_SHARE = 0.005
 
 
@@ -26,8 +26,8 @@ _LEAST_SHARE = 0.005
 class OperatorRow:
     """One operator.
 
-    ``share`` is its part of the reference's time, ``reference_s`` the reference's own seconds a step in it, and
-    ``speedups`` how many times faster it was in each environment (None: it did not run there).
+    ``share`` is its fraction of the reference's time, ``reference_s`` the reference's own seconds per step.
+    ``speedups`` are by environment (None: it did not run there).
     """
 
     name: str
@@ -38,7 +38,7 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class OperatorTable:
-    """Operators, most expensive first, of the arms that share ``reference``."""
+    """Operators of the environments that share ``reference``, most expensive first."""
 
     workload: str
     engine: str
@@ -53,7 +53,7 @@ class OperatorTable:
 
     @property
     def note(self) -> str:
-        """Return what is said below the table."""
+        """Return the note below the table."""
         return f"Share and time are those of {self.reference}. From a profiled pass of its own; no intervals."
 
     def table(self, most: int = _MOST) -> PlainTable:
@@ -72,13 +72,13 @@ class OperatorTable:
 
 
 def _medians(facts: ArmFacts) -> dict[str, float]:
-    """Return each operator's own seconds a step, the median over the arm's trials (absent in a trial: 0)."""
+    """Return each operator's own seconds per step, the median over the arm's trials (0 for trials without it)."""
     trials = max((len(times) for times in facts.operators.values()), default=0)
     return {name: median([*times, *[0.0] * (trials - len(times))]) for name, times in facts.operators.items()}
 
 
 def operator_tables(arms: Sequence[Arm], measured: Measurements) -> tuple[OperatorTable, ...]:
-    """Return a table for every reference whose trials were profiled, and at least one arm compared with it."""
+    """Return a table for every reference with profiled trials and at least one profiled environment to compare."""
     tables = []
     for reference in arms:
         reference_medians = _medians(measured.facts[reference.name])

@@ -1,7 +1,6 @@
-"""Parquet: a row a trial with types and units, for pandas, Polars, DuckDB or Spark.
+"""Parquet: one typed row per trial with units, for pandas, Polars, DuckDB or Spark.
 
-pyarrow writes it, which is an extra of the package: it is larger than all else that envmatrix installs, and whoever
-reads Parquet with pandas has it already.
+pyarrow, which writes it, is an optional extra because it is larger than all other dependencies together.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from envmatrix.system.printable import printable_text
 
 
 def to_parquet(summary: Summary) -> bytes:
-    """Return the file: every trial in the order in which they ran, those that broke too, with null for what it lacks.
+    """Return the file: every trial in the order they ran, failed ones too, with null for missing values.
 
-    ``started`` is in seconds since 1970 (UTC); metrics are in their own units, which stand in each column's metadata
-    with the direction that is better. Raises InputError where there is no pyarrow.
+    ``started`` is in seconds since 1970 (UTC). Metrics are in their own units; each column's metadata has the unit and
+    which direction is better. Raises InputError if pyarrow is not installed.
     """
     try:
         import pyarrow
@@ -50,7 +49,7 @@ def to_parquet(summary: Summary) -> bytes:
 
 
 def _columns(summary: Summary, arrow: Any) -> Iterator[tuple[Any, object]]:
-    """Yield each column's pyarrow.Field and its values, NaN where there is none."""
+    """Yield each column's pyarrow.Field and its values, NaN if missing."""
     measured = summary.measured
     trials, arms = measured.trials, [summary.plan.arms[index] for index in measured.trials.arm]
     for name in ("workload", "engine", "environment"):
@@ -74,10 +73,10 @@ def _values(table: Floats, arm: Integers, block_index: Integers, ok: NDArray[np.
 
 
 class Parquet(Report):
-    """One row a trial, typed."""
+    """The Parquet report, one row per trial."""
 
     name = "parquet"
 
     def render(self, summary: Summary, environment: str) -> bytes:
-        """Return the file's bytes."""
+        """Return the bytes of the file."""
         return to_parquet(summary)

@@ -1,7 +1,7 @@
-"""A figure as a PDF file of one page, for papers: what our SVG holds, drawn again, without any library.
+"""Convert our SVG figures to one-page PDF files for papers, without any library.
 
-PDF 1.4 (ISO 32000-1): Helvetica is one of the fonts that every reader has; widths are those of its metrics file (AFM).
-The text stays text. No date is written: the same figure is the same file.
+PDF 1.4 (ISO 32000-1). Every reader has the font Helvetica; widths are from its metrics file (AFM). Text stays text. The
+file has no date, so equal figures give equal files.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from envmatrix.report.svg import light_colours
 
 _SIZE = 12.0
-_BASE = 0.75  # PDF counts in points, SVG in pixels of 1/96 inch
-#: Helvetica's widths in thousandths of the size, of the characters from the space on.
+_BASE = 0.75  # PDF uses points, SVG pixels of 1/96 inch
+#: Helvetica's character widths from the space on, in thousandths of the font size.
 _WIDTHS = (
     278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, *[556] * 10, 278, 278, 584, 584,
     584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611,
@@ -23,9 +23,9 @@ _WIDTHS = (
 )  # fmt: skip
 _OTHER = 556
 _RESOURCES = "<< /Font << /F 5 0 R /B 6 0 R >> >>"
-#: A quarter of a circle as a Bezier curve.
+#: Control-point distance of a Bezier curve for a quarter circle.
 _ROUND = 0.5523
-#: Class -> (colour it is stroked with, width, dashes); "k" is the colour of the group that it stands in.
+#: Class -> (stroke colour, width, dashes); "k" is the colour of the enclosing group.
 _STROKES: Mapping[str, tuple[str, float, str]] = {
     "grid": ("line", 1.0, ""), "one": ("ink", 1.2, ""), "thin": ("k", 1.0, ""), "broken": ("bad", 1.6, ""),
     "bar": ("k", 2.4, ""), "since": ("soft", 1.0, "4 3"),
@@ -34,7 +34,7 @@ _VERDICTS: Mapping[str, str] = {"faster": "good", "slower": "bad", "same": "calm
 
 
 def to_pdf(svg: str) -> str:
-    """Return a figure (an svg element of ours) as a PDF file, which is ASCII throughout."""
+    """Return a figure (one of our svg elements) as a PDF file, in pure ASCII."""
     root = ET.fromstring(svg)  # noqa: S314 - made here, every text in it escaped
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     operators = "\n".join((f"{_BASE} 0 0 {-_BASE} 0 {height * _BASE:.2f} cm", *_draw(root, "ink")))
@@ -68,7 +68,7 @@ def _tag(element: ET.Element) -> str:
 
 
 def _draw(element: ET.Element, colour: str) -> Iterator[str]:
-    """Yield the operators of an element and of what stands in it; ``colour`` is that of the group."""
+    """Yield the operators of an element and its children; ``colour`` is that of the group."""
     for child in element:
         kinds = child.get("class", "").split()
         colours = (_VERDICTS.get(kind, kind) for kind in kinds if kind in _VERDICTS or re.fullmatch(r"k\d+", kind))
@@ -108,7 +108,7 @@ def _text(element: ET.Element, kinds: list[str]) -> str:
 
 
 def _escaped(words: str) -> str:
-    """Return a text as a PDF's string has it; a character that the font lacks is a question mark."""
+    """Return text as a PDF string; characters that the font lacks become question marks."""
     codes = words.encode("cp1252", "replace")
     return "".join(chr(c) if 32 <= c < 127 and c not in b"()\\" else f"\\{c:03o}" for c in codes)
 
@@ -149,7 +149,7 @@ def _points(element: ET.Element) -> str:
 
 
 def _dashes(element: ET.Element) -> str:
-    """Return a path of many short horizontal lines, the only one that our figures have."""
+    """Return a path of many short horizontal lines, the only kind of path in our figures."""
     dashes = re.findall(r"M(\S+) ([^\sh]+)h(\d+)", element.attrib["d"])
     return " ".join(f"{x} {y} m {float(x) + float(long)} {y} l" for x, y, long in dashes)
 

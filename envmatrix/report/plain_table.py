@@ -1,4 +1,4 @@
-"""A table that the terminal, Markdown and HTML each show in their own way."""
+"""A table of texts that the terminal, Markdown and HTML each render."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PlainTable:
-    """A table of texts: ``head`` names the columns, ``rows`` hold as many cells."""
+    """A table of texts: ``head`` has the column names, each of ``rows`` one cell per column."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

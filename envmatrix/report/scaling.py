@@ -1,4 +1,4 @@
-"""Scaling: how much of each further process arrives, from the effects of a factor called ``processes``."""
+"""Scaling: the efficiency of more processes, from the effects of a factor called ``processes``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FACTOR = "processes"
 
 @dataclass(frozen=True)
 class Scaling:
-    """One row's number of processes, its speed-up over the baseline's, and what that is per process.
+    """One row's number of processes and its efficiency relative to the baseline.
 
-    ``efficiency`` is speed-up / (processes / the baseline's processes): 1 is perfect. ``low`` and ``high`` are its
-    95 % interval; all three are None where there is no effect.
+    ``efficiency`` is speed-up / (processes / the baseline's processes): 1 is perfect. ``low`` and ``high`` are its 95 %
+    interval. All three are None without an effect.
     """
 
     environment: str
@@ -34,7 +34,7 @@ def _other_levels(row: Row) -> dict[str, str]:
 
 
 def scaling(group: Group) -> tuple[Scaling, ...]:
-    """Return the rows that differ from the baseline in their number of processes alone, fewest first."""
+    """Return the rows that differ from the baseline only in their number of processes, fewest first."""
     base = _process_count(group.baseline)
     if base is None or group.baseline is None:
         return ()
@@ -51,7 +51,7 @@ def scaling(group: Group) -> tuple[Scaling, ...]:
 
 
 def scaling_sentence(group: Group) -> str | None:
-    """Return the efficiencies as one line, or None where no number of processes varies."""
+    """Return the efficiencies as one line, None if the number of processes does not vary."""
     rows = scaling(group)
     if not rows:
         return None

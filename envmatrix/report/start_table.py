@@ -1,4 +1,4 @@
-"""How each environment starts, and whether it is steady: a table, a line of its step times, and a warning."""
+"""The start of each environment and its steady state: a table, a sparkline of step times, and warnings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LETTERS = 16
 
 
 def start_table(starts: Sequence[Start]) -> PlainTable | None:
-    """Return the table, None where nothing is known of any start."""
+    """Return the table, None without data on any start."""
     if not starts:
         return None
     several = len({(start.arm.workload, start.arm.engine) for start in starts}) > 1
@@ -37,7 +37,7 @@ def start_table(starts: Sequence[Start]) -> PlainTable | None:
 
 
 def starts_note(table: PlainTable | None) -> str:
-    """Return what is said below the table, of the columns that it has."""
+    """Return the note below the table, for the columns that it has."""
     return _START_NOTE + (_STEADY_NOTE if table and "state" in table.head else "")
 
 
@@ -58,7 +58,7 @@ def _row(start: Start, several: bool, has_steady_runs: bool) -> tuple[str, ...]:
 
 
 def format_steadiness(steady: Steadiness | None) -> str:
-    """Say in a few words what a long look showed."""
+    """Format the result of a steady-state run in a few words."""
     if steady is None:
         return NONE
     if steady.steps is None or steady.seconds is None or not steady.steps:
@@ -71,7 +71,7 @@ def _seconds(value: float | None) -> str:
 
 
 def step_time_sparkline(curve: Sequence[tuple[float, float]]) -> str:
-    """Draw step times over time as a line of characters; what is beyond twice the median is cut off."""
+    """Draw step times over time as a line of characters, cut off at twice the median."""
     if not curve:
         return NONE
     end = curve[-1][0]
@@ -85,7 +85,7 @@ def step_time_sparkline(curve: Sequence[tuple[float, float]]) -> str:
 
 
 def start_warnings(starts: Sequence[Start]) -> Iterator[RunWarning]:
-    """Yield a warning for the environments that are not steady, and one for those whose trials time the warm-up too."""
+    """Yield a warning for environments without a steady state, and one for trials that time the warm-up."""
     unsteady = [start for start in starts if start.steady and start.steady.kind == "not steady"]
     if unsteady:
         yield RunWarning(

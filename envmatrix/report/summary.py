@@ -1,4 +1,4 @@
-"""One Summary of a results folder; every report is made from it and from nothing else."""
+"""The Summary of a results folder; every report is made from it alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from envmatrix.stats.startup import Start, first_seconds_note, starts
 
 @dataclass(frozen=True)
 class Summary:
-    """All that a report says. ``data`` counts trials by data set; ``stand_in`` names those made up."""
+    """All data of a report. ``data`` counts trials by data set; ``stand_in`` names generated data sets."""
 
     run: Run
     measured: Measurements
@@ -65,13 +65,13 @@ class Summary:
 
     @property
     def took_turns(self) -> bool:
-        """Whether any trial did."""
+        """Whether any trials were interleaved."""
         turns = self.run.design.schedule == "turns"
         return turns and any(fact.in_turns for fact in self.measured.facts.values())
 
     @property
     def schedule(self) -> str:
-        """How trials took turns, '' where one was run after the other."""
+        """How trials were interleaved, '' for a sequential design."""
         design, facts = self.run.design, self.measured.facts.values()
         if design.schedule == "sequential":
             return ""
@@ -97,12 +97,12 @@ class Summary:
 
     @property
     def race(self) -> Race | None:
-        """How the run raced, None where it did not."""
+        """The race of the run, None without one."""
         return self.analysis.race
 
     @property
     def looks_sentence(self) -> str:
-        """What several looks at a run cost; '' where this is the first."""
+        """The effect of repeated interim analyses on the intervals; '' for the first analysis."""
         *before, _ = looks = self.analysis.looks
         if not before:
             return ""
@@ -114,7 +114,7 @@ class Summary:
 
     @property
     def race_sentence(self) -> str:
-        """Which arms left a race, and why; '' where none did."""
+        """The environments that left a race, with reasons; '' if none did."""
         if not self.race or not self.race.stopped:
             return ""
         several = len(self.groups) > 1
@@ -124,13 +124,13 @@ class Summary:
 
     @property
     def processors(self) -> str:
-        """Which processors the trials saw, else what is known of the machine; '' where neither is."""
+        """The processors that trials reported, otherwise that of the host; '' if unknown."""
         models = {name for facts in self.measured.facts.values() for name in facts.evidence.get("cpu.model", ())}
         return ", ".join(sorted(models)) or self.run.host.cpu_model or ""
 
     @property
     def trials(self) -> int:
-        """Number of trials on disk that belong to the plan."""
+        """The number of trials on disk that belong to the plan."""
         return sum(self.outcomes.values())
 
 
@@ -166,7 +166,7 @@ def _best_first_key(row: Row) -> tuple[bool, float]:
 
 
 def stand_in_data(measured: Measurements, arms: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the data sets that were made up because the real one could not be had."""
+    """Return the names of data sets that were generated because the real ones were not available."""
     facts = [measured.facts[name] for name in arms]
     return tuple(sorted({name for fact in facts if fact.stand_in for name in fact.data}))
 
@@ -206,7 +206,7 @@ def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group
 
 
 def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Trial] = ()) -> Summary:
-    """Make the Summary of trials already folded, and of long looks."""
+    """Return the Summary of trials already aggregated, and of steady-state runs (``looks``)."""
     arm_starts = starts(run.plan.arms, measured, run.workloads, looks)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments)
     facts = measured.facts.values()
@@ -236,6 +236,6 @@ def summarise_measurements(run: Run, measured: Measurements, looks: Iterable[Tri
 
 
 def summarise(folder: RunFolder) -> Summary:
-    """Read a results folder, finished or not, and summarise it. Raises StoreError when unreadable."""
+    """Read a results folder, finished or not, and summarise it. Raises StoreError if unreadable."""
     run = folder.load()
     return summarise_measurements(run, read_measurements(folder, run.plan), folder.looks(run.plan))

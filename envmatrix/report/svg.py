@@ -1,4 +1,4 @@
-"""Parts that the figures share: scales, colours, text. Figures are SVG text, made without any library."""
+"""Common parts of the figures: scales, colours, text. Figures are SVG text, generated without a library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from envmatrix.report.formatting import svg_text
 
-#: Classes k0..k11 in the style below; an environment keeps its colour and mark in every figure.
+#: Number of classes k0..k11 in the style below; an environment has the same colour and mark in every figure.
 COLOURS = 12
 _LIGHT = ("#0b6bcb", "#c2410c", "#15803d", "#9333ea", "#b91c1c", "#0e7490",
           "#a16207", "#be185d", "#4d7c0f", "#4338ca", "#57534e", "#0f766e")  # fmt: skip
@@ -20,13 +20,13 @@ _INK_DARK = ("--ink:#e6edf3;--soft:#9aa5b1;--line:#3d444d;--paper:#0d1117;--band
 
 
 def light_colours() -> dict[str, str]:
-    """Return the colours of paper by name: 'ink', 'soft', ..., and 'k0' on."""
+    """Return the light colours by name: 'ink', 'soft', ..., and 'k0' onwards."""
     colours = dict(rule.removeprefix("--").split(":") for rule in _INK.split(";"))
     return {**colours, **{f"k{index}": colour for index, colour in enumerate(_LIGHT)}}
 
 
 def palette() -> str:
-    """Return the style rules that set the colours, light and dark (print is always light)."""
+    """Return the style rules for the colours, light and dark (print is always light)."""
     light = _INK + "".join(f";--k{index}:{colour}" for index, colour in enumerate(_LIGHT))
     dark = _INK_DARK + "".join(f";--k{index}:{colour}" for index, colour in enumerate(_DARK))
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
@@ -48,7 +48,7 @@ def figure_style() -> str:
 
 
 def text_element(x: float, y: float, words: object, kind: str = "", limit: int = 60) -> str:
-    """Return a text element; ``words`` may come from anywhere."""
+    """Return a text element; ``words`` are escaped."""
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}">{svg_text(words, limit)}</text>'
 
 
@@ -58,7 +58,7 @@ def line_element(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def marker_element(x: float, y: float, shape: int, size: float = 4.5) -> str:
-    """Return one of four shapes at a place, so that colour is not the only difference."""
+    """Return one of four shapes at a position, so that environments differ in more than colour."""
     if shape % 4 == 0:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}" class="mark"/>'
     corners = {
@@ -72,7 +72,7 @@ def marker_element(x: float, y: float, shape: int, size: float = 4.5) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps ``low``..``high`` of the data to ``start``..``end`` of the drawing, on a log axis when ``log``."""
+    """Maps ``low``..``high`` of the data to ``start``..``end`` of the drawing, on a log axis if ``log``."""
 
     low: float
     high: float
@@ -81,7 +81,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return the place of ``value``; values beyond the axis are put at its end."""
+        """Return the position of ``value``; values beyond the axis are put at its end."""
         low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, max(value, 1e-12)
                                                                      if self.log else value))  # fmt: skip
         share = (value - low) / (high - low) if high > low else 0.5
@@ -100,7 +100,7 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
-    """Return round ratios between ``low`` and ``high`` for a log axis, 1 always among them."""
+    """Return round ratios between ``low`` and ``high`` for a log axis, always with 1."""
     if high / low < 4:
         return sorted({*ticks(low, high, most), *([1.0] if low <= 1 <= high else [])})
     powers = range(math.floor(math.log2(low)), math.ceil(math.log2(high)) + 1)
@@ -109,7 +109,7 @@ def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
 
 
 def svg_drawing(width: float, height: float, title: str, description: str, body: str, name: str) -> str:
-    """Return the svg element; its title and description are what a screen reader says."""
+    """Return the svg element; screen readers read its title and description."""
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img" '
         f'aria-labelledby="{name}-t {name}-d" xmlns="http://www.w3.org/2000/svg">'
@@ -120,7 +120,7 @@ def svg_drawing(width: float, height: float, title: str, description: str, body:
 
 
 def extend_drawing(svg: str, width: float, height: float, more: float, body: str) -> str:
-    """Return a drawing made ``more`` higher, with ``body`` in it too."""
+    """Return a drawing extended by the height ``more``, with ``body`` added."""
     old, new = (
         f'viewBox="0 0 {width:.0f} {tall:.0f}" width="{width:.0f}" height="{tall:.0f}"'
         for tall in (height, height + more)
@@ -129,7 +129,7 @@ def extend_drawing(svg: str, width: float, height: float, more: float, body: str
 
 
 def standalone_svg(svg: str) -> str:
-    """Return a figure as a file of its own: its style inside, white behind it in print."""
+    """Return a figure as a separate file with its own style, and a white background in print."""
     style = f"<style>{palette()}{figure_style()}svg{{background:var(--paper)}}</style>"
     start = svg.index(">") + 1
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{svg[:start]}{style}{svg[start:]}\n'

@@ -30,15 +30,15 @@ from envmatrix.system.printable import printable_line, printable_text
 _STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
 _MOST_OPERATORS = 5
 _MOST_WARNINGS = 3
-#: Texts may be folded, to how much at first and at last.
+#: Widths to which texts are folded at first, and at the least.
 _FOLDED, _LEAST = 24, 11
-#: Columns up to this rank leave before texts are folded as far as can be.
+#: Columns up to this rank are dropped before texts are folded to the least width.
 _FIRST_TO_GO = 2
 
 
 @dataclass(frozen=True)
 class _PrintedColumn:
-    """One column as it will be printed: its heading and its cells."""
+    """One column with its heading and its cells, ready to print."""
 
     column: Column
     head: str
@@ -56,7 +56,7 @@ def _printed_column(column: Column, group: Group) -> _PrintedColumn:
 
 
 def _columns_that_fit(columns: list[_PrintedColumn], width: int) -> list[_PrintedColumn]:
-    """Return the columns to show: a narrow terminal does without some until the rest fits."""
+    """Return the columns that fit into ``width``; the least important ones are dropped first."""
     for leaving in sorted((item.column for item in columns if item.column.gives_way), key=lambda c: c.gives_way):
         folded = _FOLDED if leaving.gives_way <= _FIRST_TO_GO else _LEAST
         if sum(item.width(folded) + 3 for item in columns) + 1 > width:
@@ -128,7 +128,7 @@ def _natural_width(plain_table: PlainTable) -> int:
 
 
 def _column_widths(plain_table: PlainTable, width: int) -> list[int]:
-    """Return the columns' widths: first names and then titles are folded where the table is too wide."""
+    """Return the widths of the columns; if the table is too wide, names are folded first, then titles."""
     names, *columns = zip(plain_table.head, *plain_table.rows, strict=True)
     name_width = max(map(len, names))
     bodies = [max(map(len, column[1:]), default=1) for column in columns]
@@ -170,7 +170,7 @@ def _attribution(summary: Summary, width: int) -> list[RenderableType]:
 
 
 def _operators(summary: Summary, width: int) -> list[RenderableType]:
-    """Show the operators that cost most; report.md and report.html have more of them."""
+    """Show the most expensive operators; report.md and report.html list more."""
     parts: list[RenderableType] = []
     for operator_table in summary.operators:
         parts += [

@@ -1,4 +1,4 @@
-"""Every trial over time, coloured by environment: drift of the machine is seen here first."""
+"""The figure of every trial over time, coloured by environment; it makes drift of the machine visible."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from envmatrix.stats.metrics import TICK_DIGITS, Metric
 from envmatrix.system.printable import printable_line
 
 WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
-#: Above this, trials are drawn as one path an environment: a mark with a name each would be too much for a
-#: browser.
+#: With more trials, each environment is one path: single marks with titles would overload a browser.
 _MOST_MARKS = 3000
 _MOST_POINTS = 30_000
 _LEGEND_COLUMNS, _LEGEND_LETTERS = 4, 28
@@ -39,7 +38,7 @@ def environment_colours(summary: Summary) -> dict[str, int]:
 
 
 def _times(summary: Summary) -> tuple[Floats, str]:
-    """Return the time of every trial: minutes since the first, or its number when starts are not known."""
+    """Return the time of every trial: minutes since the first, or its number if starts are unknown."""
     started = summary.measured.trials.started
     if started.size and np.isfinite(started).all() and np.ptp(started) > 0:
         return np.asarray((started - started.min()) / 60.0), "minutes since the first trial"
@@ -62,7 +61,7 @@ def _broken_trial_marks(xs: Floats, y: float) -> str:
 
 
 def axis_title(metric: Metric) -> str:
-    """Return what a metric's axis is called: of a time or a size, each label has its unit."""
+    """Return the title of a metric's axis, with the unit only for rates; labels of times and sizes have it."""
     return f"{metric.label}, {metric.unit}" if metric.unit and metric.better == "higher" else metric.label
 
 
@@ -88,7 +87,7 @@ def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
 
 
 def timeline(summary: Summary, group: Group, name: str = "time") -> str:
-    """Return the figure of one group's trials as an svg element; '' when there is no trial."""
+    """Return the figure of a group's trials as an svg element; '' without any."""
     trials = summary.measured.trials
     names = {row.arm.name for row in group.all_rows}
     arm_rows = [index for index, arm in enumerate(summary.plan.arms) if arm.name in names]
@@ -127,17 +126,17 @@ def timeline(summary: Summary, group: Group, name: str = "time") -> str:
 
 
 def time_figure(summary: Summary, group: Group) -> str:
-    """Draw a group as a file shows it: with its legend, which a page has outside of the figure."""
+    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
     return with_legend(timeline(summary, group), summary, group)
 
 
 def with_legend(figure: str, summary: Summary, group: Group) -> str:
-    """Return a figure of this one's size with the group's legend below it; '' of none."""
+    """Return a figure of this module's size with the group's legend below it; '' for an empty figure."""
     return extend_drawing(figure, WIDTH, HEIGHT, *_legend(summary, group)) if figure else ""
 
 
 def _legend(summary: Summary, group: Group) -> tuple[float, str]:
-    """Return the height of the legend and what it draws, in columns of equal width."""
+    """Return the height of the legend and its elements, in columns of equal width."""
     colours = environment_colours(summary)
     names = list(dict.fromkeys(row.arm.environment for row in group.all_rows))
     parts = []

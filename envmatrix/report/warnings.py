@@ -40,7 +40,7 @@ def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iter
 
 
 def _max_blocks_hint(run: Run, measured: Measurements) -> str:
-    """Return what else a resumed run must be given, where it has all blocks that it may have."""
+    """Return the extra option that a resumed run needs if it already has its maximum of blocks."""
     return "" if len(measured.blocks) < run.plan.max_blocks else f" and a `--max-blocks` above {run.plan.max_blocks}"
 
 
@@ -232,7 +232,7 @@ def _after_leaving(_run: Run, measured: Measurements, analysis: Analysis) -> Ite
         )  # fmt: skip
 
 
-#: A further check is one more entry here.
+#: To add a check, add an entry.
 CHECKS: tuple[Callable[[Run, Measurements, Analysis], Iterator[RunWarning]], ...] = (
     _nothing_measured,
     _no_reference,

@@ -1,4 +1,4 @@
-"""What each workload of a run comes to in its first environment: speed, latency, accuracy and size side by side."""
+"""The table of workloads: speed, latency, accuracy and size of each in its first environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _percent(value: float) -> str:
 
 
 WORKLOADS_NOTE = "Samples a second are geometric means over trials, as above; all else are medians."
-#: Column title, what is shown of the trials (with another metric to be divided by), and how.
+#: Column title, metric, metric to divide it by ('': none), and format.
 _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
     ("samples/s", THROUGHPUT.name, "", show_rate),
     ("latency p50", "latency_p50_s", "", show_seconds),
@@ -40,7 +40,7 @@ def _median(measured: Measurements, arm: str, metric: str, over: str) -> float |
 
 
 def workload_table(plan: Plan, measured: Measurements) -> PlainTable | None:
-    """Return the table of a run with several workloads, None for others; columns that none has are left out."""
+    """Return the table of a run with several workloads, None for others; empty columns are left out."""
     firsts = {(arm.workload, arm.engine): arm for arm in reversed(plan.arms) if not arm.is_control}
     if len({workload for workload, _ in firsts}) < 2:
         return None

@@ -10,10 +10,10 @@ from envmatrix.system.progress import ProgressCallback, silent
 
 
 def write_reports(folder: RunFolder, summary: Summary | None = None, progress: ProgressCallback = silent) -> Summary:
-    """Write the reports that every run has, each whole or not at all, and return the Summary.
+    """Write the reports of every run, each completely or not at all, and return the Summary.
 
-    One of another package that fails is said; the others are written. Raises StoreError when the folder cannot be read
-    or written.
+    A failing report of another package goes to ``progress``; the others are still written. Raises StoreError if the
+    folder cannot be read or written.
     """
     summary = summary or summarise(folder)
     for file, report in report_files(progress).items():

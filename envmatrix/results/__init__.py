@@ -1,9 +1,9 @@
-"""results/RUN/ on disk: run.json and its history, the matrix, and a line of trials.jsonl for every trial."""
+"""Result folders on disk: run.json with its history, the matrix, and one line of trials.jsonl per trial."""
 
-from envmatrix.system.atomic_files import read_json, write_named, write_whole
 from envmatrix.results.folder import RunFolder
 from envmatrix.results.run import Change, Run
 from envmatrix.results.trial import NodeCheck, Outcome, Reading, Trial, trial_from_line, trial_of
+from envmatrix.system.atomic_files import read_json, write_named, write_whole
 
 __all__ = [
     "Change",

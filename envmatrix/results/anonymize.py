@@ -1,7 +1,7 @@
-"""Names instead of what is one machine's own: folders of a user, the user, hosts.
+"""Anonymization of results: placeholders for a user's folders and name, numbers for hosts.
 
-What is shown to others says {home}, {cache}, {matrix}, {user} and node-1; names.json says, on the machine that made a
-run and nowhere else, what they stand for. Files elsewhere hold placeholders in braces as they are: a matrix has none.
+Shared results contain {home}, {cache}, {matrix}, {user} and node-1. names.json maps them back to real names; it stays
+on the machine that made the run. Placeholders of other users are kept as they are: a matrix never contains any.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from envmatrix.system import project
 from envmatrix.errors import StoreError, Where
 from envmatrix.results.document_checks import first_mistake
+from envmatrix.system import project
 from envmatrix.system.atomic_files import read_json, write_whole
 from envmatrix.system.shared_files import exists
 
@@ -26,7 +26,7 @@ HOME, CACHE, MATRIX, USER = "{home}", "{cache}", "{matrix}", "{user}"
 _BEFORE = r"(?:(?<![\w.+@%~-])|(?<=\s-[IL]))"
 _AFTER = r"(?![\w-]|\.\w)"
 _ANY_HOME = r"/root|/(?:home|Users)/[\w.+@-]*\w"
-#: Below these a folder called as the user is none of the user's.
+#: In these folders, a folder with the user's name does not belong to the user.
 _SYSTEM = r"(?!opt/|usr/|lib|etc/|proc/|sys/|dev/|s?bin/)"
 _CONTAINER = re.compile(r"[0-9a-f]{12}")
 _PLACEHOLDER = re.compile(r"\{(?:home|cache|matrix|user)\}")
@@ -34,7 +34,7 @@ _NUMBERED = re.compile(r"node-([0-9]{1,9})")
 
 
 class _Document(BaseModel):
-    """names.json. ``hosts`` None: hosts are called what they are called."""
+    """The content of names.json. With ``hosts`` None, hosts keep their real names."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -45,9 +45,9 @@ class _Document(BaseModel):
 
 @dataclass
 class Anonymizer:
-    """What stands for what: ``folders`` real folder -> placeholder, ``hosts`` name -> node-1.
+    """Replacements for real names: ``folders`` maps folder to placeholder, ``hosts`` maps name to node-1.
 
-    ``hosts`` None: they keep their names. ``again``: what is renamed may have been before.
+    With ``hosts`` None, hosts keep their names. ``again``: numbered hosts in the input are kept.
     """
 
     folders: Mapping[str, str]
@@ -56,7 +56,7 @@ class Anonymizer:
     again: bool = False
 
     def text(self, value: str, *, any_home: bool = True) -> str:
-        """Return a text without this machine's own folders; ``any_home``: without home folders of others, too."""
+        """Return a text without this machine's user folders; ``any_home`` also replaces home folders of other users."""
         if "/" not in value:
             return value
         pattern = self._folder_and_home_pattern if any_home else self._folder_pattern
@@ -65,16 +65,16 @@ class Anonymizer:
         return anonymized.replace(f"{HOME}/.cache/envmatrix", CACHE) if any_home else anonymized
 
     def matrix(self, text: str) -> str:
-        """Return the text of a matrix as a pack holds it: what is read elsewhere is not beside the same files."""
+        """Return a matrix's text for a pack, without {matrix}: a pack does not contain the files of that folder."""
         folders = {real: shown for real, shown in self.folders.items() if shown != MATRIX}
         return replace(self, folders=folders).text(text, any_home=False)
 
     def host(self, name: str) -> str:
-        """Return the names of hosts, comma-separated, as they are shown; a container's id is no host's name."""
+        """Return comma-separated host names, anonymized; container IDs are kept, as they do not identify a host."""
         return ",".join(map(self._host, name.split(",")))
 
     def run(self, body: Mapping[str, object], *, any_home: bool = False) -> dict[str, object]:
-        """Return run.json as it is shown; ``any_home`` cannot be taken back by ``real``."""
+        """Return run.json anonymized. ``real`` cannot undo the replacements of ``any_home``."""
         anonymized = _map_strings(body, lambda text: self.text(text, any_home=any_home))
         assert isinstance(anonymized, dict)
         host = anonymized.get("host")
@@ -83,19 +83,25 @@ class Anonymizer:
         return anonymized
 
     def trial(self, body: Mapping[str, object]) -> dict[str, object]:
-        """Return a line of trials.jsonl as it is shown."""
+        """Return a line of trials.jsonl, anonymized."""
         node = body.get("node")
         shown_node = self.host(node) if isinstance(node, str) else node
         anonymized = _map_strings(body, self.text)
         assert isinstance(anonymized, dict)
         for rank in _rank_entries(anonymized):
             rank |= {key: self.host(name) for key in ("node", "host") if isinstance(name := rank.get(key), str)}
-        cleaned = {key: _map_strings(anonymized[key], self._without_hosts) for key in ("reason", "unproven") if key in anonymized}
+        cleaned = {
+            key: _map_strings(anonymized[key], self._without_hosts)
+            for key in ("reason", "unproven")
+            if key in anonymized
+        }
         return {**anonymized, **({} if node is None else {"node": shown_node}), **cleaned}
 
     def real(self, value: object) -> object:
-        """Return a document in which placeholders are this machine's folders again."""
-        return _map_strings(value, lambda text: _PLACEHOLDER.sub(lambda match: self._real_folders.get(match[0], match[0]), text))
+        """Return a document with this machine's folders and user in place of the placeholders."""
+        return _map_strings(
+            value, lambda text: _PLACEHOLDER.sub(lambda match: self._real_folders.get(match[0], match[0]), text)
+        )
 
     def save(self, file: Path) -> None:
         """Write names.json."""
@@ -103,7 +109,7 @@ class Anonymizer:
         write_whole(file, json.dumps(body, indent=1) + "\n")
 
     def real_host(self, shown: str) -> str:
-        """Return the name of a host that is shown as node-1; as it is shown where only others know it."""
+        """Return the real name of a host shown as node-1, or the shown name if the real one is unknown."""
         return next((name for name, number in (self.hosts or {}).items() if number == shown), shown)
 
     def _host(self, name: str) -> str:
@@ -111,7 +117,7 @@ class Anonymizer:
             return name
         if self.again and name in self.hosts.values():
             return name
-        short = name.split(".")[0]  # some say n1, others n1.site.org
+        short = name.split(".")[0]  # n1 and n1.site.org are the same host
         shown_name = next((number for host, number in self.hosts.items() if host.split(".")[0] == short), None)
         if shown_name is None:
             numbers = [int(match[1]) for number in self.hosts.values() if (match := _NUMBERED.fullmatch(number))]
@@ -138,7 +144,9 @@ class Anonymizer:
 
     def _pattern(self, alternatives: str) -> re.Pattern[str]:
         folder_patterns = [re.escape(folder) for folder in sorted(self.folders, key=len, reverse=True)]
-        return re.compile(f"{_BEFORE}(?:{'|'.join([*folder_patterns, *filter(None, [alternatives])]) or '(?!)'}){_AFTER}")
+        return re.compile(
+            f"{_BEFORE}(?:{'|'.join([*folder_patterns, *filter(None, [alternatives])]) or '(?!)'}){_AFTER}"
+        )
 
     @cached_property
     def _user(self) -> re.Pattern[str] | None:
@@ -148,23 +156,27 @@ class Anonymizer:
 
 
 def is_numbered_host(host: str) -> bool:
-    """Say whether a host's name is one that is shown instead of it."""
+    """Return whether a host name is a numbered replacement such as node-1."""
     return _NUMBERED.fullmatch(host) is not None
 
 
 def is_anonymous_host(name: str) -> bool:
-    """Say whether a name tells no host: one that is shown instead, or a container's id."""
+    """Return whether a name identifies no host: it is a numbered replacement or a container ID."""
     return is_numbered_host(name) or _CONTAINER.fullmatch(name) is not None
 
 
 def local_anonymizer(matrix: Path | None = None, hosts: dict[str, str] | None = None) -> Anonymizer:
-    """Return the names of what this machine and user have; ``matrix`` is the folder of the matrix."""
+    """Return the anonymizer for this machine and user; ``matrix`` is the folder of the matrix."""
     home = Path("~").expanduser()
-    folders_by_placeholder = {CACHE: project.cache_folder(), **({MATRIX: matrix.absolute()} if matrix else {}), HOME: home}
+    folders_by_placeholder = {
+        CACHE: project.cache_folder(),
+        **({MATRIX: matrix.absolute()} if matrix else {}),
+        HOME: home,
+    }
     folders: dict[str, str] = {}
     for placeholder, folder in folders_by_placeholder.items():
         for path in (folder, folder.resolve()):
-            if len(path.parts) > (1 if placeholder == HOME else 2):  # others, such as /work, are no one's own
+            if len(path.parts) > (1 if placeholder == HOME else 2):  # short paths, such as /work, are not personal
                 folders.setdefault(str(path), placeholder)
     try:
         user = getpass.getuser()
@@ -174,7 +186,7 @@ def local_anonymizer(matrix: Path | None = None, hosts: dict[str, str] | None = 
 
 
 def read_anonymizer(file: Path) -> Anonymizer | None:
-    """Read names.json, and add what is this machine's today; None where there is no such file."""
+    """Read names.json and add the current folders of this machine; return None if the file does not exist."""
     if not exists(file):
         return None
     try:
@@ -191,7 +203,7 @@ def read_anonymizer(file: Path) -> Anonymizer | None:
 
 
 def _map_strings(value: object, change: Callable[[str], str]) -> object:
-    """Return a JSON document with every text in it changed, keys too."""
+    """Return a JSON document with ``change`` applied to every string, including keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -200,7 +212,7 @@ def _map_strings(value: object, change: Callable[[str], str]) -> object:
 
 
 def _rank_entries(value: object) -> Iterator[dict[str, object]]:
-    """Yield what a document says of each process of a job."""
+    """Yield the entry of each process of a job, at any depth of the document."""
     for entry in value.values() if isinstance(value, dict) else ():
         yield from _rank_entries(entry)
     ranks = value.get("ranks") if isinstance(value, dict) else None

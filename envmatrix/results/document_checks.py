@@ -1,4 +1,4 @@
-"""What a document on disk must be before its type is looked at, and words for what its type found wrong."""
+"""Checks of the schema number of a stored document, and readable messages for validation errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envmatrix.system.validation_messages import validation_message
 
 
 def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[str, object]:
-    """Return ``body`` as an object; refuse what is none, has no schema number, or comes from a newer envmatrix."""
+    """Return ``body`` as an object; raise StoreError if it is none, has no schema number or not the ``newest`` one."""
     where = Where(file, line, 1)
     schema = body.get("schema") if isinstance(body, dict) else None
     if not isinstance(body, dict) or isinstance(schema, bool) or not isinstance(schema, int):
@@ -30,13 +30,13 @@ def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[s
 
 
 def dotted_path(path: tuple[str | int, ...]) -> str:
-    """Write the place of a value in a document: arms[0].name."""
+    """Return the path of a value in a document as text: arms[0].name."""
     joined = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return joined.removeprefix(".")
 
 
 def first_mistake(error: ValidationError) -> tuple[tuple[str | int, ...], str]:
-    """Return the place of a document's first mistake and what is wrong there."""
+    """Return the path of a document's first validation error and its message."""
     problem = error.errors(include_url=False, include_input=False)[0]
     message = validation_message(problem)
     value_path = tuple(part for part in problem["loc"] if part != "[key]")
@@ -44,7 +44,7 @@ def first_mistake(error: ValidationError) -> tuple[tuple[str | int, ...], str]:
 
 
 def locate_value(text: str, file: Path, path: tuple[str | int, ...]) -> Where:
-    """Return line and column of a value in a JSON document, or of what is around it (JSON is YAML)."""
+    """Return line and column of a value in a JSON document, or of its nearest parent (JSON is YAML)."""
     from envmatrix.matrix.yaml_positions import parse_yaml
 
     try:

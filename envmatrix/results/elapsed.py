@@ -1,4 +1,4 @@
-"""How long the trials of a run took, of which several may be alive at a time."""
+"""Elapsed time of a run's trials, several of which can be alive at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from envmatrix.results.trial import TrialFacts
 
 
 class ElapsedTime:
-    """The seconds in which a trial was alive, or several were: trials that take turns count once, not each.
+    """The seconds in which at least one trial was alive, so that the time of interleaved trials counts once.
 
-    Those of a group start one after the other, so that each is alive for less time than all of them together. What
-    lies between two trials does not count, nor does how many blocks run side by side. ``trials`` were counted.
+    Interleaved trials start one after another, so each is alive for less time than the group. Gaps between trials do
+    not count, and blocks on several nodes add up. ``trials`` is the number of trials counted.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class ElapsedTime:
         self._spans: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
 
     def add(self, trial: TrialFacts) -> None:
-        """Count one more; an old one, of which nobody knows when it started, by its share of its group."""
+        """Add one trial; an older one without a start time counts with its share of its group."""
         wall_s = trial.wall_s or 0.0
         self.trials += 1
         if trial.started is None:
@@ -35,12 +35,12 @@ class ElapsedTime:
 
     @property
     def mean_trial_s(self) -> float:
-        """What a trial took in the mean, its share of the time of those that it took turns with."""
+        """The mean time of a trial in seconds, with the time of interleaved trials shared among them."""
         return self.seconds / self.trials
 
 
 def trials_elapsed_s(trials: Iterable[TrialFacts]) -> float:
-    """Return the seconds in which a trial of a run was alive, or several were."""
+    """Return the seconds in which at least one trial of a run was alive."""
     elapsed = ElapsedTime()
     for trial in trials:
         elapsed.add(trial)
@@ -48,7 +48,7 @@ def trials_elapsed_s(trials: Iterable[TrialFacts]) -> float:
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the length of what sorted spans cover."""
+    """Return the total length covered by sorted spans, counting overlaps once."""
     covered, latest_end = 0.0, float("-inf")
     for begin, end in spans:
         covered += max(0.0, end - max(begin, latest_end))

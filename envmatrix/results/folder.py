@@ -1,6 +1,6 @@
-"""results/RUN/: run.json written once, trials.jsonl and history.jsonl appended and fsynced, nothing ever rewritten.
+"""The folder results/RUN/: run.json is written once, trials.jsonl and history.jsonl are appended to and fsynced.
 
-What is written names no folder, user or host of this machine (``names``); ``load_here`` gives them back.
+Files are anonymized (``Anonymizer``); ``RunFolder.load_for_resume`` restores the real names.
 """
 
 from __future__ import annotations
@@ -14,24 +14,33 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix.system.bench_options import without_userinfo
 from envmatrix.errors import StoreError, Where
 from envmatrix.plan import Plan
-from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
-from envmatrix.system.atomic_files import append_line, remove_partial_line, store_error, read_text, read_whole_lines, move_lines, unpack_lines, write_whole
-from envmatrix.system.json_text import parse_json, parse_json_line, replace_lone_surrogates
 from envmatrix.results.anonymize import Anonymizer, local_anonymizer, read_anonymizer
+from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
 from envmatrix.results.plan_check import RejectedLine, RejectLine, planned_lines, raise_on_rejected
-from envmatrix.results.run import SCHEMA, Change, Run
-from envmatrix.system.shared_files import exists
 from envmatrix.results.reading import LineReader
+from envmatrix.results.run import SCHEMA, Change, Run
 from envmatrix.results.trial import Reading, Trial, trial_from_line
+from envmatrix.system.atomic_files import (
+    append_line,
+    move_lines,
+    read_text,
+    read_whole_lines,
+    remove_partial_line,
+    store_error,
+    unpack_lines,
+    write_whole,
+)
+from envmatrix.system.bench_options import without_userinfo
+from envmatrix.system.json_text import parse_json, parse_json_line, replace_lone_surrogates
+from envmatrix.system.shared_files import exists
 
 _RESTORE = "restore the file from a copy"
 
 
 class RunFolder:
-    """The folder of one run. One writer at a time: ``lock`` refuses a second one."""
+    """The folder of one run. Only one process can write to it: ``lock`` refuses a second one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,20 +55,20 @@ class RunFolder:
 
     @property
     def logs(self) -> Path:
-        """Folder of the trials' logs."""
+        """The folder of the trials' logs."""
         return self.path / "logs"
 
     @property
     def names(self) -> Anonymizer:
-        """What is shown instead of this machine's own; a run that has no names keeps those of its hosts."""
+        """The anonymizer of this run; a run without names.json keeps its host names."""
         if self._names is None:
             self._names = read_anonymizer(self.names_file) or local_anonymizer()
         return self._names
 
     def create(self, run: Run, matrix: str, home: Path | None = None, *, host_names: bool = False) -> None:
-        """Make the folder, keep the text of the ``matrix`` in it, and write run.json last.
+        """Create the folder with the text of the ``matrix``, and write run.json last.
 
-        ``home`` is the folder of the matrix; ``host_names``: hosts are called what they are called.
+        ``home`` is the folder of the matrix. With ``host_names``, real host names are recorded.
         """
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -72,13 +81,15 @@ class RunFolder:
         write_whole(self.run_file, replace_lone_surrogates(without_userinfo(json.dumps(document, indent=1))) + "\n")
 
     def matrix(self) -> str:
-        """Return the matrix as it was when the run began: one text that includes nothing."""
+        """Return the matrix as it was when the run began, as one text without includes."""
         if exists(self.matrix_file):
             return read_text(self.matrix_file)
-        raise StoreError("the matrix of this run is gone", where=Where(self.matrix_file), remedy="restore it from a copy")
+        raise StoreError(
+            "the matrix of this run is gone", where=Where(self.matrix_file), remedy="restore it from a copy"
+        )
 
     def lock(self) -> None:
-        """Hold the folder until ``unlock`` or the end of this process; StoreError when another one holds it."""
+        """Lock the folder until ``unlock`` or the end of this process; raise StoreError if another process has it."""
         if self._lock is not None:
             return
         try:
@@ -102,7 +113,7 @@ class RunFolder:
         return handle
 
     def is_written(self) -> bool:
-        """Say whether another writer holds the folder now."""
+        """Return whether a process has the folder locked for writing."""
         handle = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -113,24 +124,24 @@ class RunFolder:
         return False
 
     def unlock(self) -> None:
-        """Let another writer in."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def load(self) -> Run:
-        """Read run.json, and lay over it what history.jsonl says was changed since."""
+        """Read run.json and apply the changes recorded in history.jsonl."""
         return parse_run(read_text(self.run_file), self.run_file).changed(self.history())
 
     def load_for_resume(self) -> Run:
-        """Read the run as ``load`` does, with folders and host as this machine knows them: to go on with it."""
+        """Read the run as ``load`` does, with real folders and host name, to resume it on this machine."""
         run = self.load()
         local_run = Run.model_validate(self.names.real(run.model_dump(by_alias=True)))
         host = replace(run.host, name=self.names.real_host(run.host.name))
         return local_run.model_copy(update={"history": run.history, "host": host})
 
     def history(self) -> Iterator[Change]:
-        """Yield what was changed after the run began, in order; a half-written last line is passed over."""
+        """Yield the changes made after the run began, in order; skip a half-written last line."""
         for number, line in read_whole_lines(self.history_file):
             yield parse_change(line.decode(errors="replace"), self.history_file, number)
 
@@ -141,11 +152,11 @@ class RunFolder:
         append_line(self.history_file, without_userinfo(line))
 
     def append(self, trial: Trial) -> Trial:
-        """Append one trial and make sure it is on disk; return it with the node that readers see."""
+        """Append one trial and flush it to disk; return it with its anonymized node."""
         return self._append(trial, self.trials_file)
 
     def append_steady_state_run(self, trial: Trial) -> None:
-        """Append a long look, which is no trial of a block."""
+        """Append a steady-state run, which belongs to no block."""
         self._append(trial, self.looks_file)
 
     def _append(self, trial: Trial, file: Path) -> Trial:
@@ -167,13 +178,13 @@ class RunFolder:
         return remove_partial_line(self.trials_file, self.path / "trials.half-written")
 
     def set_aside(self, misfits: Sequence[RejectedLine]) -> None:
-        """Move lines of trials.jsonl that are no trials of the plan to trials.set-aside."""
+        """Move lines of trials.jsonl that do not match the plan to trials.set-aside."""
         move_lines(self.trials_file, {misfit.number for misfit in misfits}, self.path / "trials.set-aside")
 
     def trials(self, plan: Plan, refuse: RejectLine | None = None) -> Iterator[Trial]:
-        """Yield the trials in the order they ran; a half-written last line is passed over.
+        """Yield the trials in the order they ran; skip a half-written last line.
 
-        A line that is no trial of ``plan`` is a StoreError, unless there is somebody else to ``refuse`` it.
+        A line that does not match ``plan`` is passed to ``refuse``; without it, StoreError is raised.
         """
         return planned_lines(plan, self._lines(), refuse or raise_on_rejected(self.trials_file))
 
@@ -184,7 +195,7 @@ class RunFolder:
         return planned_lines(plan, lines, refuse or raise_on_rejected(self.trials_file))
 
     def looks(self, plan: Plan) -> Iterator[Trial]:
-        """Yield the long looks, the first at each arm; a half-written last line is passed over."""
+        """Yield the first steady-state run of each arm; skip a half-written last line."""
         met: set[str] = set()
         arm_names = {arm.name for arm in plan.arms}
         for number, line in read_whole_lines(self.looks_file):
@@ -205,14 +216,14 @@ class RunFolder:
 
 
 def anonymize_line(names: Anonymizer, line: str) -> str:
-    """Return a line of trials.jsonl with names instead of a machine's own; one that needs none stays as it is."""
+    """Return a line of trials.jsonl, anonymized; return the same text if there is nothing to replace."""
     document = json.loads(line)
     anonymized = names.trial(document)
     return line if anonymized == document else json.dumps(anonymized, separators=(",", ":"))
 
 
 def parse_run(text: str, file: Path) -> Run:
-    """Read run.json; a newer schema, or what is no run.json, is a StoreError that names the place."""
+    """Parse run.json; raise StoreError with the position if the schema is newer or the content invalid."""
     document = check_schema(parse_json(text, file), file, SCHEMA)
     try:
         return Run.model_validate(document)
@@ -226,7 +237,7 @@ def parse_run(text: str, file: Path) -> Run:
 
 
 def parse_change(line: str, file: Path, number: int) -> Change:
-    """Read one line of history.jsonl."""
+    """Parse one line of history.jsonl."""
     try:
         document = parse_json_line(line, file, number, _RESTORE)
         return Change.model_validate(check_schema(document, file, SCHEMA, number))

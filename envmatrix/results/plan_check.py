@@ -1,4 +1,4 @@
-"""Lines of trials.jsonl held against the plan: each is a trial that the plan has, and stands there once."""
+"""Checks of trials.jsonl against the plan: each line is a planned trial, and none appears twice."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Line = TypeVar("Line", bound=TrialFacts)
 
 @dataclass(frozen=True)
 class RejectedLine:
-    """A line that is no trial of the plan, or one a second time: ``reason`` says which."""
+    """A line of trials.jsonl that is not in the plan or is a duplicate; ``reason`` is the message."""
 
     number: int
     reason: str
 
 
-#: What is done with a line that must not count.
+#: Handler for a rejected line.
 RejectLine = Callable[[RejectedLine], None]
 
 
 class _Expected:
-    """The trials of a plan, each to be met once; a block's order is found when a line of it is met."""
+    """The trials of a plan, each expected once; the order of a block is computed at its first line."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -35,7 +35,7 @@ class _Expected:
         self._met: dict[str, int] = {}
 
     def rejection_reason(self, trial: TrialFacts, number: int) -> str:
-        """Say why line ``number`` must not count, '' when it may."""
+        """Return why line ``number`` must not count, or '' if it may."""
         if not 0 <= trial.block < self._plan.max_blocks:
             return f"block {trial.block} is not among the {self._plan.max_blocks} of the plan"
         order = self._order(trial.block)
@@ -58,7 +58,7 @@ class _Expected:
 
 
 def planned_lines(plan: Plan, lines: Iterable[Line], refuse: RejectLine) -> Iterator[Line]:
-    """Yield the trials of ``lines``, the first of which is line 1, that the plan has; the others go to ``refuse``."""
+    """Yield the trials of ``lines`` that are in the plan, and pass the others to ``refuse``; the first is line 1."""
     expected = _Expected(plan)
     for number, trial in enumerate(lines, 1):
         reason = expected.rejection_reason(trial, number)
@@ -69,7 +69,7 @@ def planned_lines(plan: Plan, lines: Iterable[Line], refuse: RejectLine) -> Iter
 
 
 def raise_on_rejected(file: Path) -> RejectLine:
-    """Return what raises a StoreError for the first line that must not count."""
+    """Return a handler that raises StoreError for the first rejected line of ``file``."""
 
     def refuse(misfit: RejectedLine) -> None:
         raise StoreError(

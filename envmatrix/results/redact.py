@@ -1,4 +1,4 @@
-"""Write an older run anew so that it names no folder of a user, no user and no host; every figure stays as it is."""
+"""Anonymization of an older run: folders, user and hosts are replaced, and all numbers stay the same."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from envmatrix.system.bench_options import without_userinfo
 from envmatrix.errors import StoreError, Where
-from envmatrix.system.regular_files import decode_error_position
-from envmatrix.system.atomic_files import store_error, read_text, read_whole_lines, whole_file, write_whole
-from envmatrix.results.folder import RunFolder
-from envmatrix.system.json_text import parse_json, parse_json_line
 from envmatrix.results.anonymize import Anonymizer, is_anonymous_host
+from envmatrix.results.folder import RunFolder
+from envmatrix.system.atomic_files import read_text, read_whole_lines, store_error, whole_file, write_whole
+from envmatrix.system.bench_options import without_userinfo
+from envmatrix.system.json_text import parse_json, parse_json_line
+from envmatrix.system.regular_files import decode_error_position
 from envmatrix.system.shared_files import exists
 
 _RESTORE = "nothing was changed: restore the file from a copy, or `envmatrix resume` sets such lines aside"
@@ -23,10 +23,10 @@ _Change = Callable[[Mapping[str, object]], Mapping[str, object]]
 
 
 def redact(folder: RunFolder) -> tuple[str, ...]:
-    """Write run.json, history, trials and matrix anew, each whole or not at all; return the files that changed.
+    """Rewrite run.json, history, trials and matrix, each atomically; return the names of the files that changed.
 
-    names.json is written first, so that nothing is lost and a second start goes on where one ended. The run's place
-    among others, by the age of run.json, stays. Raises StoreError when another envmatrix writes to the run.
+    names.json is written first, so that no name is lost and an interrupted call can be repeated. Runs are ordered by
+    the age of run.json, which is kept. Raises StoreError if another envmatrix writes to the run.
     """
     folder.lock()
     try:
@@ -41,7 +41,9 @@ def redact(folder: RunFolder) -> tuple[str, ...]:
             folder.history_file: _rewrite_lines(folder.history_file, lambda line: names.run(line, any_home=True)),
         }
         names.save(folder.names_file)
-        changed_files[folder.matrix_file] = _rewrite_text(folder.matrix_file, lambda text: without_userinfo(names.text(text)))
+        changed_files[folder.matrix_file] = _rewrite_text(
+            folder.matrix_file, lambda text: without_userinfo(names.text(text))
+        )
         changed_files[folder.run_file] = _rewrite_text(folder.run_file, lambda _: run)
     finally:
         folder.unlock()
@@ -49,7 +51,7 @@ def redact(folder: RunFolder) -> tuple[str, ...]:
 
 
 def has_personal_names(folder: RunFolder) -> bool:
-    """Whether a run that was written without names.json, as older ones were, names a host or a folder of a user."""
+    """Return whether a run without names.json (an older run) contains a real host name or a user's folder."""
     if exists(folder.names_file):
         return False
     names = replace(folder.names, hosts=None)
@@ -75,7 +77,7 @@ def _anonymized_document(text: str, file: Path, names: Anonymizer) -> str:
 
 
 def _rewrite_text(file: Path, change: Callable[[str], str]) -> bool:
-    """Change a text file that there may be; its time stays, as runs are found by it."""
+    """Rewrite a text file if it exists, and keep its modification time, by which runs are ordered."""
     if not exists(file):
         return False
     old_text, status = read_text(file), file.stat()
@@ -88,7 +90,7 @@ def _rewrite_text(file: Path, change: Callable[[str], str]) -> bool:
 
 
 def _rewrite_lines(file: Path, change: _Change) -> bool:
-    """Change a file line by line; lines that need none stay byte for byte."""
+    """Rewrite a file line by line; lines without a change stay byte for byte the same."""
     if not exists(file):
         return False
     is_changed = False
@@ -114,4 +116,8 @@ def _rewrite_line(line: bytes, change: _Change, file: Path, number: int) -> byte
         new_document = change(cast("dict[str, object]", document))
     except (ValueError, RecursionError, AttributeError) as error:
         raise StoreError(f"this line is damaged: {error}", where=Where(file, number, 1), remedy=_RESTORE) from error
-    return line if new_document == document else without_userinfo(json.dumps(new_document, separators=(",", ":"))).encode() + b"\n"
+    return (
+        line
+        if new_document == document
+        else without_userinfo(json.dumps(new_document, separators=(",", ":"))).encode() + b"\n"
+    )

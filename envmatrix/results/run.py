@@ -1,4 +1,4 @@
-"""run.json: what a run began with. Written once; what `resume` changes is a line of history.jsonl."""
+"""The content of run.json, written once when a run begins; `resume` appends its changes to history.jsonl."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationInfo, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from envmatrix.system.host import Host, parse_cpus
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan, arm_name, plan_of
 from envmatrix.plan.environment import Environment, Library
+from envmatrix.system.host import Host, parse_cpus
 
 SCHEMA = 2
 
@@ -23,22 +23,22 @@ def _serialize_workloads(workloads: Mapping[str, Workload]) -> dict[str, object]
     return {name: workload.model_dump(exclude_defaults=True) for name, workload in workloads.items()}
 
 
-#: What was asked of a launcher, by its options' names.
+#: Options given to a launcher, by name.
 LauncherOptions = Mapping[str, str | float | tuple[str, ...]]
 Workloads = Annotated[Mapping[str, Workload], PlainSerializer(_serialize_workloads)]
 
 
 def value_text(value: float | LauncherOptions) -> str:
-    """Write a value as people read it."""
+    """Return a value as readable text."""
     return f"{value:g}" if isinstance(value, (int, float)) else json.dumps(dict(value))
 
 
 class Change(BaseModel):
-    """One line of history.jsonl: what a `resume` found and changed, when, and with which version of this tool.
+    """One line of history.jsonl: the changes of one `resume`, with its time and the version of envmatrix.
 
-    ``looked``: so many blocks were there to be read, as no line before says. Of the others None: left as it was.
-    ``launcher_options`` are all that hold from then on. ``was`` holds the values before, for people. ``files`` are the
-    digests of images ('image@engine') of a run that was begun without them: nobody knows what its trials before held.
+    ``looked`` is the number of blocks at an interim analysis that no earlier line records. Fields that are None did not
+    change. ``launcher_options`` are all options valid from then on. ``was`` contains the previous values, for display.
+    ``files`` contains digests of images ('image@engine') that had none before.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,17 +57,21 @@ class Change(BaseModel):
 
     @property
     def what(self) -> str:
-        """What was done to the run, as far as is known: it was ``read`` where nothing was changed, else ``resumed``."""
+        """The kind of change: ``resumed``, or ``read`` if nothing was changed."""
         return "resumed" if self._changed_limits() or self.launcher_options is not None or self.files else "read"
 
     def text(self) -> str:
-        """Say what changed, for people: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
+        """Return the change as text: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
         changes: dict[str, float | LauncherOptions] = dict(self._changed_limits())
         if self.launcher_options is not None:
             changes["launcher_options"] = self.launcher_options
-        descriptions = [f"{name} {self.was.get(name, 'unknown')} to {value_text(value)}" for name, value in changes.items()]
+        descriptions = [
+            f"{name} {self.was.get(name, 'unknown')} to {value_text(value)}" for name, value in changes.items()
+        ]
         descriptions = descriptions if self.looked is None else [f"after {self.looked} blocks", *descriptions]
-        descriptions += [f"{image} is held to its files from here on, which may not be those before" for image in self.files]
+        descriptions += [
+            f"{image} is held to its files from here on, which may not be those before" for image in self.files
+        ]
         return f"{self.at}: {', '.join(descriptions)} (envmatrix {self.envmatrix})"
 
     def _changed_limits(self) -> dict[str, float]:
@@ -75,14 +79,14 @@ class Change(BaseModel):
         return {name: value for name, value in limits.items() if value is not None}
 
     def laid_over(self, design: Design) -> Design:
-        """Return the design with what this changed."""
+        """Return the design with this change applied."""
         return design.model_copy(update=self._changed_limits())
 
 
 class SideOf(BaseModel):
-    """One side of a run that compares two matrices: what it was called, and what its images are made from.
+    """One side of a run that compares two matrices: its name, and the sources of its images.
 
-    Its locks and its matrix are kept in the run's folder.
+    The matrix and locks of each side are kept in the run's folder.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -93,14 +97,13 @@ class SideOf(BaseModel):
 
 
 class Run(BaseModel):
-    """All that is needed to understand and to repeat a run.
+    """Everything needed to understand and repeat a run.
 
-    ``design`` is the design as it stands: read from disk, what ``history`` changed is laid over it. ``libraries`` are
-    those of the whole matrix, which every image holds; ``images``
-    maps 'image@engine' to its facts, ``skipped`` an arm's name to why it cannot be run here. ``programs`` has
-    the digest of each file of a workload's own program, as it was when the run began. ``launcher_options`` are what was
-    asked of the launcher beside the design. ``sides`` are ``old`` and ``new`` where two matrices are compared; the rest
-    is of the new one then.
+    ``design`` includes the changes from ``history`` when read from disk. ``libraries`` are those of the whole matrix,
+    which are in every image. ``images`` maps 'image@engine' to facts about it. ``skipped`` maps an arm's name to the
+    reason it cannot run here. ``programs`` contains a digest of each file of a workload's own program, taken when the
+    run began. ``launcher_options`` are options of the launcher outside the design. ``sides`` contains ``old`` and
+    ``new`` if two matrices are compared; all other fields then describe the new one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -131,7 +134,7 @@ class Run(BaseModel):
     @field_validator("name")
     @classmethod
     def _one_folder(cls, name: str) -> str:
-        if name in ("", ".", "..") or "/" in name or "\0" in name:  # trials work in a folder of that name
+        if name in ("", ".", "..") or "/" in name or "\0" in name:  # the name is also a folder name
             msg = f"{name!r} is no name of a folder"
             raise ValueError(msg)
         return name
@@ -160,7 +163,7 @@ class Run(BaseModel):
         if not arms:
             msg = "there are none"
             raise ValueError(msg)
-        names = Counter(arm_name(arm.environment, arm.workload, arm.engine) for arm in arms)  # as trials name them
+        names = Counter(arm_name(arm.environment, arm.workload, arm.engine) for arm in arms)  # names as in trials.jsonl
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             msg = f"{', '.join(twice)} stands there more than once"
@@ -168,23 +171,24 @@ class Run(BaseModel):
         for arm in arms:
             expected_name = arm_name(arm.environment, arm.workload, arm.engine)
             if arm.name != expected_name or (arm.reference is not None and arm.reference not in names):
-                msg = f"{arm.name} is none that a plan has: its trials would be {expected_name}, compared with {arm.reference}"
+                expected = f"{expected_name}, compared with {arm.reference}"
+                msg = f"no plan has {arm.name}: its trials would be {expected}"
                 raise ValueError(msg)
         return arms
 
     @property
     def is_of_program(self) -> bool:
-        """Whether its matrix was made for a program on the command line, and lies nowhere else."""
+        """Return whether the matrix was generated for a program on the command line, so that no matrix file exists."""
         return self.command[:1] in (("bench",), ("tune",)) and "--" in self.command
 
     @property
     def plan(self) -> Plan:
-        """The plan of the run, as it stands."""
+        """The plan of the run, with all changes applied."""
         looked = tuple(change.looked for change in self.history if change.looked is not None)
         return plan_of(self.design, self.arms, looked, self.parts)
 
     def changed(self, changes: Iterable[Change]) -> Run:
-        """Return the run after further changes."""
+        """Return the run with further changes applied."""
         design, options, history = self.design, self.launcher_options, (*self.history, *changes)
         images = dict(self.images)
         for change in history[len(self.history) :]:

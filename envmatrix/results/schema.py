@@ -1,4 +1,4 @@
-"""The JSON Schemas of what a run leaves on disk, made from the types that read it."""
+"""JSON Schemas of the files of a run, generated from the types that read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, JsonValue]:
-    """Return the schema of run.json; its ``$defs`` hold those of a line of history.jsonl and of trials.jsonl too."""
+    """Return the schema of run.json; its ``$defs`` include lines of history.jsonl and trials.jsonl."""
     _, schemas = TypeAdapter.json_schemas(
         [("run", "validation", TypeAdapter(Run)), ("history", "validation", TypeAdapter(Change)),
          ("trial", "validation", TypeAdapter(Trial))],

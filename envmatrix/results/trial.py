@@ -1,4 +1,4 @@
-"""A line of trials.jsonl."""
+"""The content of one line of trials.jsonl."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from envmatrix.errors import StoreError, Where
-from envmatrix.plan import Slot, arm_name
 from envmatrix.evidence.record import Record, readable_record
+from envmatrix.plan import Slot, arm_name
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
 from envmatrix.system.json_text import parse_json_line
 
 SCHEMA = 2
-#: What a line begins with that envmatrix wrote.
+#: The beginning of a line that envmatrix wrote.
 _START = '{"schema":'
 _RESTORE = "restore the file, or remove the line"
 Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
@@ -26,10 +26,10 @@ Outcome = Literal["ok", "failed", "invalid", "timed_out", "skipped"]
 
 @dataclass(frozen=True)
 class NodeCheck:
-    """What was seen of a node before a block, while its job did nothing: all that worked there was somebody else's.
+    """The state of a node before a block, while its job was idle: all activity came from other programs.
 
-    ``busy`` is the share of all CPUs that others used, ``free_bytes`` the memory that could be had, ``throttled`` how
-    often a processor was slowed for its heat since the node started, ``others`` names of programs that ran then.
+    ``busy`` is the share of all CPUs used by others; ``free_bytes`` is the available memory. ``throttled`` counts
+    thermal throttling of processors since the node started. ``others`` names programs that were running.
     """
 
     load_1m: float | None = None
@@ -41,17 +41,16 @@ class NodeCheck:
 
 @dataclass(frozen=True)
 class TrialFacts:
-    """What the host says of a trial, beside its record.
+    """The facts that the host records about a trial, in addition to the trial's own record.
 
-    ``reason`` says why the outcome is not ok, ``unproven`` what its environment promises and nobody saw.
-    ``wall_s`` is start to end as the host saw it, in seconds;
-    ``started`` is seconds since the epoch; ``ended_before`` how many processes of earlier trials still ran and were
-    ended before it began (None: nobody looked); ``repeated`` how often it ran before and was thrown away, because it
-    had been stopped (SIGSTOP, a suspended job) or its folder could not be written; ``node_checks`` what was seen of
-    its nodes, in their order, before its block (none: nobody looked); ``together`` how many trials, itself among
-    them, were alive and took turns (None: it ran alone); ``waves`` into how many smaller groups these were parted for
-    want of memory, the references alive in all of them (None: one group). Keys that are not known are passed over;
-    A plain dataclass, as there may be very many.
+    ``reason`` explains an outcome other than ok; ``unproven`` lists promises of the environment that were not verified.
+    ``wall_s`` is the time from start to end in seconds; ``started`` is seconds since the epoch. ``ended_before`` counts
+    leftover processes of earlier trials that were ended before the start (None: not checked). ``repeated`` counts
+    discarded attempts: the trial was stopped (SIGSTOP, a suspended job) or could not write its folder. ``node_checks``
+    are the checks of its nodes before the block, in node order (empty: not checked). ``together`` counts the
+    interleaved trials, including this one (None: run separately). ``waves`` is the number of batches they were split
+    into because memory was short; references are in every batch (None: one batch). Unknown keys are ignored. It is a
+    plain dataclass, as a run can have very many.
     """
 
     trial: str
@@ -76,34 +75,34 @@ class TrialFacts:
 
     @property
     def arm(self) -> str:
-        """Name of the arm this trial belongs to."""
+        """The name of the arm this trial belongs to."""
         return arm_name(self.environment, self.workload, self.engine)
 
 
 @dataclass(frozen=True)
 class Reading(TrialFacts):
-    """A trial as reports read it: what can be read of its record, and not how that was written."""
+    """A trial for reports, with the readable part of its record and not the original document."""
 
     record: Record | None = None
 
 
 @dataclass(frozen=True)
 class Trial(TrialFacts):
-    """One trial. ``document`` is its record as the process wrote it (docs/record.md), None when there is none.
+    """One trial. ``document`` is the record that its process wrote (docs/record.md), or None.
 
-    On disk the document is called ``record``, and nothing of it is lost when a line is written again. ``reason`` says
-    why the outcome is not ok.
+    On disk the document is called ``record``; rewriting a line keeps all of it. ``reason`` explains an outcome other
+    than ok.
     """
 
     document: Annotated[Mapping[str, object] | None, Field(alias="record")] = None
 
     @cached_property
     def record(self) -> Record | None:
-        """What can be read of the document: a damaged one says less, and that is no error."""
+        """The readable part of the document; damaged parts are left out without an error."""
         return None if self.document is None else readable_record(self.document)
 
     def line(self) -> str:
-        """Return its line, plain ASCII: what a program said of itself need not be UTF-8."""
+        """Return the line for trials.jsonl in plain ASCII, since a program's output need not be UTF-8."""
         return json.dumps({"schema": SCHEMA, **_TRIAL.dump_python(self, by_alias=True)}, separators=(",", ":"))
 
 
@@ -120,7 +119,7 @@ def trial_of(
     node: str = "",
     document: Mapping[str, object] | None = None,
 ) -> Trial:
-    """Make the trial of a slot."""
+    """Create the trial of a slot."""
     arm = slot.arm
     return Trial(
         trial=slot.trial, block=slot.block, position=slot.position,
@@ -130,11 +129,11 @@ def trial_of(
 
 
 def trial_from_line(line: str, file: Path, number: int) -> Trial:
-    """Read one line of trials.jsonl."""
+    """Parse one line of trials.jsonl."""
     if line.startswith(_START):
         try:
             return _TRIAL.validate_json(line)
-        except ValidationError:  # said below in words; what is no UTF-8 in a text is no mistake there
+        except ValidationError:  # parsed again below: readable message, invalid UTF-8 accepted
             pass
     try:
         document = check_schema(parse_json_line(line, file, number, _RESTORE), file, SCHEMA, number)

@@ -1,1 +1,1 @@
-"""The loop over blocks: what runs next, when it is enough, and who is told."""
+"""The loop over blocks: what runs next, when to stop, and progress reports."""

@@ -1,4 +1,4 @@
-"""What the trials of the first block already say of the whole run: that it cannot answer, or not within its budget."""
+"""Early warnings from the first block: the run cannot give an answer, or not within its budget."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from envmatrix.trials.program_variables import dropped_variables_hint, missing_m
 from envmatrix.units import as_budget, as_duration, as_hours, is_too_long
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
-#: From so many that want each CPU on, others are said to take a good part of the time.
+#: From this load per CPU on, other programs are reported to use a large part of the time.
 _BUSY_LOAD = 2.0
-#: So many trials say how long one takes.
+#: The number of trials from which a typical duration is known.
 _MIN_TRIALS = 2
-#: What the start of a built-in trial takes of one CPU, at least: torch is imported, and its compiler.
+#: The least start-up time of a built-in trial on one CPU (seconds): import of torch and its compiler.
 _LEAST_START_S = 1.5
-#: Characters of a line of a log that are shown.
+#: The most characters shown of a log line.
 _LONGEST_LINE = 200
 
 
@@ -35,7 +35,7 @@ def _shorten(line: str) -> str:
 
 
 class FirstBlockCheck:
-    """Takes the trials of this start as they end; each sentence is said once."""
+    """Collects the trials since this start as they end; each message is reported once."""
 
     def __init__(self, experiment: Experiment, width: int, looks: int = 0) -> None:
         self._experiment, self._width, self._looks = experiment, width, looks
@@ -54,7 +54,7 @@ class FirstBlockCheck:
         self._reported: set[str] = set()
 
     def add(self, trial: Trial) -> list[str]:
-        """Take one more trial into account, and return what is to be said now."""
+        """Add a trial, and return new messages."""
         if trial.block:
             return []
         reference = self._copies.get(trial.arm)
@@ -68,9 +68,9 @@ class FirstBlockCheck:
         return new_lines
 
     def announce(self, side_by_side: int, busy: float = 0.0) -> str:
-        """Say before anything runs that a budget is too short even if trials were nothing but their start; else ''.
+        """Return a message if the budget is too short even for the start-up of the trials; otherwise ''.
 
-        ``side_by_side`` processes start at the same time; ``busy`` is how many others want each CPU (load a CPU).
+        ``side_by_side`` processes start at the same time; ``busy`` is the load per CPU by other programs.
         """
         plan, run = self._experiment.plan, self._experiment.run
         single_process = [
@@ -90,7 +90,7 @@ class FirstBlockCheck:
 
     @property
     def lost(self) -> str:
-        """Why the run cannot answer: every reference failed, and no copy of it ran well; '' while one may."""
+        """Why the run cannot give an answer: every reference failed, and no copy of one succeeded; otherwise ''."""
         references = set(self._copies.values())
         if not references or references - set(self._broken) or self._working_references:
             return ""
@@ -128,14 +128,14 @@ class FirstBlockCheck:
         return [line for line in lines if line]
 
     def _short_budget_lines(self, trial: Trial) -> list[str]:
-        """Say before it is spent that a budget ends before any claim can be made."""
+        """Return a warning, early in the run, that the budget ends before any verdict is possible."""
         if trial.outcome == "ok" and trial.wall_s:
             self._elapsed.add(trial)
         if self._is_budget_checked or self._elapsed.trials < max(_MIN_TRIALS, trial.together or 1):
             return []
         self._is_budget_checked = True
         plan = self._experiment.plan
-        if plan.max_blocks < plan.min_blocks:  # a short look, which is to claim nothing
+        if plan.max_blocks < plan.min_blocks:  # deliberately short, without a verdict
             return []
         arms = len(plan.arms_of(0)) - len(self._experiment.run.skipped)
         if plan.first:
@@ -147,16 +147,16 @@ class FirstBlockCheck:
 
 
 def _busy_text(busy: float) -> str:
-    """Say that other programs run, where they take a good part of the time."""
+    """Return a note on other programs if they use a large part of the CPU time."""
     return f" beside programs of others: {busy:.0f} want each CPU" if busy >= _BUSY_LOAD else ""
 
 
 def budget_too_short_text(
     budget_s: float, min_blocks: int, trial_s: float, arms: int, width: int = 1, looks: int = 0
 ) -> str:  # fmt: skip
-    """Say that a budget ends before the first claim where a trial takes ``trial_s`` seconds; '' where it does not.
+    """Return a message if a budget ends before a verdict with trials of ``trial_s`` seconds; otherwise ''.
 
-    The blocks of a claim come before the long looks, which may then have nothing left: that is said too.
+    Steady-state runs come after the blocks of a verdict. A budget too short for them also gives a message.
     """
     block_s = trial_s * arms / width
     claim_s, reserved_s = block_s * (min_blocks - 0.5), reserve_s(budget_s, looks)
@@ -177,18 +177,18 @@ def budget_too_short_text(
 
 
 def _budget_text(seconds: float) -> str:
-    """Write a budget as an option; of one that nobody is told to give how long it is."""
+    """Return a budget as a command-line option, or just its duration if it is too long to recommend."""
     return f"about {as_hours(seconds)}" if is_too_long(seconds) else f"--budget {as_duration(seconds)}"
 
 
 def first_table_text(budget_s: float, blocks: int, trial_s: float, arms: int, width: int = 1) -> str:
-    """Say when there is an answer, of a run that ends no sooner: nobody set its budget."""
+    """Return when the first table comes, for a run without a budget from the user."""
     seconds = max(budget_s, trial_s * arms / width * blocks)
     return f"the first table comes after about {as_budget(seconds)}: {blocks} blocks of {arms} trials, or more"
 
 
 def _budget_with_steady_runs(blocks_s: float, looks: int) -> float:
-    """Return the budget of which what is kept for long looks leaves ``blocks_s``."""
+    """Return the budget that leaves ``blocks_s`` after the reserve for steady-state runs."""
     return min(blocks_s / (1 - BUDGET_SHARE), blocks_s + looks * (FULL_RUN_S + START_S))
 
 

@@ -1,4 +1,4 @@
-"""The loop: blocks in, trials out, each on disk before the next starts; stops on precision or budget."""
+"""The loop of a run: each trial is written to disk before the next starts, until precision or budget is reached."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from envmatrix.trials.retry import run_with_rebuild
 
 
 class Observer(Protocol):
-    """Who watches a run."""
+    """Receives the progress of a run."""
 
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
-        """``slot`` starts now, the first of so many that take turns; ``left_s``: until precision or budget ends it."""
+        """Handle the start of ``slot``, or of ``together`` interleaved trials; ``left_s``: seconds left."""
 
     def trial_ended(self, trial: Trial) -> None:
-        """``trial`` is on disk."""
+        """Handle ``trial``, which is on disk."""
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
-        """All trials of ``block`` are on disk; there are ``left_s`` seconds left, enough for ``left`` such blocks."""
+        """Handle ``block``, which is on disk; ``left_s`` seconds are left, enough for ``left`` blocks like it."""
 
 
 @dataclass
 class RunEnding:
-    """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references fail."""
+    """Why a run stopped, whether it was interrupted, and whether it was ``lost``: its references failed."""
 
     why: str = ""
     interrupted: bool = False
@@ -63,9 +63,9 @@ def run(
     progress: ProgressCallback,
     usual: Mapping[str, int] | None = None,
 ) -> RunEnding:
-    """Run what is left of the plan; a Ctrl-C or SIGTERM ends it cleanly between two lines on disk.
+    """Run the remaining plan; Ctrl-C or SIGTERM ends it cleanly between two lines on disk.
 
-    ``usual``: the most bytes that a process of each workload is known to have had before.
+    ``usual``: each workload's known peak memory per process, in bytes.
     """
     folder = experiment.folder
     folder.lock()
@@ -77,13 +77,13 @@ def run(
     try:
         blocks = loop.blocks()
         first = [block for block in (next(blocks, None),) if block]
-        measures = launcher.measures_here and (first or loop.has_steady_runs())  # else nobody need wait for it, nor it
+        measures = launcher.measures_here and (first or loop.has_steady_runs())  # otherwise no lock is needed
         with (
             interrupts.handle_signals(),
             _exclusive_machine(experiment, progress) if measures else contextlib.nullcontext(),
         ):
             for trial in launcher.trials(itertools.chain(first, blocks), loop):
-                with interrupts.held():  # what has ended is on disk, whole
+                with interrupts.held():  # a finished trial is written completely
                     recorded = folder.append(trial)
                     loop.count(recorded)
                     loop.tell(trial)
@@ -106,7 +106,7 @@ def run(
 
 
 def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: ProgressCallback) -> _Loop:
-    """Return the loop with the trials on disk taken up; those that took turns and are not all there run again."""
+    """Return the loop with the trials on disk counted. Incomplete interleaved groups are set aside, and run again."""
     loop = make_loop()
     _count_recorded_trials(loop, folder, progress)
     incomplete_trials = loop.cut_short()
@@ -124,7 +124,7 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
 
 
 def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
-    """Count the trials on disk; lines that are none of this run's are set aside."""
+    """Count the trials on disk; set aside lines that do not belong to this run."""
     misfits: list[RejectedLine] = []
     for trial in folder.readings(loop.experiment.plan, misfits.append):
         loop.count(trial)
@@ -143,18 +143,18 @@ def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCal
 
 @contextlib.contextmanager
 def _exclusive_machine(experiment: Experiment, progress: ProgressCallback) -> Iterator[None]:
-    """Measure alone on this machine, when what killed runs left is gone; it leaves nothing, however it ends."""
+    """Lock the machine for measuring, and remove leftovers of killed runs before and after."""
     with alone_on_machine(progress):
         _remove_leftovers(experiment, progress)
         try:
             yield
         finally:
-            with contextlib.suppress(EnvmatrixError), interrupts.held():  # the next run removes what is left now
+            with contextlib.suppress(EnvmatrixError), interrupts.held():  # the next run removes what remains
                 _remove_leftovers(experiment, progress)
 
 
 def _remove_leftovers(experiment: Experiment, progress: ProgressCallback) -> None:
-    """Remove what killed runs left; only when nothing else measures here, as another run may have the same name."""
+    """Remove leftovers of killed runs. Call it with the machine lock, as another run may have the same name."""
     killed = {*orphans.killed_runs(), experiment.run.name}
     leftover_count = orphans.end_processes()
     for name in dict.fromkeys(arm.engine for arm in experiment.plan.arms):
@@ -165,7 +165,7 @@ def _remove_leftovers(experiment: Experiment, progress: ProgressCallback) -> Non
 
 
 class _Loop:
-    """What the loop remembers: which slots are done, the time spent, and the running estimate."""
+    """The state of the loop: finished slots, time spent, and the running estimate."""
 
     def __init__(
         self, experiment: Experiment, observer: Observer, launcher: Launcher, progress: ProgressCallback,
@@ -183,7 +183,7 @@ class _Loop:
         self.finished: Counter[int] = Counter()
         self.given = 0
         self.begun = 0
-        #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
+        #: How many finished trials of the current interleaved group are not on disk yet.
         self.unwritten = 0
         self.ended = RunEnding()
         self.groups_of = TrialGrouper(experiment, progress, usual)
@@ -193,7 +193,7 @@ class _Loop:
         self.first = FirstBlockCheck(experiment, width, len(self.long.left))
 
     def announce(self) -> None:
-        """Say before the first block what is kept for the end, and that a block takes too long for the budget."""
+        """Report before the first block the time reserved for steady-state runs, and a budget that is too short."""
         self.long.announce()
         cpus = os.cpu_count() or 1
         process_count = cpus if self.experiment.run.design.schedule == "turns" else 1
@@ -202,7 +202,7 @@ class _Loop:
             self.progress(line)
 
     def count(self, trial: Reading | Trial) -> None:
-        """Take a finished trial into account."""
+        """Count a finished trial."""
         self.done.add(trial.trial)
         self._elapsed.add(trial)
         self.groups_of.note(trial)
@@ -211,7 +211,7 @@ class _Loop:
         self.estimate.add(trial)
 
     def tell(self, trial: Trial) -> None:
-        """Tell the observer of a trial that is on disk, and of its block when that is complete."""
+        """Notify the observer of a trial on disk, and of its block if that is complete."""
         self.observer.trial_ended(trial)
         for line in self.first.add(trial):
             self.progress(line)
@@ -222,7 +222,7 @@ class _Loop:
 
     @property
     def spent_s(self) -> float:
-        """The seconds that trials took, all blocks that run side by side together."""
+        """The seconds that trials took, summed over blocks that run in parallel."""
         return self._elapsed.seconds
 
     @property
@@ -234,7 +234,7 @@ class _Loop:
         return self.finished[block] >= len(self._running_arms(block))
 
     def _running_arms(self, block: int) -> set[str]:
-        """Return the arms that run in ``block``: all, but for those that left the race before it."""
+        """Return the arms that run in ``block``: all that did not leave the race before it."""
         dropped_arms = {stopped.arm for stopped in self.race.stopped if stopped.block <= block}
         plan = self.experiment.plan
         return (
@@ -242,20 +242,20 @@ class _Loop:
         )
 
     def restore_position(self) -> int:
-        """Remember which block was the last one begun; return how many trials lack in those before it.
+        """Set the last block begun; return how many trials are missing in those before it.
 
-        Where blocks run side by side that is nothing unusual: they are given out again like any other.
+        With parallel blocks, missing trials are normal and are run like any other.
         """
         self.begun = max(self.finished, default=0) if self.width == 1 else 0
         return sum(len(self._remaining_slots(self.experiment.plan.block(block))) for block in range(self.begun))
 
     def _remaining_slots(self, block: list[Slot]) -> list[Slot]:
-        """Return what is still to run of a block."""
+        """Return the slots of a block that still have to run."""
         running_arms = self._running_arms(block[0].block)
         return [slot for slot in block if slot.arm.name in running_arms and slot.trial not in self.done]
 
     def cut_short(self) -> set[str]:
-        """Return the trials on disk of groups that took turns and are not there as a whole."""
+        """Return the trials on disk of interleaved groups that are incomplete."""
         blocks = (
             [slot for slot in self.experiment.plan.block(index) if slot.arm.name in self._running_arms(index)]
             for index in sorted(self.finished)
@@ -263,12 +263,12 @@ class _Loop:
         return {trial for block in blocks for trial in self.groups_of.cut_short(block, self.done)}
 
     def decide_race(self) -> None:
-        """Ask, where the plan races, which arms are still in: a function of the complete blocks on disk alone."""
+        """Update which arms are still in a race, based only on the complete blocks on disk."""
         if self.experiment.plan.race:
             self.race = self.estimate.race()
 
     def blocks(self) -> Iterator[list[Slot]]:
-        """Yield what is left of each block until precision is reached or the budget is spent."""
+        """Yield the remaining slots of each block until precision is reached or the budget is spent."""
         for block in self.experiment.plan.blocks():
             self.decide_race()
             remaining = self._remaining_slots(block)
@@ -281,7 +281,7 @@ class _Loop:
         self.ended.why = f"all {self.given} blocks were run (`resume --max-blocks` allows more)"
 
     def _stop_reason(self, given: int) -> str:
-        """Say why no block more than those ``given`` out is needed, or '' when one is."""
+        """Return why no block beyond the ``given`` ones is needed, or '' if one is."""
         plan = self.experiment.plan
         complete = self.complete
         if self.first.lost:
@@ -303,25 +303,25 @@ class _Loop:
         return ""
 
     def left_s(self) -> float:
-        """Return the seconds until the budget ends, or the blocks that come first have been run."""
+        """Return the seconds until the budget ends, or until the blocks required before that have run."""
         complete, spent_s = self.complete, self.spent_s / self.width
         first_s = spent_s / complete * max(0, self.experiment.plan.first - complete) if complete else 0.0
         return max(first_s, self._budget_s - spent_s, 0.0)
 
     @property
     def _budget_s(self) -> float:
-        """The seconds that blocks may take: those that a claim needs come before the long looks."""
+        """The seconds that blocks may take: those for a verdict have priority over steady-state runs."""
         plan = self.experiment.plan
         return plan.budget_s - (self.long.reserved_s if self.complete >= plan.min_blocks else self.long.spent_s)
 
     def looks(self) -> Iterator[Trial]:
-        """Make the long looks that there is time for; not at arms that never ran well."""
+        """Make the steady-state runs that there is time for, except for arms that never succeeded."""
         facts = self.estimate.outcomes()
         broken = [arm for arm, outcomes in facts.items() if outcomes and not outcomes["ok"]]
         return self.long.run(self._steady_runs_left_s, broken)
 
     def has_steady_runs(self) -> bool:
-        """Say whether a long look is left, and time for one."""
+        """Return whether a steady-state run is left, and time for it."""
         return self.long.are_due(self._steady_runs_left_s)
 
     @property
@@ -329,7 +329,7 @@ class _Loop:
         return self.experiment.plan.budget_s - self.spent_s / self.width - self.long.spent_s
 
     def begins(self, slot: Slot, together: int = 1) -> None:
-        """Tell the observer that a trial begins, or ``together`` of them that take turns."""
+        """Notify the observer that a trial begins, or ``together`` interleaved ones."""
         self.observer.trial_begins(slot, self.left_s(), together)
 
     def run(self, slot: Slot) -> Trial:
@@ -337,7 +337,7 @@ class _Loop:
         return run_with_rebuild(self.experiment, slot, self.progress)
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
-        """Part a block into what lives together."""
+        """Split a block into groups that run together."""
         return self.groups_of.of(block)
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
@@ -351,5 +351,5 @@ class _Loop:
             yield from (self.run(slot) for slot in group)
 
     def is_done(self, trial: str) -> bool:
-        """Say whether a trial is on disk."""
+        """Return whether a trial is on disk."""
         return trial in self.done

@@ -1,4 +1,4 @@
-"""Live progress of a run: a bar on a terminal, lines elsewhere: one a block, and one now and then in a long trial."""
+"""Live progress of a run: a bar on a terminal, otherwise lines: one per block, and regular ones in long trials."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _to_stderr(text: str) -> None:
 
 
 class LineProgress:
-    """Tells (by default, prints) a line a block, for logs and batch jobs. Failures are told at once.
+    """Reports (by default, prints) a line per block, for logs and batch jobs, and failures at once.
 
-    Of a trial that takes long it tells every ``every_s`` seconds (from a thread of its own) that it runs.
+    During a long trial it reports every ``every_s`` seconds, from a separate thread.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class LineProgress:
         self.ticker: Heartbeat | None = None
 
     def progress(self, text: str) -> None:
-        """Tell one line; what a trial said of itself may hold anything."""
+        """Report one line; control characters from trial output are replaced."""
         self.tell(printable_text(text))
 
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
-        """Tell now and then that this trial runs, or that so many take turns."""
+        """Report regularly that this trial, or this number of interleaved ones, runs."""
         self.close()
         if not self.quiet:
             turns = f"block {slot.block + 1}: {together} processes take turns"
@@ -60,17 +60,17 @@ class LineProgress:
             self.ticker = Heartbeat(self.progress, activity, self.every_s)
 
     def where(self, slot: Slot) -> str:
-        """Say which trial of which block this is."""
+        """Return which trial of which block this is."""
         arms = len(self.plan.arms_of(slot.block))
         return f"block {slot.block + 1}, trial {slot.position + 1} of {arms}: {slot.arm.environment}"
 
     def close(self) -> None:
-        """Tell nothing more of the trial that ran last."""
+        """Stop reports on the last trial."""
         if self.ticker:
             self.ticker.stop()
 
     def trial_ended(self, trial: Trial) -> None:
-        """Tell a trial that broke, and where its output is."""
+        """Report a failed trial, and the location of its output."""
         self.close()
         log = self.logs / f"{trial.trial}.log"
         if self.show_output and log.exists():
@@ -82,7 +82,7 @@ class LineProgress:
             self.progress(f"{trial.trial} {shown_name(trial.arm)}: {trial.outcome}: {trial.reason}{place}")
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
-        """Print where the run stands."""
+        """Report the progress of the run."""
         if not self.quiet:
             if block == 0 and (standing := estimate.standing()):
                 self.progress(f"after the first block: {standing}")
@@ -91,18 +91,18 @@ class LineProgress:
             self.progress(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
 
     def until_end_s(self, block: int, left_s: float, blocks_left: float) -> float:
-        """Return the seconds until the budget ends, or the last block that there may be, where that comes first."""
+        """Return the seconds until the budget ends or the last possible block is complete, whichever is first."""
         further = max(0, self.plan.max_blocks - (block + 1))
         return left_s * further / blocks_left if blocks_left > further else left_s
 
     def best(self, block: int, estimate: RunningEstimate, blocks_left: float) -> str:
-        """Say what is known, and when more will be."""
+        """Return the estimate so far, and when more will be known."""
         outlook = estimate.outlook(block + 1 + blocks_left) if block + 1 >= self.plan.min_blocks else ""
         return "; ".join(text for text in (estimate.headline(), outlook) if text)
 
 
 class BarProgress(LineProgress):
-    """A bar with the environment that runs now, the time left, and the best estimate so far."""
+    """A bar with the running environment, the time left, and the best estimate so far."""
 
     def __init__(self, experiment: Experiment, console: Console, *, show_output: bool = False) -> None:
         super().__init__(experiment, quiet=False, show_output=show_output)
@@ -121,7 +121,7 @@ class BarProgress(LineProgress):
         self.bar.console.print(Text(printable_text(text)))
 
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
-        """Show what runs now."""
+        """Show the running trial."""
         trial_text = f"{slot.position + 1}/{len(self.plan.arms_of(slot.block))} {slot.arm.environment}"
         activity = f"{together} in turns" if together > 1 else trial_text
         until_end_s = max(0.0, min(left_s, self.ends - time.monotonic()))
@@ -140,7 +140,7 @@ class BarProgress(LineProgress):
 
 @contextmanager
 def show_progress(experiment: Experiment, *, quiet: bool, show_output: bool = False) -> Iterator[LineProgress]:
-    """Show progress in the way that fits where the output goes."""
+    """Show progress as a bar on a terminal, otherwise as lines."""
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
         lines = LineProgress(experiment, quiet=quiet, show_output=show_output)

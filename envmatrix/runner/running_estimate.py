@@ -1,4 +1,4 @@
-"""The running estimate: what is known after each block, cheap enough to be asked after every one."""
+"""The running estimate after each block, cheap enough to be computed after every one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _CAVEATS = {
 
 
 def _caveat_text(effect: Effect) -> str:
-    """Return what a ratio may not be told without."""
+    """Return the caveats that must accompany a ratio."""
     caveats = ", ".join(text for flag, text in _CAVEATS.items() if flag in effect.flags)
     return f" ({caveats})" if caveats else ""
 
 
 class RunningEstimate:
-    """Folds trials in as they come; estimates only when asked."""
+    """Collects trials as they end, and computes estimates on demand."""
 
     def __init__(self, plan: Plan, workloads: Mapping[str, Workload]) -> None:
         self._plan = plan
@@ -39,7 +39,7 @@ class RunningEstimate:
         self._analysis: Analysis | None = None
 
     def add(self, trial: Reading | Trial) -> None:
-        """Take one more trial into account."""
+        """Add a trial."""
         self._builder.add(trial)
         self._analysis = None
 
@@ -48,7 +48,7 @@ class RunningEstimate:
         return {arm: fact.outcomes for arm, fact in self._builder.measured().facts.items()}
 
     def race(self) -> Race:
-        """Say which arms run in the next block; the same trials on disk always give the same answer."""
+        """Return which arms run in the next block; depends only on the trials on disk."""
         return next_arms(self._plan, self._builder.measured(), self._workloads)
 
     @property
@@ -64,12 +64,12 @@ class RunningEstimate:
         return unchecked(self._workloads.get(workload), unstable)
 
     def precise_enough(self, target: float, active: Collection[str]) -> bool:
-        """Whether the intervals of the ``active`` arms are narrow enough, and stayed so for some blocks."""
+        """Return whether the intervals of the ``active`` arms are narrow enough, and were so for some blocks."""
         measurements = self._builder.measured()
         return is_precise_enough(self._plan, measurements, target, self._workloads, active or None)
 
     def standing(self) -> str:
-        """Say how all environments stand; no more than a first look, without interval and verdict."""
+        """Return preliminary ratios of all environments, without interval and verdict."""
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         ordered = sorted(effects, key=lambda effect: -(effect.ratio or 0.0))
         ratios = ", ".join(
@@ -79,15 +79,15 @@ class RunningEstimate:
         return f"{ratios}; equal work not checked" if unknown else ratios
 
     def outlook(self, budget_ends: float) -> str:
-        """Say when each open question of the arms that still run will be answered; '' before any is known."""
+        """Return when each undecided interval of the active arms will be narrow enough; '' if unknown."""
         active = self.race().active if self._plan.race else ()
         effects = [effect for effect in self.analysis.primary_effects() if not active or effect.arm in active]
         return decision_forecast(effects, self._plan.target, budget_ends)
 
     def headline(self) -> str:
-        """Say in a few words which environment is ahead.
+        """Return in a few words which environment is ahead.
 
-        No interval, no verdict: whoever sees one after every block and ends the run at a good one looks very often.
+        Without interval and verdict: who ends a run at a good result would make many uncorrected interim analyses.
         """
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
         if not effects:

@@ -1,4 +1,4 @@
-"""The long looks of a run, which end it: what is left to look at, in what is kept of the budget."""
+"""Steady-state runs at the end of a run, within their share of the budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envmatrix.trials.retry import run_with_rebuild
 
 
 class SteadyStateRuns:
-    """Which environments have no long look yet; ``spent_s`` is what those that were made took."""
+    """The environments without a steady-state run yet; ``spent_s`` is the duration of those made."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class SteadyStateRuns:
         return self.spent_s + reserve_s(self._experiment.plan.budget_s, len(self.left))
 
     def announce(self) -> None:
-        """Say before the first block what is kept for the end."""
+        """Report before the first block the time reserved for steady-state runs."""
         if self.left:
             reserve = reserve_s(self._experiment.plan.budget_s, len(self.left))
             self._say(
@@ -64,11 +64,11 @@ class SteadyStateRuns:
             )
 
     def are_due(self, left_s: float) -> bool:
-        """Say whether one is left that ``left_s`` seconds are enough for."""
+        """Return whether a steady-state run is left that fits into ``left_s`` seconds."""
         return bool(self.left) and next_run_s(left_s, len(self.left), START_S) is not None
 
     def run(self, left_s: float, broken: Iterable[str]) -> Iterator[Trial]:
-        """Look at what is left, for ``left_s`` seconds at most; arms that broke in the blocks are left out."""
+        """Make the remaining steady-state runs in at most ``left_s`` seconds, without arms that failed in blocks."""
         start_s, broken = START_S, set(broken)
         self.left = [(number, arm) for number, arm in self.left if arm.name not in broken]
         while self.left:

@@ -1,4 +1,4 @@
-"""When each open question will be answered, as far as the spread so far tells: no interval, no verdict."""
+"""Forecast of the block at which each undecided interval will be narrow enough, without interval or verdict."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from scipy.special import stdtrit
 from envmatrix.stats.effects import CONFIDENCE, Effect
 from envmatrix.units import MOST_BLOCKS
 
-#: So many environments are named, those that are answered first.
+#: The most environments named, those decided first.
 _MAX_NAMED = 6
 
 
 def blocks_until(effect: Effect, target: float) -> int | None:
-    """Return after how many blocks in all an interval is about as narrow as ``target``; None: that cannot be told.
+    """Return after how many blocks in all an interval has about the width ``target``; None if unknown.
 
-    The spread is taken to stay as it is: the width goes with Student's t and the root of the blocks.
+    Assumes a constant spread: the width follows Student's t and the square root of the blocks.
     """
     blocks_so_far, width = effect.blocks, effect.half_width
     if width is None or blocks_so_far < 2:
@@ -26,7 +26,7 @@ def blocks_until(effect: Effect, target: float) -> int | None:
         return blocks_so_far
     first_estimate = blocks_so_far * (math.log1p(width) / math.log1p(target)) ** 2
     refined = first_estimate
-    for _ in range(5):  # t needs the answer that it is a part of; each pass comes several times nearer
+    for _ in range(5):  # t depends on the result; each pass comes several times closer
         refined = max(first_estimate * (_critical_t(refined) / _critical_t(blocks_so_far)) ** 2, blocks_so_far + 1)
     return math.ceil(refined)
 
@@ -36,7 +36,7 @@ def _critical_t(blocks: float) -> float:
 
 
 def effect_label(effect: Effect, among: Collection[Effect]) -> str:
-    """Name an effect as arms are named, with no more than what tells it from the others."""
+    """Return an effect's name in the form of an arm's, with only the parts that distinguish it from the others."""
     workload = f":{effect.workload}" if len({other.workload for other in among}) > 1 else ""
     engine = f"@{effect.engine}" if len({other.engine for other in among}) > 1 else ""
     return f"{effect.environment}{workload}{engine}"
@@ -47,7 +47,7 @@ def _blocks_text(blocks: int) -> str:
 
 
 def decision_forecast(effects: Collection[Effect], target: float, budget_ends: float) -> str:
-    """Say at about which block each open interval is as narrow as ``target``; '' where none is open, or none known.
+    """Return about which block each open interval is as narrow as ``target``; '' if none is open or known.
 
     ``budget_ends`` is the block at which the budget is spent.
     """

@@ -1,4 +1,4 @@
-"""What a search found: the recipe, what it gains on fresh blocks, what each setting brings, what was dropped."""
+"""The result of a search: the recipe, its gain on fresh blocks, the contribution of each setting, dropped levels."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _WITHHELD_NOTES: Mapping[str, str] = {
     Flag.SLOW_TRIALS: f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks",
     Flag.CONTENDED: f"; {EXPLAINED}",
 }
-#: How far the model's guess reaches to either side, in its own standard deviations.
+#: Half-width of the model's ranges, in its standard deviations.
 _REACH_SDS = 1.96
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """The model's guess of what the recipe would lose without one setting, as a ratio.
+    """The model's estimate of what the recipe would lose without one setting, as a ratio.
 
-    ``low`` to ``high`` is how far the model thinks it may be off. That is no interval of a known confidence: the model
-    has picked the recipe itself, and takes all configurations to be equally noisy.
+    ``low`` to ``high`` is the model's own range, not a confidence interval. The model has picked the recipe itself, and
+    it assumes that all configurations are equally noisy.
     """
 
     factor: str
@@ -47,7 +47,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class ExpectedGain:
-    """What the model expects of a cell before it is confirmed; as it picked that cell, it mostly expects too much."""
+    """The gain that the model expects of a cell before confirmation; mostly too high, as the model picked it."""
 
     row: int
     ratio: float
@@ -84,7 +84,7 @@ class TuneAnswer:
 
     @property
     def of_nodes(self) -> str:
-        """What the recipe is on each node, the worst last; '' where one node ran it."""
+        """The recipe's gain on each node, the worst last; '' unless it ran on several."""
         if not self.nodes:
             return ""
         ratios = ", ".join(f"{format_exact_ratio(node_gain.ratio)} on {node_gain.node}" for node_gain in self.nodes)
@@ -95,7 +95,7 @@ class TuneAnswer:
 
     @property
     def gain(self) -> float | None:
-        """The ratio to tell: of a recipe less the luck of being told only if its interval is above 1."""
+        """The ratio to report, for a recipe corrected for being reported only if its interval is above 1."""
         effect = self.effect
         if not self.settings or effect is None or not effect.ratio or not effect.low or not effect.error:
             return effect.ratio if effect else None
@@ -103,7 +103,7 @@ class TuneAnswer:
 
     @property
     def headline(self) -> str:
-        """The answer in a sentence."""
+        """The answer in one sentence."""
         is_told = self.effect is not None and self.effect.low is not None
         busy = told_busy(self.effect.contended, "the baseline", "it") if self.effect and is_told else ""
         answer = f"{busy[:1].upper()}{busy[1:]}{self._answer_sentence}"
@@ -139,12 +139,12 @@ class TuneAnswer:
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """Write settings for people."""
+    """Format settings as text."""
     return ", ".join(f"{factor}={level}" for factor, level in settings.items()) or "the baseline"
 
 
 def find_expected_best(search: Search, steps: Sequence[Step]) -> ExpectedGain | None:
-    """Return the best so far and what the model expects of it, allowing for all it has seen; None: nothing gains."""
+    """Return the best cell so far and the gain the model expects of it after all batches; None if nothing gains."""
     batches = [step.batch for step in steps]
     posterior = search.posterior(batches)
     row = search.winner(batches, dropped_levels(search.space, steps), posterior)
@@ -157,16 +157,16 @@ def find_expected_best(search: Search, steps: Sequence[Step]) -> ExpectedGain | 
 def make_answer(
     search: Search, steps: Sequence[Step], sessions: Sequence[float] = (), *, interrupted: bool = False
 ) -> TuneAnswer:  # fmt: skip
-    """Return what the steps on disk amount to; of those of a search that was ``interrupted`` there is no effect yet.
+    """Return the answer from the steps on disk; an ``interrupted`` search has no effect yet.
 
-    ``sessions``: when the search began and went on.
+    ``sessions``: when the search began or was resumed.
     """
     space = search.space
     confirmed = [step for step in steps if step.batch.phase == "confirm"]
     row = confirmed[-1].batch.rows[0] if confirmed else 0
     effect = None if interrupted else next((item for step in confirmed[-1:] for item in step.effects), None)
     last = confirmed[-1] if confirmed else None
-    # Where there are slow trials an interval above 1 is no verdict yet.
+    # With outliers, an interval above 1 may not be a verdict yet.
     is_undecided = effect is not None and effect.verdict == "undecided"
     is_gain = bool(effect and effect.low is not None and effect.low > 1.0 and may_be_best(effect) and not is_undecided)
     phases: Counter[str] = Counter()
@@ -193,7 +193,7 @@ def make_answer(
 
 
 def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[Contribution, ...]:
-    """Compare the recipe with itself without each of its settings, after the model of all readings but the last."""
+    """Compare the recipe with itself without each setting, by the model of all readings before confirmation."""
     space, results = search.space, []
     posterior = search.posterior(batches)
     for factor in np.flatnonzero(space.codes[row]).tolist():
@@ -236,7 +236,7 @@ def _drop_reasons(search: Search, steps: Sequence[Step]) -> dict[str, str]:
 
 
 def _cells_text(space: Space, rows: Sequence[int]) -> str:
-    """Name one cell by its settings, several by those that they share."""
+    """Name one cell by its settings, several cells by the settings that they share."""
     if len(rows) == 1:
         return settings_text(space.settings(rows[0]))
     first_settings = space.settings(rows[0])

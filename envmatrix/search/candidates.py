@@ -1,4 +1,4 @@
-"""Which cells of a search may still be the best: what fails is out, the hopeless leave, the simplest of equals wins."""
+"""Selection of cells in a search: exclude failures, drop weak cells from the race, prefer the simplest of ties."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from envmatrix.search.space import Codes
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-#: Cells whose expected log gains differ by less are equal: the one with the fewest settings is taken.
+#: Cells are tied if their expected log gains differ by less; the one with the fewest settings is taken.
 EQUAL_GAIN = 0.01
-#: So often something has failed, and never worked, before it is out.
+#: A level or pair that never worked is excluded after so many failures.
 _MIN_FAILURES = 2
 _DRAWS = 1000
-#: A cell leaves the race when it is the best in fewer draws than this share.
+#: A cell leaves the race if it is the best in a smaller share of draws.
 _MIN_BEST_SHARE = 0.03
 
 
 @dataclass(frozen=True, eq=False)
 class TrialCounts:
-    """Per cell: how many of its trials were good, and how much counts against it."""
+    """Per cell: the number of good trials, and the weight of its failures."""
 
     good: NDArray[np.int64]
     bad: NDArray[np.int64]
@@ -34,7 +34,7 @@ class TrialCounts:
 
 @dataclass(frozen=True, eq=False)
 class CellStatus:
-    """What failed in a search. ``dropped`` are (factor, level) that change nothing."""
+    """The failures of a search. ``dropped`` are levels (factor, level) without an effect on the process."""
 
     codes: Codes
     sizes: Sequence[int]
@@ -48,7 +48,7 @@ class CellStatus:
 
     @cached_property
     def failing(self) -> tuple[tuple[int, int], ...]:
-        """Levels that failed wherever they were tried, at least once without another suspect."""
+        """Levels that failed in every trial, at least once as the only level not known to work."""
         tried_rows = np.flatnonzero(self.broken.good + self.broken.bad)
         codes, good, bad = self.codes[tried_rows], self.broken.good[tried_rows], self.broken.bad[tried_rows]
         worked = {
@@ -84,9 +84,9 @@ class CellStatus:
         return is_allowed
 
     def _failing_pairs(self) -> list[tuple[int, int, int, int]]:
-        """Return the fewest pairs of levels, which never worked, that explain what failed more than once.
+        """Return the fewest pairs of levels that explain the repeated failures; none of them ever worked.
 
-        The pair that explains most is taken first (greedy set cover).
+        The pair that explains the most failures is taken first (greedy set cover).
         """
         worked = self.codes[np.flatnonzero(self.broken.good)]
         suspects: dict[tuple[int, int, int, int], set[int]] = {}
@@ -113,7 +113,7 @@ class CellStatus:
 
 
 class Neighbours:
-    """Finds the cell without one of its settings by a table: a space may have tens of thousands of cells."""
+    """A lookup table for the cells with one setting less, as a space may have tens of thousands of cells."""
 
     def __init__(self, codes: Codes) -> None:
         sizes = codes.max(axis=0).astype(np.int64) + 1
@@ -124,16 +124,16 @@ class Neighbours:
         self._rows[self._numbers] = np.arange(len(codes))
 
     def fewer(self, row: int) -> Ints:
-        """Return the rows that lack one setting of ``row``; 0, the baseline, where there is no such cell."""
+        """Return the rows that lack one setting of ``row``; 0, the baseline, if there is no such cell."""
         cell = self._codes[row].astype(np.int64)
         has = np.flatnonzero(cell)
         return np.asarray(self._rows[self._numbers[row] - cell[has] * self._weights[has]])
 
 
 def simplify_row(row: int, neighbours: Neighbours, gains: Floats) -> int:
-    """Return the cell that is left when settings go one by one, while in all no more than EQUAL of the gain does.
+    """Remove settings one at a time while the total loss of gain stays within ``EQUAL_GAIN``; return that cell.
 
-    ``gains`` of all cells; -inf: not allowed. Row 0, the baseline, is never returned unless it was given.
+    ``gains`` are those of all cells (-inf: not allowed). Row 0, the baseline, is returned only if it was given.
     """
     floor, current = gains[row] - EQUAL_GAIN, row
     while True:
@@ -147,14 +147,14 @@ def simplify_row(row: int, neighbours: Neighbours, gains: Floats) -> int:
 def surviving_rows(
     rows: Sequence[int], mean: Floats, covariance: Floats, chance: np.random.Generator
 ) -> tuple[int, ...]:
-    """Return the rows that may be the best: those that are in enough draws of their gains."""
+    """Return the rows that are the best in enough draws of their gains."""
     draws = chance.multivariate_normal(mean, covariance, _DRAWS, method="cholesky", check_valid="ignore")
     share = np.bincount(draws.argmax(axis=1), minlength=len(rows)) / _DRAWS
     return tuple(row for row, often in zip(rows, share, strict=True) if often >= _MIN_BEST_SHARE)
 
 
 def simplest_best_row(rows: Sequence[int], mean: Floats, codes: Codes) -> int:
-    """Return the row with the fewest settings of those that lie within EQUAL of the best; of equal ones the fastest."""
+    """Return the row with the fewest settings within ``EQUAL_GAIN`` of the best; the fastest if several."""
     best_mean = float(mean.max())
     ties = [index for index in range(len(rows)) if mean[index] >= best_mean - EQUAL_GAIN]
     return rows[min(ties, key=lambda index: (int((codes[rows[index]] > 0).sum()), -float(mean[index])))]

@@ -1,4 +1,4 @@
-"""The loop of a search: what is on disk says what runs next, each step a run of its own in the study's folder."""
+"""The loop of a search: it decides the next step from the files on disk and runs it in the study's folder."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from envmatrix.trials.experiment import Experiment, create_experiment, reopen_ex
 from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
 from envmatrix.units import as_duration, as_hours, is_too_long
 
-#: A step of one block is never ended by its budget (seconds).
+#: Budget of steps that end after their blocks (seconds): never reached.
 _UNLIMITED_S = 7 * 24 * 3600.0
-#: A candidate that takes so many times as long as the baseline is hopeless: its trial ends.
+#: A candidate's trial is stopped if it takes so many times as long as the baseline's.
 _LIMIT_FACTOR, _MIN_LIMIT_S = 4.0, 10.0
-#: Time that confirming takes beside its trials.
+#: Overhead of a confirmation, as a factor on the time of its trials.
 _OVERHEAD_FACTOR = 1.2
-#: A search that was given no budget has so many times the time that the fewest trials take.
+#: Default budget, as a multiple of the time that the fewest trials take.
 _BUDGET_MARGIN = 1.15
-#: A confirmation goes on where a longer budget of the search leaves so many times as much for it.
+#: A confirmation is extended if the time left is so many times its budget.
 _MIN_EXTENSION = 1.01
 
 Watch = Callable[[Experiment, str], AbstractContextManager[LineProgress]]
@@ -46,7 +46,7 @@ Watch = Callable[[Experiment, str], AbstractContextManager[LineProgress]]
 
 @dataclass
 class RunningSearch:
-    """A search that goes on: its study, its space, the steps that were read, and when it began and went on."""
+    """A search in progress: its study, space and finished steps, and when it began or was resumed."""
 
     folder: StudyFolder
     study: Study
@@ -58,20 +58,20 @@ class RunningSearch:
 
     @cached_property
     def say_once(self) -> ProgressCallback:
-        """Who is told what getting a step ready has to say, which is mostly the same for all of them."""
+        """Progress callback that reports each preparation message once, as most steps repeat them."""
         return report_once(self.progress)
 
     @property
     def space(self) -> Space:
-        """What is searched."""
+        """The space that is searched."""
         return self.search.space
 
     @property
     def budget_s(self) -> float:
-        """Seconds of the whole search: those that were asked for, else as many as it takes to confirm anything."""
+        """Seconds for the whole search: the requested budget, or the time that a confirmation needs."""
         if self.study.asked or not self.steps:
             return self.study.budget
-        first_step = self.steps[:1]  # it has run to its end before anything else is asked
+        first_step = self.steps[:1]  # complete before anything reads the budget
         return max(
             self.study.budget,
             minimum_time_s(self.search, spent_s(first_step, self.sessions) / max(1, count_trials(first_step))),
@@ -84,25 +84,25 @@ class RunningSearch:
 
     @property
     def trial_s(self) -> float:
-        """Seconds that a trial takes with all that belongs to it."""
+        """Mean seconds of a trial, with its overhead."""
         trials = count_trials(self.steps)
         return spent_s(self.steps, self.sessions) / trials if trials else self.study.trial_s or 1.0
 
     @property
     def running_s(self) -> float:
-        """Seconds that are left for trials alone, without what lies between them: what a run counts."""
+        """Seconds left for trials alone, without the gaps between them, as a run counts its budget."""
         return self.left_s * running_share(self.steps, self.sessions)
 
     @property
     def peaks(self) -> dict[str, int]:
-        """The most bytes that a process of each workload had so far."""
+        """Workload -> the peak memory of a process so far, in bytes."""
         peak_bytes: dict[str, int] = {}
         for workload, peak in (item for step in self.steps for item in step.peaks.items()):
             peak_bytes[workload] = max(peak_bytes.get(workload, 0), peak)
         return peak_bytes
 
     def begin_session(self, at: float) -> None:
-        """Note that the search goes on from now, ``at`` (seconds since the epoch)."""
+        """Record that the search starts or resumes ``at`` this time (seconds since the epoch)."""
         self.folder.note_session(at)
         self.sessions = self.folder.sessions()
 
@@ -111,20 +111,20 @@ class RunningSearch:
         return Budget(self.budget_s / self.trial_s, self.left_s / self.trial_s)
 
     def next_step(self) -> Proposal | None:
-        """Return what runs next: a function of what is on disk."""
+        """Return the next step, determined only by the files on disk."""
         batches = [step.batch for step in self.steps]
         return self.search.next_step(batches, self.budget(), dropped_levels(self.space, self.steps))
 
 
 def minimum_time_s(search: Search, trial_s: float) -> float:
-    """Return the seconds that a search takes at least where a trial takes ``trial_s``, with some to spare."""
+    """Return the least seconds that a search needs if a trial takes ``trial_s``, with a margin."""
     return search.fewest_trials() * trial_s * _BUDGET_MARGIN
 
 
 def check_budget(search: Search, budget_s: float, trial_s: float, name: str = "") -> None:
-    """Raise InputError for a budget that cannot confirm anything, with the one that can.
+    """Raise an InputError if the budget is too small to confirm anything; its remedy is one that suffices.
 
-    ``name``: of a search that has begun, and goes on with it.
+    ``name``: the search, if it has begun and can be resumed.
     """
     needed_s = search.fewest_trials() * trial_s
     if needed_s > budget_s:
@@ -141,7 +141,7 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
 
 
 def announce(search: Search, study: Study, progress: ProgressCallback) -> None:
-    """Say what is searched, and, where nobody knows yet how long a trial takes, how long it may take."""
+    """Report what is searched and, if the length of a trial is unknown, how long a trial may take."""
     space, fewest = search.space, search.fewest_trials()
     left_out_counts = {"equal": space.equal, "impossible": space.impossible}
     left_out_texts = [f"{number} {reason}" for reason, number in left_out_counts.items() if number]
@@ -158,21 +158,21 @@ def announce(search: Search, study: Study, progress: ProgressCallback) -> None:
 
 
 def run_search(tuning: RunningSearch, watch: Watch, *, engine: str) -> RunEnding | None:
-    """Go on until the search is over or interrupted; return how the step ended that ended it, None: it is over.
+    """Run steps until the search is over or interrupted; return how the interrupted step ended, None if over.
 
-    Raises NothingRanError where the baseline fails, InputError where the budget turns out to be too small.
+    Raises NothingRanError if the baseline fails, InputError if the budget turns out to be too small.
     """
     with _name_search_in_errors(tuning.study.name):
         for number, folder in enumerate(folders := tuning.folder.steps(), 1):
-            if number == len(folders):  # it may have been killed in its middle
-                record_interim_reading(folder)  # and somebody may have read it: its interval is that of a later look
+            if number == len(folders):  # it may have been killed halfway
+                record_interim_reading(folder)  # its interval may have been read: count that as an interim analysis
                 experiment = _extend_confirmation(
                     tuning, reopen_experiment(folder, Path(tuning.matrix.path), tuning.say_once)
                 )
                 ending = _run_step(tuning, experiment, number, watch)
                 if ending.interrupted:
                     return ending
-                if number == 1:  # whatever ended a later one may be mended by now: the next step tells
+                if number == 1:  # the cause of a later failure may be fixed by now
                     _check_baseline(tuning, ending)
             else:
                 _read_finished_step(tuning, folder)
@@ -183,7 +183,7 @@ def _run_further_steps(tuning: RunningSearch, watch: Watch, engine: str) -> RunE
     """Run further steps until the search is over or interrupted."""
     while step := tuning.next_step():
         number = len(tuning.steps) + 1
-        if number == 2:  # now it is known what a trial takes
+        if number == 2:  # the length of a trial is known now
             check_budget(tuning.search, tuning.budget_s, tuning.trial_s, tuning.study.name)
             if tuning.budget_s > tuning.study.budget:
                 fewest = f"{tuning.search.fewest_trials()} trials of {tuning.trial_s:.1f} s"
@@ -198,7 +198,7 @@ def _run_further_steps(tuning: RunningSearch, watch: Watch, engine: str) -> RunE
 
 @contextmanager
 def _name_search_in_errors(name: str) -> Iterator[None]:
-    """Let what stops a step say how the search goes on, which is no run called as the step is."""
+    """Make the remedy of an error name the search to resume, not one of its steps."""
     try:
         yield
     except EnvmatrixError as error:
@@ -208,7 +208,7 @@ def _name_search_in_errors(name: str) -> Iterator[None]:
 
 
 def _extend_confirmation(tuning: RunningSearch, experiment: Experiment) -> Experiment:
-    """Give a confirmation the time that a longer budget of its search leaves for it."""
+    """Extend a confirmation if the search has a longer budget now."""
     plan, left_s = experiment.plan, tuning.running_s
     if experiment.run.design.name != "confirm" or left_s <= _MIN_EXTENSION * plan.budget_s:
         return experiment
@@ -225,8 +225,8 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     matrix = with_design(tuning.matrix, step.phase, design, added)
     matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
     location = study.place or Place(launcher=DEFAULT)
-    looked_at = () if study.trial_s is None else ("--",)  # it is a program's, and no matrix is there to be edited
-    label = f"{number:03d}-{step.phase}-{study.name}"  # no other run is called so
+    looked_at = () if study.trial_s is None else ("--",)  # the search is of a program without a matrix.yaml to edit
+    label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
     return create_experiment(
         matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say_once, command, location.launcher,
@@ -253,7 +253,7 @@ def _step_design(
         **({"trial_limit": limit_s} if limit_s else {}),
     }  # fmt: skip
     if confirms and not _can_interleave_cells(tuning.matrix, names.values()):
-        fields["schedule"] = "sequential"  # its trials would be held against one copy of the baseline, not against two
+        fields["schedule"] = "sequential"  # otherwise its trials have one copy of the baseline, not two
     if not confirms:
         fields.pop("min_blocks", None)
     return {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
@@ -265,7 +265,7 @@ def _can_interleave_cells(matrix: Matrix, cells: Iterable[Mapping[str, str]]) ->
 
 
 def _run_step(tuning: RunningSearch, experiment: Experiment, number: int, watch: Watch) -> RunEnding:
-    """Run what is left of a step and read it."""
+    """Run the rest of a step and read its results."""
     label = f"{experiment.run.design.name} ({number})"
     with watch(experiment, label) as observer:
         launcher = LAUNCHERS.make(experiment.run.launcher).open(experiment, observer.progress, None)
@@ -278,9 +278,9 @@ def _run_step(tuning: RunningSearch, experiment: Experiment, number: int, watch:
 
 
 def _check_baseline(tuning: RunningSearch, ending: RunEnding) -> None:
-    """Raise NothingRanError where the baseline failed in the first step, or in two that follow one another.
+    """Raise NothingRanError if the baseline failed in the first step, or in two steps in a row.
 
-    Of a step in which it failed once nothing is learned, and the search goes on.
+    A single later failure is only reported: the search learns nothing from that step and continues.
     """
     failed = [not _has_baseline(step) for step in tuning.steps[-2:]]
     if not failed[-1]:
@@ -305,7 +305,7 @@ def _read_finished_step(tuning: RunningSearch, folder: RunFolder) -> None:
 
 
 def _announce_step(tuning: RunningSearch, step: Proposal, number: int) -> None:
-    """Say where the search stands and what comes now."""
+    """Report the progress of the search and the next step."""
     seen_count = len({row for past_step in tuning.steps for row in past_step.batch.rows})
     best = find_expected_best(tuning.search, tuning.steps) if tuning.steps else None
     ahead = "none ahead so far"

@@ -1,9 +1,9 @@
-"""What a search has learned: main effects and pairs of levels in the log, as a Bayesian ridge of block differences.
+"""The model of a search: main effects and pairs of levels on a log scale, by Bayesian ridge regression.
 
-Effects of environment settings are mostly additive in the log, with a few pairs: so each level has a coefficient, each
-pair of levels of two factors one, and each cell that is watched closely (a shortlist) one of its own. Blocks take no
-part: readings are differences to their block's mean. How far the coefficients reach, those of two factors' pairs
-together, and how large the noise is maximise the marginal likelihood (MacKay 1992, Neural Computation 4:415).
+Effects of settings mostly add up on a log scale, except for a few pairs. So each level, each pair of levels and each
+watched cell (the shortlist) has a coefficient. Readings are differences from their block's mean. The variances of the
+coefficients (one per pair of factors) and of the noise maximise the marginal likelihood (MacKay 1992, Neural
+Computation 4:415).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from envmatrix.search.space import Codes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-#: Where learning starts: noise variance over the variance of a level's effect, and that over the variance of a pair's.
+#: Starting values: noise variance over level-effect variance, and level-effect over pair-effect variance.
 _LEVEL_RATIOS = (0.2, 1.0, 5.0)
 _PAIR_RATIOS = (3.0, 20.0)
-#: The same of a watched cell's own deviation.
+#: The same ratio for the own coefficient of a watched cell.
 _CELL_RATIO = 4.0
 _ROUNDS = 6
-#: Of how many coefficients the start is worth when a group of them (the pairs of two factors) is learned from.
+#: Weight of the starting value, in coefficients, when the variance of a group is updated.
 _PRIOR = 2.0
 _WEIGHTS = (1e-3, 1e6)
 _SMALLEST = 1e-4
 
 
 class Terms:
-    """Which coefficients a cell has: one of each level that is not the baseline's, one of each pair of those."""
+    """The coefficients of a cell: one for each level other than the baseline's, one for each pair of those."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.factors = len(sizes)
@@ -49,7 +49,7 @@ class Terms:
         )
 
     def columns(self, codes: Codes) -> Ints:
-        """Return the coefficients (cells, mains and pairs) that cells have; ``count`` stands for none."""
+        """Return the coefficient numbers of cells, (cells, mains and pairs); ``count`` means none."""
         wide = codes.astype(np.int64)
         mains = np.where(wide > 0, self.mains[:-1] + wide - 1, self.count)
         column_blocks = [mains]
@@ -57,7 +57,7 @@ class Terms:
             has_both = (wide[:, a] > 0) & (wide[:, b] > 0)
             index = start + (wide[:, a] - 1) * self.widths[b] + wide[:, b] - 1
             column_blocks.append(np.where(has_both, index, self.count)[:, None])
-        return np.asfortranarray(np.hstack(column_blocks))  # they are read term by term
+        return np.asfortranarray(np.hstack(column_blocks))  # read column by column
 
     def design(self, columns: Ints) -> Floats:
         """Return the design matrix (cells, count) of cells with these columns."""
@@ -68,10 +68,10 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What is known of the coefficients: their ``mean`` and the Cholesky factor of their precision over ``noise``^2.
+    """The coefficients' posterior: ``mean``, and ``factor``, the Cholesky factor of their precision times ``noise``^2.
 
-    ``noise`` is the standard deviation of a reading's log. ``watched`` are rows with a coefficient of their own, and
-    ``own`` is the standard deviation of these coefficients (0: no row is watched).
+    ``noise`` is the standard deviation of the log of a reading. ``watched`` are rows with their own coefficient, and
+    ``own`` is the standard deviation of those (0: no row is watched).
     """
 
     terms: Terms
@@ -88,17 +88,17 @@ class Posterior:
         return np.asarray(self.noise**2 * inverse.T @ inverse)
 
     def gains(self, columns: Ints) -> Floats:
-        """Return the expected log gains over the baseline of cells with these columns, apart from their own."""
+        """Return the expected log gains over the baseline of cells with these columns, without own coefficients."""
         return _sum_coefficients(self.mean, columns, self.terms.count)
 
     def draws(self, columns: Ints, count: int, chance: np.random.Generator) -> Floats:
-        """Return (count, cells) log gains as they may be: so many draws of all coefficients."""
+        """Return log gains (count, cells), each row from one draw of all coefficients."""
         z = chance.normal(0.0, self.noise, (len(self.mean), count))
         drawn = self.mean[:, None] + np.linalg.solve(self.factor.T, z)
         return np.array([_sum_coefficients(coefficients, columns, self.terms.count) for coefficients in drawn.T])
 
     def gain_distribution(self, rows: Sequence[int], columns: Ints) -> tuple[Floats, Floats]:
-        """Return mean and covariance of the log gains of some rows (with their own part where they are watched)."""
+        """Return the mean and covariance of the log gains of rows, with the own coefficients of watched rows."""
         design = np.hstack([self.terms.design(columns), np.zeros((len(rows), len(self.watched)))])
         for index, row in enumerate(rows):
             if row in self.watched:
@@ -109,7 +109,7 @@ class Posterior:
 def _sum_coefficients(values: Floats, columns: Ints, count: int) -> Floats:
     padded = np.append(values[:count], 0.0)
     total = np.zeros(len(columns))
-    for column in columns.T:  # a table look-up a term: cells x terms numbers are never held at once
+    for column in columns.T:  # one lookup per term; a (cells, terms) array would take too much memory
         total += padded[column]
     return total
 
@@ -117,9 +117,9 @@ def _sum_coefficients(values: Floats, columns: Ints, count: int) -> Floats:
 def fit(
     terms: Terms, columns: Ints, rows: Ints, blocks: Ints, values: Floats, watched: Sequence[int] = ()
 ) -> Posterior:
-    """Learn from readings: log score ``values`` (higher is better) of cells ``rows`` in ``blocks``; columns of all.
+    """Fit the model to readings: log scores ``values`` (higher is better) of cells ``rows`` in ``blocks``.
 
-    A block with one reading says nothing. With no reading at all the posterior is the prior.
+    ``columns`` are those of all cells. A block with one reading adds nothing; without readings, return the prior.
     """
     design = np.hstack([
         terms.design(columns[rows]), (rows[:, None] == np.asarray(watched, dtype=np.int64)[None, :]).astype(np.float64)
@@ -140,7 +140,7 @@ def fit(
 
 
 def _initial_weights(groups: Ints, of_levels: float, of_pairs: float) -> Floats:
-    """Return the weight of each coefficient: the noise's variance over its own."""
+    """Return the starting weight of each coefficient: the noise variance over its own variance."""
     weights = np.full(len(groups), of_levels * of_pairs)
     weights[groups == 0] = of_levels
     return weights
@@ -148,7 +148,7 @@ def _initial_weights(groups: Ints, of_levels: float, of_pairs: float) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Moments:
-    """All that a ridge needs of its readings, however many there were; ``freedom`` is their number less the blocks'."""
+    """The sufficient statistics of a ridge regression; ``freedom`` is the number of readings less that of blocks."""
 
     gram: Floats
     moment: Floats
@@ -156,20 +156,20 @@ class _Moments:
     freedom: int
 
     def solved(self, weights: Floats) -> tuple[Floats, Floats, float]:
-        """Return mean, Cholesky factor of the precision, and the sum of squares that is left."""
+        """Return the mean, the Cholesky factor of the precision, and the residual sum of squares."""
         factor = np.asarray(np.linalg.cholesky(self.gram + np.diag(weights)), dtype=np.float64)
         half = np.linalg.solve(factor, self.moment)
         residual = max(self.total - float(half @ half), _SMALLEST**2 * self.freedom)
         return np.asarray(np.linalg.solve(factor.T, half)), factor, residual
 
     def evidence(self, weights: Floats) -> float:
-        """Return the log marginal likelihood, the noise at its most likely, but for a constant."""
+        """Return the log marginal likelihood at the most likely noise, up to a constant."""
         _, factor, residual = self.solved(weights)
         prior, log_determinant = 0.5 * np.log(weights).sum(), np.log(np.diag(factor)).sum()
         return float(prior - log_determinant - 0.5 * self.freedom * np.log(residual))
 
     def reweighted(self, weights: Floats, start: Floats, groups: Ints) -> Floats:
-        """Return weights after a round of expectation maximisation: a group whose effects are small shrinks as one."""
+        """Return the weights after one round of expectation maximisation; groups of small effects shrink together."""
         mean, factor, residual = self.solved(weights)
         noise = residual / self.freedom
         inverse = np.linalg.inv(factor)
@@ -180,7 +180,7 @@ class _Moments:
 
 
 def _centre_by_block(values: Floats, blocks: Ints) -> Floats:
-    """Return (readings, m) values as differences to the mean of their block."""
+    """Return values (readings, m) as differences from the mean of their block."""
     _, block_index = np.unique(blocks, return_inverse=True)
     count = np.bincount(block_index, minlength=1)
     sums = np.zeros((len(count), values.shape[1]))

@@ -1,6 +1,6 @@
-"""What Optuna's samplers propose for the screen of a search; what they find is raced and confirmed like anything else.
+"""Optuna's samplers as proposers for the screen of a search; race and confirmation stay the same.
 
-Optuna is an extra of the package: it brings a data base's libraries along, and envmatrix's own model needs none of it.
+Optuna is an optional extra: it depends on a database library, which envmatrix's own model does not need.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from envmatrix.search.search import Batch
     from envmatrix.search.space import Space
 
-#: Words of ``--sampler`` and Optuna's classes.
+#: Values of ``--sampler`` and Optuna's classes.
 SAMPLERS = {"tpe": "TPESampler", "nsga2": "NSGAIISampler", "random": "RandomSampler"}
 _REFERENCES = 2
-#: A sampler that knows nothing of cells that cannot be is asked so many times for each that can.
+#: Proposals requested per row: samplers do not know which cells are impossible.
 _TRIES = 20
 
 
 def check_sampler(name: str) -> None:
-    """Raise InputError for a sampler that there is not, or where Optuna is not installed."""
+    """Raise an InputError if the sampler is unknown or Optuna is not installed."""
     if name not in SAMPLERS:
         raise InputError(f"--sampler: no sampler {name!r}", remedy=suggestion(name, SAMPLERS))
     _import_optuna()
@@ -35,7 +35,7 @@ def check_sampler(name: str) -> None:
 def propose_rows(
     space: Space, batches: Sequence[Batch], allowed: Bools, count: int, name: str, seed: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return up to ``count`` rows that a sampler proposes after what was read; it depends on its arguments alone."""
+    """Return up to ``count`` rows that a sampler proposes after the batches; equal arguments give equal rows."""
     optuna = _import_optuna()
     number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
     study = optuna.create_study(direction="maximize", sampler=getattr(optuna.samplers, SAMPLERS[name])(seed=number))
@@ -59,14 +59,14 @@ def propose_rows(
         row = row_by_cell.get(cell.tobytes(), 0)
         if row and allowed[row]:
             rows[row] = None
-        study.tell(trial, worst)  # so it proposes something else next, of what cannot be too
+        study.tell(trial, worst)  # so that it proposes another cell next, also after an impossible one
     remaining = [int(row) for row in np.random.default_rng(number).permutation(np.flatnonzero(allowed)) if row]
-    rows |= dict.fromkeys(remaining)  # where it insists on few cells, chance adds others
+    rows |= dict.fromkeys(remaining)  # fill up at random if it repeats the same few cells
     return tuple(rows)[:count]
 
 
 def _readings(batches: Sequence[Batch]) -> Iterator[tuple[int, float]]:
-    """Yield row and log gain over its block's references, NaN where it failed."""
+    """Yield row and log gain over its block's references, NaN if the trial failed."""
     for batch in batches:
         for column, broken in zip(batch.scores.T, batch.broken.T, strict=True):
             references = column[:_REFERENCES][np.isfinite(column[:_REFERENCES])]

@@ -1,4 +1,4 @@
-"""Live progress of a search: what each step says is told by the loop, so that of its trials only trouble is."""
+"""Live progress of a search: the loop reports the steps, this module only problems during their trials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.trials.experiment import Experiment
 
 
 class StepProgress(LineProgress):
-    """Tells failures at once, a trial that takes long now and then, and, while it is confirmed, every fifth block."""
+    """Reports failures at once, long trials from time to time, and every fifth block of a confirmation."""
 
     def __init__(
         self, experiment: Experiment, label: str, *, quiet: bool, tell: ProgressCallback, show_output: bool
@@ -22,12 +22,12 @@ class StepProgress(LineProgress):
         self.label = label
 
     def where(self, slot: Slot) -> str:
-        """Say which trial of which step this is."""
+        """Return the step and trial as text."""
         arms = len(self.plan.arms_of(slot.block))
         return f"{self.label}, trial {slot.position + 1} of {arms}: {slot.arm.environment}"
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
-        """Say how far the confirmation is; what it comes to is said at its end alone."""
+        """Report the progress of a confirmation, without its estimate, which is reported only at the end."""
         if not self.quiet and self.plan.max_blocks > 1 and block % 5 == 4:
             time_left = duration_text(self.until_end_s(block, left_s, left))
             self.progress(f"{self.label}: {block + 1} of up to {self.plan.max_blocks} blocks, {time_left} left")

@@ -1,4 +1,4 @@
-"""What a search is shown as: lines for a terminal, JSON, and a page with its history, effects and confirmation."""
+"""Output of a search: lines for a terminal, JSON, and an HTML page with history, effects and confirmation."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def answer_lines(answer: TuneAnswer) -> list[str]:
 
 
 def _tried_text(answer: TuneAnswer) -> str:
-    """Say how much of the space was tried, and in which time."""
+    """Return how much of the space was tried, and in what time, as text."""
     return f"{answer.seen:,} of {format_count(answer.cells - 1, 'configuration')} tried in {answer.spent_s:.0f} s"
 
 
 def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
-    """Return the answer for programs; ratios above 1 are faster."""
+    """Return the answer as a JSON document; ratios above 1 are faster."""
     effect = answer.effect
     return {
         "schema": 1,
@@ -86,10 +86,10 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
 
 
 def subject_text(study: Study, run: Run) -> str:
-    """Say what a search is of, where it ran, and since when; ``run`` is its first step."""
+    """Describe the program, place and start of a search; ``run`` is its first step."""
     workload = run.workloads[study.design.workloads[0]]
     program_text = shlex.join(workload.command) if workload.command else f"workload {workload.name}"
-    place = study.place.launcher if study.place and study.place.host else ""  # no host: it ran here
+    place = study.place.launcher if study.place and study.place.host else ""  # no host: it ran on this machine
     cpus = f"{format_count(len(run.host.cpus), 'CPU')} ({run.host.cpu_model})" if run.host.cpu_model else ""
     location = ", ".join(
         filter(None, [f"engine {study.design.engines[0]}", f"launcher {place}" if place else "", cpus])
@@ -100,8 +100,8 @@ def subject_text(study: Study, run: Run) -> str:
 def to_html(
     name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step], lines: str, subject: str
 ) -> str:  # fmt: skip
-    """Return the page of a search; ``subject`` is a sentence of what it is of."""
-    from markupsafe import Markup  # every text inside is escaped where the figure is made
+    """Return the HTML page of a search; ``subject`` is a sentence about what was searched."""
+    from markupsafe import Markup  # the figure escapes every text inside it
 
     return page_environment().get_template("tune.html.j2").render(
         **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history_figure(steps)),  # noqa: S704
@@ -111,7 +111,7 @@ def to_html(
 
 
 def _level_estimates(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:
-    """Return the model's guess of each level that was read: name, ratio, how far it may be off, and its trials."""
+    """Return the model's estimate of each level with readings: name, ratio, low, high, number of readings."""
     posterior, space = search.posterior([step.batch for step in steps]), search.space
     spread = np.sqrt(np.diag(posterior.covariance))
     estimates = []
@@ -125,7 +125,7 @@ def _level_estimates(search: Search, steps: Sequence[Step]) -> list[tuple[str, f
                 for place, row in enumerate(step.batch.rows, REFERENCES)
                 if space.codes[row, factor] == level
             )
-            if reading_count:  # without a reading the model has only what it began with
+            if reading_count:  # without a reading, the model has only its prior
                 estimates.append(
                     (f"{name}={levels[level]}", *np.exp([mean, mean - reach, mean + reach]).tolist(), reading_count)
                 )
@@ -133,7 +133,7 @@ def _level_estimates(search: Search, steps: Sequence[Step]) -> list[tuple[str, f
 
 
 def _history_figure(steps: Sequence[Step]) -> str:
-    """Draw every reading over the mean of its block's references, in the order of the steps."""
+    """Draw every reading relative to the mean of its block's references, in the order of the steps."""
     points: list[tuple[int, str, float]] = []
     number = 0
     for step in steps:

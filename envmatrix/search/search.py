@@ -1,8 +1,8 @@
-"""A search for the best cell of a space: what has been read decides alone what is tried next.
+"""The proposals of a search for the best cell of a space; they depend only on the readings so far.
 
-Phases: ``evidence`` (each level once, and the named recipes), ``screen`` (a balanced design, then what may be the best
-by a draw of the model: Thompson 1933), ``race`` (a shortlist, on complete blocks, the hopeless leaving), ``confirm``
-(the winner against two copies of the baseline, on fresh blocks, which alone say what it gains).
+Phase ``evidence`` runs each level once, and the named recipes; ``screen`` a balanced design, then Thompson sampling
+(Thompson 1933). ``race`` runs a shortlist on complete blocks and drops weak cells. ``confirm`` measures the winner on
+fresh blocks against two copies of the baseline; only this phase gives its gain.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Floats = NDArray[np.float64]
 Phase = Literal["evidence", "screen", "race", "confirm"]
 #: The baseline and its copy, which are in every block.
 REFERENCES = 2
-#: No claim is made of fewer blocks.
+#: Fewest blocks of a conclusion.
 MIN_BLOCKS = 6
-#: Of all trials: when the balanced design, the screen and the race end. Chosen on simulated worlds (docs/tune.md).
+#: Fractions of all trials at which balanced design, screen and race end; chosen by simulation (docs/tune.md).
 BALANCED, SCREENED, RACED = 0.30, 0.55, 0.70
 _BLOCK_SIZE, _MIN_BLOCK_SIZE = 12, 4
-#: A search learns between so many steps of its screen at least, where blocks run side by side.
+#: Fewest steps of a screen if blocks run in parallel, so that the search can learn between them.
 _MIN_SCREEN_STEPS = 6
 _SHORTLIST_SIZE = 8
 _MIN_RACE_SIZE = 2
@@ -45,10 +45,10 @@ _POOL_SIZE = 400
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Candidates that ran together: ``scores`` (2 + rows, blocks) are logs, higher is better, nan where none is.
+    """Candidates that ran together: ``scores`` (2 + rows, blocks) are logs, higher is better, nan if missing.
 
-    The first two are the baseline and its copy. ``broken`` counts against a cell: 1 where a trial failed, 2 where it
-    would fail again (a claim that is not met, an image that cannot be had).
+    The first two rows are the baseline and its copy. ``broken`` counts failures: 1 for a failed trial, 2 for one that
+    would fail again (a check that failed, an image that is not available).
     """
 
     phase: Phase
@@ -58,15 +58,15 @@ class Batch:
 
     @property
     def trials(self) -> int:
-        """How many trials ran."""
+        """The number of trials that ran."""
         return int((np.isfinite(self.scores) | (self.broken > 0)).sum())
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What runs next: so many blocks of the baseline, its copy, and these rows of the space.
+    """The next step: ``blocks`` blocks of the baseline, its copy and ``rows`` of the space.
 
-    Of several ``parts`` there are as many blocks, and each row runs in one of them.
+    With several ``parts`` there are as many blocks, and each row runs in one of them.
     """
 
     phase: Phase
@@ -77,22 +77,22 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Budget:
-    """Trials that the whole search may take, and those that are left of them."""
+    """The number of trials for the whole search, and how many of them are left."""
 
     total: float
     left: float
 
     @property
     def spent(self) -> float:
-        """Share that is spent."""
+        """The fraction that is spent."""
         return 1.0 - self.left / self.total if self.total else 1.0
 
 
 class Search:
-    """A space, and what can be said of it once for all proposals. ``seed`` decides all that chance decides.
+    """A search over a space, which proposes the next step. ``seed`` fixes all random choices.
 
-    ``width`` machines run a block each, side by side: candidates are dealt to them, and each has its own baseline.
-    ``sampler``: one of Optuna's proposes what is screened, in place of the model ('').
+    ``width`` machines run one block each at a time; candidates are split among them, each with its own baseline.
+    ``sampler`` names an Optuna sampler that proposes cells to screen instead of the model ('': none).
     """
 
     def __init__(self, space: Space, seed: int = 1, width: int = 1, sampler: str = "") -> None:
@@ -104,23 +104,23 @@ class Search:
 
     @cached_property
     def columns(self) -> Ints:
-        """The coefficients of every cell."""
+        """The coefficient numbers of every cell."""
         return self.terms.columns(self.space.codes)
 
     @cached_property
     def neighbours(self) -> Neighbours:
-        """Which cell each one is without one of its settings."""
+        """The lookup of cells with one setting less."""
         return Neighbours(self.space.codes)
 
     @cached_property
     def _factor_pairs(self) -> tuple[Ints, Ints, Ints]:
-        """Each pair of factors, and the number of its first pair of levels; the last is how many there are in all."""
+        """Each pair of factors and the number of its first pair of levels; the last number is the total."""
         first_factor, second_factor = np.triu_indices(len(self.space.sizes), 1)
         sizes = np.array(self.space.sizes, np.int64)
         return first_factor, second_factor, np.append(0, np.cumsum(sizes[first_factor] * sizes[second_factor]))
 
     def level_pairs(self, rows: Sequence[int] | Ints) -> Ints:
-        """Return the pairs of levels, (rows, pairs of factors) numbers, that cells have; a reference is a level too."""
+        """Return the level pairs of cells as numbers (rows, pairs of factors), with the baseline's levels included."""
         first_factor, second_factor, starts = self._factor_pairs
         codes = self.space.codes[np.asarray(rows, np.int64)].astype(np.int64)
         return np.asarray(
@@ -129,7 +129,7 @@ class Search:
 
     @cached_property
     def first(self) -> tuple[int, ...]:
-        """Cells that show each level once, with as few others as it takes, and the named recipes."""
+        """Cells that cover each level once, each with as few other settings as possible, and the named recipes."""
         codes = self.space.codes
         settings = (codes > 0).sum(axis=1)
         selected: dict[int, None] = {}
@@ -142,14 +142,14 @@ class Search:
         return tuple(selected)
 
     def fewest_trials(self) -> int:
-        """Return with how many trials a search can confirm anything: the first cells, a screen as large, a claim."""
+        """Return the fewest trials that can confirm anything: the first cells, an equal screen, a confirmation."""
         first_trials = len(self.first) + REFERENCES * self._parts(len(self.first))
         return max(2 * first_trials, _BLOCK_SIZE) + math.ceil(
             (MIN_BLOCKS * (1 + REFERENCES)) / (1 - RACED) * (1 - SCREENED)
         )
 
     def known(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = ()) -> CellStatus:
-        """Return which cells may still be proposed; ``dropped`` are levels (factor, level) that change nothing."""
+        """Return which cells may still be proposed; ``dropped`` are levels (factor, level) without an effect."""
         good, bad = np.zeros(len(self.space.codes), np.int64), np.zeros(len(self.space.codes), np.int64)
         for batch in batches:
             rows = np.array(batch.rows, np.int64)
@@ -158,7 +158,7 @@ class Search:
         return CellStatus(self.space.codes, self.space.sizes, TrialCounts(good, bad), tuple(dropped))
 
     def posterior(self, batches: Sequence[Batch]) -> Posterior:
-        """Learn from all readings but those that confirm."""
+        """Fit the model to all readings except those of confirmations."""
         rows: list[int] = []
         blocks: list[int] = []
         values: list[float] = []
@@ -180,13 +180,13 @@ class Search:
     def next_step(
         self, batches: Sequence[Batch], budget: Budget, dropped: Iterable[tuple[int, int]] = ()
     ) -> Proposal | None:
-        """Return what runs next; None: the search is over. It depends on nothing but its arguments."""
+        """Return the next step, None if the search is over; it depends only on the arguments."""
         if not batches:
             return self._deal_rows("evidence", self.first)
         if batches[-1].phase == "confirm":
             if np.isfinite(batches[-1].scores[:REFERENCES]).any():
                 return None
-            return self.next_step(batches[:-1], budget, dropped)  # its baseline never ran: it is confirmed again
+            return self.next_step(batches[:-1], budget, dropped)  # its baseline never ran: repeat the confirmation
         status = self.known(batches, dropped)
         chance = np.random.default_rng((self.seed, len(batches)))
         trials_left = SCREENED * budget.total - (budget.total - budget.left)
@@ -205,7 +205,7 @@ class Search:
         trials_left = RACED * budget.total - (budget.total - budget.left)
         fits = int(min(trials_left, budget.left - MIN_BLOCKS * (1 + REFERENCES))) - REFERENCES
         if batches[-1].phase != "race" and fits >= _MIN_RACE_SIZE:
-            rows = rows[:fits]  # without a race only what was screened can be confirmed
+            rows = rows[:fits]  # without a race, only screened cells can be confirmed
         if (len(rows) > 1 or not status.worked[list(rows)].all()) and trials_left >= len(rows) + REFERENCES:
             return Proposal("race", rows, max(1, min(self.width, int(trials_left / (len(rows) + REFERENCES)))))
         winner = self.winner(batches, dropped, posterior)
@@ -213,14 +213,14 @@ class Search:
         return Proposal("confirm", (winner,), blocks) if winner else None
 
     def _block_size(self, trials: float) -> int:
-        """Return how many candidates a block has: fewer where many at once would leave few steps to learn between."""
+        """Return the candidates per block: fewer if large blocks would leave few steps to learn from."""
         if self.width == 1:
             return _BLOCK_SIZE
         block_trials = SCREENED * trials / (_MIN_SCREEN_STEPS * self.width)
         return int(min(_BLOCK_SIZE, max(_MIN_BLOCK_SIZE, block_trials - REFERENCES)))
 
     def _parts(self, rows: int) -> int:
-        """Return to how many blocks so many rows are dealt."""
+        """Return the number of blocks that ``rows`` candidates are split into."""
         return max(1, min(self.width, rows))
 
     def _deal_rows(self, phase: Phase, rows: tuple[int, ...]) -> Proposal:
@@ -230,10 +230,10 @@ class Search:
     def winner(
         self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = (), posterior: Posterior | None = None
     ) -> int:
-        """Return the row to confirm, the one that was where one was; 0: nothing is expected to gain.
+        """Return the row to confirm, the same one if a confirmation has begun; 0 if nothing is expected to gain.
 
-        Only what worked in some trial is confirmed: what the model expects of others may be a recipe that cannot run.
-        ``posterior`` is what was learned from these batches (None: it is worked out).
+        Only cells with a good trial are confirmed, because the model cannot know whether others run at all.
+        ``posterior`` is the fit of these batches (None: fit it).
         """
         confirmed = [batch.rows[0] for batch in batches if batch.phase == "confirm"]
         if confirmed:
@@ -251,7 +251,7 @@ class Search:
     def _balanced(
         self, batches: Sequence[Batch], status: CellStatus, count: int, chance: np.random.Generator
     ) -> tuple[int, ...]:
-        """Return cells whose pairs of levels were met least, a reference being a level too; new cells first."""
+        """Return the cells with the least-seen pairs of levels, the baseline's levels included; new cells first."""
         seen_rows = [row for batch in batches for row in batch.rows]
         usable = np.flatnonzero(status.allowed)[1:]
         unseen_rows = np.setdiff1d(usable, seen_rows)
@@ -270,7 +270,7 @@ class Search:
     def _promising(
         self, batches: Sequence[Batch], status: CellStatus, count: int, chance: np.random.Generator
     ) -> tuple[int, ...]:
-        """Return cells that may be the best: each the best one in a draw of the model, or proposed by the sampler."""
+        """Return cells that may be the best: the best of one draw of the model each, or the sampler's proposals."""
         if self.sampler:
             from envmatrix.search.optuna_sampler import propose_rows
 
@@ -288,7 +288,7 @@ class Search:
         return tuple(selected)
 
     def _shortlist(self, status: CellStatus, posterior: Posterior) -> tuple[int, ...]:
-        """Return the most promising cells, each with fewer settings where the model expects no loss of that."""
+        """Return the most promising cells, simplified as far as the model expects no loss."""
         gains = posterior.gains(self.columns)
         gains[~status.allowed] = -np.inf
         gains[0] = -np.inf

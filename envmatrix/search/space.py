@@ -1,4 +1,4 @@
-"""The space of a search: every cell of levels that can be, each once, and the named recipes among them."""
+"""The space of a search: every possible cell of levels, without duplicates, and the named recipes among them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from envmatrix.matrix.model import cell_name
 from envmatrix.plan.environment import Environment, build_environment, resolve_environment
 
 Codes = NDArray[np.int16]
-#: More cells than this are not written out: a search of minutes sees a few hundred.
+#: Most cells that are enumerated; a search of minutes sees a few hundred.
 MAX_CELLS = 60_000
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Cells as rows of level numbers, (cells, factors); row 0 is the baseline, level 0 of every factor is its level.
+    """Cells as rows of level numbers, (cells, factors); row 0 is the baseline, and level 0 of a factor is its level.
 
-    ``levels`` are each factor's, ``named`` the matrix' environments by their rows, ``equal`` how many cells were left
-    out because their settings are those of another, ``impossible`` how many cannot be (``requires``, two levels that
-    set one variable).
+    ``levels`` are those of each factor, ``named`` maps environments of the matrix to rows. ``equal`` counts the cells
+    left out as duplicates, ``impossible`` those ruled out by ``requires`` or by two levels that set one variable.
     """
 
     factors: tuple[str, ...]
@@ -37,11 +36,11 @@ class Space:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many levels each factor has."""
+        """The number of levels of each factor."""
         return tuple(len(levels) for levels in self.levels)
 
     def settings(self, row: int) -> dict[str, str]:
-        """Return factor -> level of what differs from the baseline."""
+        """Return factor -> level for every setting that differs from the baseline."""
         columns = zip(self.factors, self.levels, self.codes[row], strict=True)
         return {factor: levels[code] for factor, levels, code in columns if code}
 
@@ -51,7 +50,7 @@ class Space:
         return {factor: levels[code] for factor, levels, code in columns}
 
     def name(self, row: int) -> str:
-        """Return what a cell is called: the environment of that name, else its settings."""
+        """Return the name of a cell: that of its named environment, otherwise its settings."""
         environment_name = next((name for name, named_row in self.named.items() if named_row == row), None)
         return environment_name or cell_name(self.settings(row))
 
@@ -59,9 +58,9 @@ class Space:
 def build_space(
     matrix: Matrix, factors: Mapping[str, Sequence[str]], named: Sequence[str], baseline: str, facts: Mapping[str, str]
 ) -> Space:
-    """Return the space of the levels given; ``named`` environments that lie in it are candidates by their names.
+    """Return the space of the given levels; ``named`` environments inside it are candidates under their names.
 
-    The baseline's level of a factor is always among its levels. Raises InputError for an empty or too large space.
+    The baseline's level is added to each factor. Raises InputError for an empty or too large space.
     """
     baseline_levels = resolve_environment(matrix, baseline, facts).levels
     levels = {
@@ -113,7 +112,7 @@ def _check_levels(
 def _possible_cells(
     matrix: Matrix, levels: Mapping[str, Sequence[str]], baseline_levels: Mapping[str, str], facts: Mapping[str, str]
 ) -> dict[tuple[int, ...], Environment]:
-    """Return the cells that can be built, the baseline first, those with fewer settings before those with more."""
+    """Return the cells that can be built: the baseline first, then by number of settings."""
     environments: dict[tuple[int, ...], Environment] = {}
     codes = itertools.product(*(range(len(factor_levels)) for factor_levels in levels.values()))
     for code in sorted(codes, key=lambda cell: (sum(map(bool, cell)), cell)):
@@ -137,7 +136,7 @@ def _meets_requirements(matrix: Matrix, levels: Mapping[str, str]) -> bool:
 
 
 def _drop_duplicates(possible: Mapping[tuple[int, ...], Environment], factors: int) -> tuple[Codes, list[object], int]:
-    """Return the codes and keys of cells whose settings differ: of equal ones that with the fewest levels named."""
+    """Return the codes and keys of distinct cells (of duplicates the simplest), and the number of duplicates."""
     code_by_key: dict[object, tuple[int, ...]] = {}
     for code, environment in possible.items():
         code_by_key.setdefault(_process_key(environment), code)
@@ -146,14 +145,14 @@ def _drop_duplicates(possible: Mapping[tuple[int, ...], Environment], factors: i
 
 
 def _process_key(environment: Environment) -> object:
-    """Return all that a process is given by an environment."""
+    """Return everything that an environment gives its processes, as a key for comparison."""
     variables = frozenset((name, value) for name, value in environment.variables.items() if value is not None)
     placement = (environment.cpus, environment.memory_nodes, environment.cpu_quota)
     return environment.image.name, variables, environment.preload, placement
 
 
 def design_levels(matrix: Matrix, design: Design) -> dict[str, tuple[str, ...]]:
-    """Return the levels that a design crosses, else those of its environments, by setting factors."""
+    """Return the levels that a design crosses, otherwise those of its environments, without image factors."""
     if design.factors:
         return {name: tuple(levels) for name, levels in design.factors.items()}
     levels_by_factor: dict[str, dict[str, None]] = {}
@@ -164,7 +163,7 @@ def design_levels(matrix: Matrix, design: Design) -> dict[str, tuple[str, ...]]:
 
 
 def select_factors(levels: Mapping[str, tuple[str, ...]], factors: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-    """Return the levels of the factors that were asked for (all: None); an unknown one is an InputError."""
+    """Return the levels of the requested ``factors`` (None: all); raise an InputError for an unknown one."""
     for name in factors or ():
         if name not in levels:
             raise InputError(f"--factors: no factor {name!r} to search", remedy=suggestion(name, levels))

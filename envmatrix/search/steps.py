@@ -1,4 +1,4 @@
-"""The steps of a search as their trials tell them: readings, what failed and why, what changes nothing, the time."""
+"""The steps of a search, read from their trials: readings, failures, no-ops and the time spent."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import describe_slow_trials
 
-#: A longer pause between two trials was no work of the search: it waited for another one, or the machine slept (s).
+#: Longest gap between trials that counts as search time (s); longer ones are waits or a sleeping machine.
 _LONGEST_GAP_S = 10.0
 _CERTAIN_FAILURE = 2
-#: What a trial that took too long is told of: a step's design is none that somebody can edit.
+#: Replaces the advice for a trial over its limit, because nobody can edit the design of a step.
 _LIMIT_ADVICE, _LIMIT_NOTE = re.compile(r" \(raise `trial_limit` .*\)"), " (`trial_limit`, or four times the baseline)"
 _PHASES: Mapping[str, Phase] = {"evidence": "evidence", "screen": "screen", "race": "race", "confirm": "confirm"}
 
@@ -114,9 +114,9 @@ def _make_batch(
     scores = metric.sign * logs_of(measurements.table[metric.name][indices])
     attempted = np.asarray(measurements.attempted[indices])
     broken = (attempted & ~np.isfinite(scores)).astype(np.int64)
-    broken[REFERENCES:, ~np.isfinite(scores[:REFERENCES]).any(axis=0)] = 0  # where the baseline failed too, who knows
+    broken[REFERENCES:, ~np.isfinite(scores[:REFERENCES]).any(axis=0)] = 0  # the baseline failed too: no cell to blame
     for position, arm in enumerate(arms):
-        if arm.reference and arm.reference not in names:  # it took no turns: over the copy that took none either
+        if arm.reference and arm.reference not in names:  # run separately: compare it with its own copy of the baseline
             copy = metric.sign * logs_of(measurements.table[metric.name][measurements.arms.index(arm.reference)])
             scores[position] += scores[0] - copy
     reasons: dict[int, str] = {}
@@ -139,20 +139,20 @@ def _make_batch(
 
 
 def spent_s(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
-    """Return the seconds in which a trial ran, or several did, and what lay between while the search was going on.
+    """Return the seconds of a search: when at least one trial ran, and the short gaps between trials.
 
-    ``sessions`` are when it began and went on: what lies between two trials on either side of one is not of the search.
+    ``sessions`` are the times when it began or was resumed; the gap before a resumption does not count.
     """
     return within_s((span for step in steps for span in step.spans), sessions)
 
 
 def within_s(spans: Iterable[tuple[float, float]], sessions: Sequence[float] = ()) -> float:
-    """Return the seconds of some trials, of which several may run at a time, with what lies between them."""
+    """Return the seconds covered by trials, some in parallel, and the gaps between them."""
     return sum(_running_and_gap_s(spans, sessions))
 
 
 def running_share(steps: Iterable[Step], sessions: Sequence[float] = ()) -> float:
-    """Return the part of the time spent in which a trial ran, or several did: 1 before any has."""
+    """Return the fraction of the time spent in which at least one trial ran; 1 before the first trial."""
     running, between = _running_and_gap_s((span for step in steps for span in step.spans), sessions)
     return running / (running + between) if running else 1.0
 
@@ -169,7 +169,7 @@ def _running_and_gap_s(spans: Iterable[tuple[float, float]], sessions: Sequence[
 
 
 def dropped_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int], str]:
-    """Return (factor, level) -> why: levels whose evidence is that of the baseline, shown where they stood alone."""
+    """Return (factor, level) -> reason for no-op levels: run on their own, they have the baseline's evidence."""
     reasons: dict[tuple[int, int], str] = {}
     for step in steps:
         for row in step.no_ops:
@@ -182,5 +182,5 @@ def dropped_levels(space: Space, steps: Iterable[Step]) -> dict[tuple[int, int],
 
 
 def count_trials(steps: Iterable[Step]) -> int:
-    """Return how many trials ran."""
+    """Return the number of trials that ran."""
     return sum(step.batch.trials for step in steps)

@@ -1,4 +1,4 @@
-"""results/STUDY/: study.json, written once, and a run for each step of a search, which is resumed from them alone."""
+"""The folder of a search, results/STUDY/: study.json, written once, and one run per step; it resumes from these."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RESTORE_REMEDY = "restore the file from a copy"
 
 
 class Place(BaseModel):
-    """Where the trials of a search run: a launcher, what was asked of it, and how many blocks it runs side by side.
+    """Where the trials of a search run: a launcher, its options, and the number of blocks in parallel.
 
     ``host`` is the machine that they run on (None: this one).
     """
@@ -48,11 +48,11 @@ class Place(BaseModel):
 
 
 class Study(BaseModel):
-    """What a search began with. ``budget`` is in seconds, ``factors`` are the levels it searches.
+    """The parameters of a search. ``budget`` is in seconds, ``factors`` are the levels to search.
 
-    ``design`` is what every trial keeps to: the workload, the baseline, the engine, limits. ``trial_s`` is how long the
-    program took before the search (None: nobody looked), ``place`` where trials run (None: where the search goes on),
-    ``sampler`` the one of Optuna that proposes ('': none). ``asked``: somebody gave the budget, and no more is spent.
+    ``design`` has the workload, baseline, engine and limits of every trial. ``trial_s`` is the program's time before
+    the search (None: unknown). ``place`` is where trials run (None: the machine that resumes it). ``sampler`` is
+    Optuna's proposer ('': none). ``asked``: the user gave the budget, which is then never exceeded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,15 +82,15 @@ class StudyFolder:
 
     @property
     def is_unused(self) -> bool:
-        """Whether a search was begun in it and ended before its first step was: nothing is lost when it begins anew."""
+        """Whether a search ended before its first step began, so that it can start again without loss."""
         return self.file.exists() and not self.steps() and not self._whole.is_written()
 
     def lock(self) -> None:
-        """Hold the search until ``unlock`` or the end of this process; StoreError when another one holds it."""
+        """Lock the search until ``unlock`` or the end of this process; raise a StoreError if another process has it."""
         self._whole.lock()
 
     def unlock(self) -> None:
-        """Let another writer in."""
+        """Release the lock."""
         self._whole.unlock()
 
     def create(self, study: Study) -> None:
@@ -111,12 +111,12 @@ class StudyFolder:
             raise StoreError(message, where=Where(self.file), remedy=_RESTORE_REMEDY) from error
 
     def note_session(self, at: float) -> None:
-        """Note that the search begins, or goes on, at ``at`` (seconds since the epoch): before it, it was stopped."""
+        """Record that the search began or resumed ``at`` this time (seconds since the epoch)."""
         remove_partial_line(self.sessions_file, self.path / "sessions.half-written")
         append_line(self.sessions_file, json.dumps({"schema": SCHEMA, "began": round(at, 3)}))
 
     def sessions(self) -> tuple[float, ...]:
-        """Return when the search began and went on (seconds since the epoch); () of one that noted nothing of it."""
+        """Return when the search began and was resumed (seconds since the epoch); () if not recorded."""
         starts = []
         for number, line in read_whole_lines(self.sessions_file):
             body = parse_json_line(line.decode(errors="replace"), self.sessions_file, number, _RESTORE_REMEDY)
@@ -128,13 +128,13 @@ class StudyFolder:
         return tuple(starts)
 
     def steps(self) -> list[RunFolder]:
-        """Return the runs of its steps, in order."""
+        """Return the runs of the steps, in order."""
         folders = [file.parent for file in self.path.glob("[0-9]*/run.json")]
         return [RunFolder(path) for path in sorted(folders, key=lambda path: (int(path.name.split("-")[0]), path.name))]
 
 
 def make_search(matrix: Matrix, study: Study, began: Host | None = None) -> Search:
-    """Return the search of a study where it runs; ``began``: on the machine that it began on, to read it anywhere."""
+    """Return the search of a study for its host; ``began``: the host where it began, to read it anywhere."""
     location, design = study.place, study.design
     host = location.host if location else None
     facts = (host or began or this_host()).facts()
@@ -144,7 +144,7 @@ def make_search(matrix: Matrix, study: Study, began: Host | None = None) -> Sear
 
 
 def _has_searched_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:
-    """Say whether an environment differs from the baseline in levels that are searched alone."""
+    """Return whether an environment differs from the baseline only in levels that are searched."""
     env_levels, baseline_levels = (
         resolve_environment(matrix, env_name, facts).levels for env_name in (name, study.design.baseline)
     )

@@ -1,1 +1,1 @@
-"""From trials to effects: paired by block, simultaneous over what is compared, no trial dropped."""
+"""Statistics: effects from trials paired by block, with simultaneous intervals; no trial is dropped."""

@@ -1,10 +1,9 @@
-"""What each look at a run may spend of the error: how sure an interval must be where the run has been read before.
+"""Alpha spending: the confidence that intervals need if a run is read several times.
 
-A run that is read, resumed and read again has had two chances to err. Each look spends its part of the error that
-all of them may make together (Lan & DeMets 1983), by how many blocks there are: the first one four fifths, and one
-after n blocks brings the whole spent to 1 - (n1 / n)^2 / 5, n1 being the blocks of the first. What a look costs is the
-chance that it errs where none before did, from the joint distribution of the largest |t| at all of them, so that two
-looks at nearly the same blocks cost little.
+Each interim analysis of a run that is resumed is a further chance to err. It spends a part of the error that all of
+them share (Lan & DeMets 1983). The first, after n1 blocks, has four fifths; one after n blocks brings the total spent
+to 1 - (n1 / n)^2 / 5. The cost of an analysis is the chance that it errs if none before did. It is drawn from the joint
+distribution of the largest |t| at all analyses, so two after nearly the same blocks cost little.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from envmatrix.stats.pairing import families
 
 Floats = NDArray[np.float64]
 _DRAWS, _SEED = 100_000, 20_260_104
-#: How fast the rest is spent: the next look is usually after some half more, or twice, the blocks.
+#: Exponent of the spending: the next analysis usually comes after 1.5 to 2 times the blocks.
 _SPENDING_POWER = 2
-#: So many of the last looks tell the draws of one look from those of another.
+#: Number of latest analyses that are part of the random seed.
 _ANALYSES_IN_SEED = 50
 
 
 def interim_analysis_blocks(plan: Plan, blocks: int) -> tuple[int, ...]:
-    """Return after how many blocks the run was or is read, ``blocks`` the last; before ``min_blocks`` none counts.
+    """Return the block counts at which the run was or is read, from ``min_blocks`` on; ``blocks`` is the last.
 
-    A look at more blocks than are left, as where lines were set aside, counts as one at so many fewer that it is as
-    much like this one: the correlation of two looks is the root of the ratio of their blocks.
+    An earlier analysis of more blocks than are left (lines were set aside) is replaced by one of fewer blocks. It has
+    the same correlation with the present one: the square root of the ratio of their block counts.
     """
     fewest_blocks = max(2, plan.min_blocks)
     later_counts = {max(fewest_blocks, blocks * blocks // count) for count in plan.looked if count > blocks}
@@ -41,7 +40,7 @@ def interim_analysis_blocks(plan: Plan, blocks: int) -> tuple[int, ...]:
 
 
 def confidence_level(plan: Plan, blocks: int) -> float:
-    """Return the confidence that intervals after ``blocks`` blocks are computed with, given who looked before."""
+    """Return the confidence of intervals after ``blocks`` blocks, corrected for earlier interim analyses."""
     analyses = interim_analysis_blocks(plan, blocks)
     if len(analyses) == 1:
         return LEVEL
@@ -52,16 +51,16 @@ def confidence_level(plan: Plan, blocks: int) -> float:
 
 @lru_cache(maxsize=256)
 def _boundary_confidence(looks: tuple[int, ...], comparisons: int, copies: int) -> float:
-    """Return 1 less the chance that the boundary of the last look is passed by chance at that look alone."""
+    """Return 1 minus the chance of crossing the last analysis's boundary if that were the only analysis."""
     boundary = _simulate_analyses(looks, comparisons, copies).boundary
     return min(1.0 - adjusted_p(boundary, looks[-1], comparisons, copies), 1.0 - 1e-12)
 
 
 @dataclass(frozen=True)
 class _SimulatedRuns:
-    """Draws of runs in which nothing differs, up to a look: means and sums of squares (comparisons, draws).
+    """Simulated runs without any difference, up to an analysis: means and sums of squares (comparisons, draws).
 
-    ``quiet``: the draws that no look so far has called different. ``boundary``: what this look calls different.
+    ``quiet``: draws without a false alarm so far. ``boundary``: the critical |t| of this analysis.
     """
 
     means: Floats
@@ -70,12 +69,12 @@ class _SimulatedRuns:
     boundary: float
 
 
-#: The last two that were walked: of a run that goes on, its looks so far and the one of now.
+#: The last two simulated analyses: for a continuing run, its earlier analyses and the present one.
 _simulation_cache: dict[tuple[tuple[int, ...], int, int], _SimulatedRuns] = {}
 
 
 def _simulate_analyses(looks: tuple[int, ...], comparisons: int, copies: int) -> _SimulatedRuns:
-    """Go on from the look that was walked last, one by one: a run may have thousands."""
+    """Simulate the analyses one by one, starting from the last cached one: a run may have thousands."""
     sizes, cached = (comparisons, copies), dict(_simulation_cache)
     simulated_count = max((len(key[0]) for key in cached if key == (looks[: len(key[0])], *sizes)), default=0)
     previous, simulated = None, cached.get((looks[:simulated_count], *sizes))
@@ -92,7 +91,7 @@ def _simulate_analyses(looks: tuple[int, ...], comparisons: int, copies: int) ->
 def _simulate_next_analysis(
     previous: _SimulatedRuns | None, looks: tuple[int, ...], comparisons: int, copies: int
 ) -> _SimulatedRuns:
-    """Go on from the look before the last one. Each look draws its own numbers, the same for the same looks."""
+    """Simulate one more analysis after ``previous``; its seed depends on the analyses alone."""
     draws = max(10 * MIN_DRAWS_BEYOND, min(_DRAWS, MOST_NUMBERS // comparisons))
     count, previous_count = looks[-1], looks[-2] if len(looks) > 1 else 0
     means, squares = _draw_further_blocks(
@@ -111,14 +110,14 @@ def _simulate_next_analysis(
     spent = (1.0 - ALL_ANALYSES_LEVEL) * (1.0 - (1.0 - FIRST_ANALYSIS_SHARE) * (looks[0] / count) ** _SPENDING_POWER)
     draws_to_spend = round(spent * draws) - int((~quiet).sum())
     boundary = float(np.sort(largest[quiet])[-max(1, draws_to_spend)])
-    # Where less than one draw is left to spend, no draw is: else thousands of looks would spend too much.
+    # If less than one draw is left to spend, spend none: thousands of analyses would otherwise spend too much.
     return _SimulatedRuns(means, squares, quiet & (largest < boundary) if draws_to_spend > 0 else quiet, boundary)
 
 
 def _draw_further_blocks(
     blocks: int, comparisons: int, copies: int, rng: np.random.Generator, draws: int
 ) -> tuple[Floats, Floats]:
-    """Return means and sums of squares of further ``blocks``, their projections drawn as in ``maxt.null_maxima``."""
+    """Return means and sums of squares of further ``blocks``, with projections drawn as in ``maxt.null_maxima``."""
     shape = (comparisons, draws)
     means = (rng.standard_normal(shape) - rng.standard_normal(draws) / np.sqrt(copies)) / np.sqrt(blocks)
     squares = np.zeros(shape)

@@ -1,4 +1,4 @@
-"""The one estimator: every effect of a run, and any two arms of it, from paired log ratios over blocks."""
+"""Estimation of effects: each arm against its reference, or any two arms, by paired log ratios over blocks."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ _OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
 @dataclass(frozen=True)
 class Analysis:
-    """All effects of a run, in the order of the plan, metric by metric; ``race`` where the run raced.
+    """All effects of a run, in the order of the plan, metric by metric; ``race`` is set if the run raced.
 
-    ``level`` is the confidence that intervals are computed with; ``looks`` after how many blocks the run was read, the
-    last now. ``slow`` (arms, blocks) marks the slow trials of the primary metrics, ``for_cpus`` says how arms
-    waited for CPUs.
+    ``level`` is the confidence of the intervals; ``looks`` are the block counts at which the run was read, the last one
+    now. ``slow`` (arms, blocks) marks the slow trials of the primary metrics; ``for_cpus`` is how arms waited for CPUs.
     """
 
     plan: Plan
@@ -70,11 +69,11 @@ class Analysis:
     for_cpus: Mapping[str, Waiting] = field(default_factory=dict)
 
     def primary_effects(self) -> tuple[Effect, ...]:
-        """Return the effects that verdicts rest on: one for every arm that has a reference."""
+        """Return the effects in the primary metric, on which verdicts are based: one per arm with a reference."""
         return tuple(effect for effect in self.effects if effect.primary)
 
     def find(self, arm: str, metric: str | None = None) -> Effect | None:
-        """Return the effect of an arm in a metric (None: its primary one), if there is one."""
+        """Return the effect of an arm in a metric (None: its primary metric), or None."""
         for effect in self.effects:
             if effect.arm == arm and (effect.primary if metric is None else effect.metric == metric):
                 return effect
@@ -83,7 +82,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class _EstimationContext:
-    """What effects are estimated from. ``levels``: the confidence of arms that are given at more than ``level``."""
+    """The input of estimation; ``levels`` are confidences of arms that differ from ``level``."""
 
     plan: Plan
     measured: Measurements
@@ -99,12 +98,12 @@ def estimate(
     plan: Plan, measured: Measurements, *, workloads: Mapping[str, Workload] | None = None, environments: Mapping[str,
     Environment] | None = None, metrics: Sequence[str] | None = None,
 ) -> Analysis:  # fmt: skip
-    """Estimate every arm's effect against its reference.
+    """Estimate the effect of every arm against its reference.
 
-    ``workloads`` and ``environments`` are those of the run (they name the primary metric and what changes
-    numerics); ``metrics`` the secondary metrics to report (None: all), the primary one always comes first.
-    Each (family, metric) has intervals that hold simultaneously with 95 % confidence, at all looks at the run together
-    (see ``spending``). Where it raced, an arm that left early has the interval that its early verdict allows.
+    ``workloads`` and ``environments`` are those of the run; they define the primary metric and changes of numerics.
+    ``metrics`` are the secondary metrics to report (None: all); the primary metric always comes first. Intervals of a
+    (family, metric) are simultaneous at 95 %, over all interim analyses (``alpha_spending``). In a race, an arm that
+    left early has the confidence of its early verdict.
     """
     primary = primary_metrics(plan, measured, workloads or {})
     requested_metrics = [METRICS[name] for name in (METRICS if metrics is None else metrics)]
@@ -191,7 +190,7 @@ def _effects_in_all_views(
 
 @dataclass(frozen=True)
 class _PairedWithErrors:
-    """Paired numbers, and the errors (m,) they are judged by: where not their ``own`` (m,), those of ``moderated``."""
+    """Paired statistics, with the errors (m,) used to judge them: ``own`` (m,), or moderated ones."""
 
     numbers: PairedStatistics
     error: Floats
@@ -202,7 +201,7 @@ def _effect(
     arm: Arm, row: int, paired_with_errors: _PairedWithErrors, among: tuple[int, int], run: _EstimationContext,
     min_blocks: int | None = None,
 ) -> Effect:  # fmt: skip
-    """Return the effect of a row's mean; ``among``: how many comparisons share the reference, and its copies."""
+    """Return the effect of one row's mean; ``among`` is the number of comparisons and of reference copies."""
     numbers = paired_with_errors.numbers
     blocks, mean, spread = int(numbers.blocks[row]), float(numbers.mean[row]), float(numbers.spread[row])
     error, units = float(numbers.error[row]), int(numbers.units[row])
@@ -224,7 +223,7 @@ def _effect(
 
 
 def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
-    """Return the effect with what may be claimed of it and of ``usual``, the one without slow trials, alike."""
+    """Return the effect with interval, p and verdict that are valid both with and without (``usual``) slow trials."""
     combined = replace(effect, usual=usual.ratio)
     if effect.low is None or effect.high is None or effect.p is None:
         return combined
@@ -266,16 +265,16 @@ def _with_flags(
 
 
 def _unless_slower_at_best(effect: Effect, reference: Sequence[ArmFacts]) -> Effect:
-    """Take back 'slower' where more trials of the reference broke: without its slow ones it looks fast."""
+    """Withdraw 'slower' if more trials of the reference failed: without its slow ones it looks too fast."""
     stays = effect.verdict != "slower" or surely_slower(effect.best, reference)
     return effect if stays else withheld(effect, Flag.REFERENCE_FAILS_MORE)
 
 
 def _is_no_op(arm: Arm, run: _EstimationContext) -> bool:
-    """Whether all that an arm claims beyond its reference was so in the reference as well: its levels do nothing here.
+    """Return whether everything an arm checks beyond its reference was also true of the reference.
 
-    What a level sets and does not claim may act where nobody looks, so that nothing is said of it, and neither is it
-    of what nobody could see in a program, nor of a variable that it claims, as what reads that is not known.
+    Return False without such checks, if some were not verified, or if one is of a variable, whose reader is unknown. A
+    setting without a check may have an effect that nothing shows.
     """
     if run.measured.facts[arm.name].unproven:
         return False
@@ -288,7 +287,7 @@ def _is_no_op(arm: Arm, run: _EstimationContext) -> bool:
     extra_claims = set(environment.claims) - set(other.claims)
     if not extra_claims or any(
         claim.path.startswith("variables.") for claim in extra_claims
-    ):  # of it nothing is settled
+    ):  # the reader of a variable is unknown
         return False
     arm_settings, reference_settings = (run.measured.facts[name].settled for name in (arm.name, reference.name))
     return bool(arm_settings) and set(arm_settings) <= set(reference_settings)
@@ -300,9 +299,9 @@ def between(
 ) -> Effect:  # fmt: skip
     """Return the effect of ``new`` over ``old``, two arms of one run.
 
-    If one is the other's reference, this is the effect of the table, turned round if need be. Otherwise the interval
-    holds together with those of all pairs of the table's arms, so that a pair may be picked after looking at it. The
-    copy of a reference that takes no turns stands for the reference, unless the two are held against one another.
+    If one is the other's reference, this is the effect of the table, inverted if needed. Otherwise the interval is
+    simultaneous over all pairs of the table's arms, so you may pick a pair after seeing the results. An uninterrupted
+    copy of a reference is replaced by that reference, unless the two are compared with each other.
     """
     plan = analysis.plan
     if interleaved_original(old.name, plan) != interleaved_original(new.name, plan):
@@ -322,13 +321,13 @@ def between(
 
 
 def is_verdict_pending(analysis: Analysis, sides: Collection[str], blocks: int) -> bool:
-    """Whether nothing is said of two arms yet, as one of them, or a control of it, has slow trials."""
+    """Return whether two arms have no verdict yet because one of them, or its control, has slow trials."""
     controls = {arm.name for arm in analysis.plan.arms if arm.is_control and arm.reference in sides}
     return needs_more_blocks(analysis.plan, analysis.slow, {*sides, *controls}, blocks)
 
 
 def bonferroni_adjusted(effect: Effect, several: int, level: float, margin: float) -> Effect:
-    """Return the effect of a family of one with the interval that holds together with ``several`` such (Bonferroni)."""
+    """Return an effect from a family of one with its interval widened for ``several`` comparisons (Bonferroni)."""
     if several < 2 or effect.ratio is None or effect.low is None or effect.high is None or effect.p is None:
         return effect
     joint_quantile, single_quantile = (
@@ -343,7 +342,7 @@ def bonferroni_adjusted(effect: Effect, several: int, level: float, margin: floa
 
 
 def invert_effect(effect: Effect, old: Arm, new: Arm) -> Effect:
-    """Return the effect of ``old`` over its reference ``new`` turned round: of ``new`` over ``old``."""
+    """Return the effect of ``old`` over its reference ``new`` inverted: of ``new`` over ``old``."""
     figures = (effect.ratio, effect.high, effect.low, effect.usual, effect.best, effect.worst)
     ratio, low, high, usual, worst, best = (None if value is None else 1.0 / value for value in figures)
     return replace(
@@ -359,12 +358,12 @@ def _contrast(
     plan = analysis.plan
     levels = analysis.race.levels if analysis.race else {}
     highest_level = max(levels.get(arm.name, analysis.level) for arm in (old, new))
-    # Bonferroni: the largest |t| of all pairs, drawn, would make intervals 1 % narrower.
+    # Bonferroni: drawing the largest |t| of all pairs would make intervals only 1 % narrower.
     each = {new.name: 1.0 - (1.0 - highest_level) / _pairs(plan, measured, old, new)}
     work_notes, slow = _work_differences(measured, old, new, plan), analysis.slow
     if interleaved_original(old.name, plan) != interleaved_original(new.name, plan):
         measured, slow = rescale_to_interleaved(plan, measured, analysis.primary, slow)
-    # A family of one borrows no variance: the family's mean is another one for each reference.
+    # A family of one is not moderated: the family's mean variance depends on the reference.
     judged = (analysis.level, analysis.primary, slow, analysis.for_cpus)
     run = _EstimationContext(plan, measured, environments, each, *judged)
     family = Family(old.name, (old.name,), (replace(new, reference=old.name),))
@@ -374,7 +373,7 @@ def _contrast(
 
 
 def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) -> tuple[str, ...]:
-    """Say in what the work of two arms differs: of one in turns and one that takes none, each from its reference's."""
+    """Return how the work of two arms differs; if only one is interleaved, compare each with its own reference."""
     is_separate = [arm.is_alone or interleaved_original(arm.reference, plan) != arm.reference for arm in (old, new)]
     if is_separate[0] is is_separate[1]:
         return unequal_work(measured, replace(new, reference=old.name), plan)
@@ -382,7 +381,7 @@ def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) ->
 
 
 def _pairs(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
-    """Return how many pairs the two could be picked from: of all arms with numbers in their table, or in both's."""
+    """Return how many pairs the two can be picked from: of all arms with numbers in their table, or both tables."""
     both, tables = {old.name, new.name}, [family_members(family) for family in families(plan)]
     known = set().union(*([own for own in tables if both <= own] or [own for own in tables if both & own]))
     ran = {name for name in known if measured.facts[name].outcomes["ok"]}
@@ -391,5 +390,5 @@ def _pairs(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
 
 
 def family_members(family: Family) -> set[str]:
-    """Return the names of all arms of a family's table, its reference and the copies of that among them."""
+    """Return the names of all arms in a family's table, including the reference and its copies."""
     return {family.reference, *family.copies, *(arm.name for arm in (*family.arms, *family.beside))}

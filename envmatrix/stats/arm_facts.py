@@ -1,4 +1,4 @@
-"""What the trials of one arm said beside their numbers, each different text with a count."""
+"""Non-numeric facts of the trials of one arm: each different text with a count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envmatrix.evidence.work_digest import work_identity
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.metrics import finite_or_nan
 
-#: Evidence shown in reports, as dotted paths into the record's ``evidence``.
+#: Evidence shown in reports, as dotted paths in the record's ``evidence``.
 EVIDENCE = (
     "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.sleeps", "openmp.affinity",
     "malloc.library", "malloc.version", "blas.library", "torch.version", "torch.threads",
@@ -34,13 +34,13 @@ _MOST_DIFFERENT = 5
 
 @dataclass
 class ArmFacts:
-    """What the trials of one arm said beside their numbers: each different text and how often.
+    """Facts from the trials of one arm: each different text and how often it occurred.
 
-    ``longest_s`` is how long the longest of all its trials took, those that broke too; ``in_turns`` counts those that
-    took turns, with at most ``together`` alive, ``in_waves`` those of them in groups that want of memory made smaller,
-    ``in_one_go`` those that lived beside others and took all of their steps in one turn.
-    ``tolerances`` maps each check of a program of the user's own to what it allows, a fraction.
-    ``operators`` maps an operator to its own seconds a step, one figure for every profiled trial it ran in.
+    ``longest_s`` is the duration of the longest trial, failed ones included. ``in_turns`` counts interleaved trials,
+    with at most ``together`` alive; ``in_waves`` counts those in groups split for lack of memory. ``in_one_go`` counts
+    uninterrupted trials that ran in a group. ``tolerances`` maps each check of a user's program to the fraction it
+    allows. ``operators`` maps an operator to its self time in seconds per step, one number per profiled trial it ran
+    in.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ def _as_text(value: object) -> str:
 
 
 def count_text(counter: Counter[str], text: str) -> None:
-    """Count a text; from the sixth different one on they are counted together, as '...'."""
+    """Count a text; all texts after the first five different ones are counted together as '...'."""
     if text in counter or len(counter) < _MOST_DIFFERENT:
         counter[text] += 1
     else:
@@ -76,7 +76,7 @@ def count_text(counter: Counter[str], text: str) -> None:
 
 
 def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
-    """Count what a trial that ended well said of its data, work, settings and evidence."""
+    """Count the data, work, settings and evidence of a successful trial."""
     if record.data:
         count_text(facts.data, _as_text(record.data.name))
         facts.stand_in += record.data.stand_in is True

@@ -1,4 +1,4 @@
-"""Which factor brings how much: main effects and interactions of a factorial, and each factor's share of the gain."""
+"""Attribution in factorial designs: main effects, interactions, and each factor's share of the gain."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LEAST_BLOCKS = 3
 
 @dataclass(frozen=True)
 class Contrast:
-    """A main effect (one factor and level) or an interaction (two), against the factors' reference levels.
+    """A main effect (one factor and level) or an interaction (two), relative to the reference levels.
 
-    A main effect is the mean over all levels of the other factors. An interaction is by how much two changes
-    together bring more (above 1) or less than the product of the two.
+    A main effect is averaged over all levels of the other factors. An interaction is the factor by which two changes
+    together exceed (above 1) or miss the product of the two.
     """
 
     levels: tuple[tuple[str, str], ...]
@@ -45,7 +45,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Share:
-    """What one factor contributes to the gain of the best environment: a ratio, and its part of the log gain."""
+    """The contribution of one factor to the gain of the best environment: a ratio, and its part of the log gain."""
 
     factor: str
     level: str
@@ -55,7 +55,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The attribution of one factorial design. ``shares`` multiply up to ``total``, the best one's own speed-up."""
+    """The attribution of one factorial design. The product of ``shares`` is ``total``, the speed-up of the best."""
 
     workload: str
     engine: str
@@ -72,10 +72,10 @@ def _no_copies() -> Floats:
 
 @dataclass(frozen=True)
 class Cells:
-    """A full factorial: one row of ``logs`` (cells x blocks, better upwards) for each combination of levels.
+    """A full factorial: one row of ``logs`` (cells x blocks, higher is better) for each combination of levels.
 
-    The first cell is the reference; ``copies`` (copies x blocks) are further observations of it, the controls; ``far``
-    is ``longrun.apart`` of the blocks. NaN where a trial is missing; no block lacks the reference.
+    The first cell is the reference; ``copies`` (copies x blocks) are its controls. ``far`` is ``slow_phases.apart`` of
+    the blocks. Missing trials are NaN; every block has the reference.
     """
 
     factors: tuple[str, ...]
@@ -88,12 +88,12 @@ class Cells:
 
     @cached_property
     def gains(self) -> Views:
-        """Log ratios over the mean of the reference's copies, as in the table of effects (cells x blocks)."""
+        """The log ratios over the mean of the reference's copies, as in the table of effects (cells x blocks)."""
         return gains_over_reference(self.logs, self.copies, self.far)
 
 
 def gains_over_reference(logs: Floats, copies: Floats, far: Floats | None = None) -> Views:
-    """Return the log ratios of ``logs`` (rows, blocks) over the first row and its copies; that row's own are 0."""
+    """Return the log ratios of ``logs`` (rows, blocks) over the first row and its copies; the first row is 0."""
     rows = np.vstack([logs[:1], copies, logs[1:]]) if copies.size else logs
     views = [
         log_ratios_over_copies(view, 1 + len(copies)) for view in with_and_without_slow(rows, find_slow_trials(rows))
@@ -104,11 +104,11 @@ def gains_over_reference(logs: Floats, copies: Floats, far: Floats | None = None
 def find_cells(
     arms: Sequence[Arm], environments: Mapping[str, Levels], measured: Measurements, metric: Metric
 ) -> Cells | None:
-    """Arrange the arms of one workload and engine as a full factorial; None when they are not one.
+    """Arrange the arms of one workload and engine as a full factorial; return None if they are not one.
 
-    ``environments`` gives each environment's levels. The first arm is the baseline: its levels are the
-    references. Its controls are further trials of that cell, as in the table of effects. Blocks without a
-    baseline are left out.
+    ``environments`` maps each environment to its levels. The first arm is the baseline, whose levels are the
+    references. Its controls are further trials of that cell, as in the table of effects. Blocks without a baseline are
+    left out.
     """
     controls = [arm.name for arm in arms if arm.is_control and arm.reference == arms[0].name]
     arms = [arm for arm in arms if not (arm.is_control or arm.is_alone) and arm.runs in environments]
@@ -126,7 +126,7 @@ def find_cells(
         or cell_count != len(cells)
     ):
         return None
-    if set(cells) != set(itertools.product(*options)):  # as many, but one has no level of a factor: of two matrices
+    if set(cells) != set(itertools.product(*options)):  # an arm lacks a level of a factor: arms of two matrices
         return None
     logs, copies, far = signed_logs([arm.name for arm in arms], controls, measured, metric)
     names = tuple(arm.environment for arm in arms)
@@ -136,7 +136,7 @@ def find_cells(
 def signed_logs(
     arms: Sequence[str], controls: Sequence[str], measured: Measurements, metric: Metric
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the logs of arms and of controls, better upwards, of blocks with the first arm, and their ``apart``."""
+    """Return the logs (higher is better) of arms and controls in blocks with the first arm, and their ``apart``."""
     index = [measured.arms.index(name) for name in (*arms, *controls)]
     logs = metric.sign * logs_of(measured.table[metric.name][index])
     has_reference = np.isfinite(logs[0])
@@ -144,7 +144,7 @@ def signed_logs(
 
 
 def _contrast_weights(cells: Cells, tested_levels: Mapping[int, str]) -> Floats:
-    """Return the weights of the cells that make a main effect or an interaction (products of differences)."""
+    """Return the weights of the cells for a main effect or an interaction, as products of differences."""
     weights = np.ones(len(cells.cells))
     for position, options in enumerate(cells.levels):
         if position in tested_levels:
@@ -159,11 +159,10 @@ def _contrast_weights(cells: Cells, tested_levels: Mapping[int, str]) -> Floats:
 
 
 def contrasts(cells: Cells, needed: int = 2, level: float = LEVEL) -> tuple[Contrast, ...]:
-    """Return all main effects and two-way interactions; their intervals hold together (see ``stats/contrasts.py``).
+    """Return all main effects and two-way interactions with simultaneous intervals (see ``stats/contrasts.py``).
 
-    The model is log time = block + cell + error, the error as large as each cell's own. Estimates are made of the
-    cells' mean gains, which is what least squares gives where no trial is missing. Below ``needed`` pairs of any cell
-    there is no interval.
+    The model is log time = block + cell + error, with a separate error variance per cell. Estimates use the cells' mean
+    gains, which equals least squares if no trial is missing. Below ``needed`` pairs in any cell there is no interval.
     """
     positions = range(len(cells.factors))
     level_choices: list[dict[int, str]] = [{i: level} for i in positions for level in cells.levels[i][1:]]
@@ -185,11 +184,10 @@ def contrasts(cells: Cells, needed: int = 2, level: float = LEVEL) -> tuple[Cont
 
 
 def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
-    """Return, for each factor that ``best`` changes, the weights of the cells that make its Shapley value.
+    """Return the weights of the cells for the Shapley value of each factor that ``best`` changes.
 
-    The game's value of a set of factors is the log speed of the cell that has those at best's level and all
-    others at their reference (Shapley 1953): shares add up to the gain of ``best`` exactly, whatever the
-    interactions.
+    A set of factors is worth the log speed of one cell: those at best's level, all others at their reference (Shapley
+    1953). Shares add up exactly to the gain of ``best``, even with interactions.
     """
     cell_index = {cell: index for index, cell in enumerate(cells.cells)}
     reference = tuple(options[0] for options in cells.levels)
@@ -210,7 +208,7 @@ def shapley_weights(cells: Cells, best: int) -> dict[int, Floats]:
 def _shares(cells: Cells, best: int, needed: int, level: float) -> dict[int, Estimate]:
     """Return the share of each factor that ``best`` changes.
 
-    ``best`` was picked by the same trials, so that intervals hold together for all factors of all cells that could
+    The same trials were used to pick ``best``. So intervals are simultaneous over all factors of all cells that could
     have been picked.
     """
     reference = cells.cells[0]
@@ -232,7 +230,7 @@ def _shares(cells: Cells, best: int, needed: int, level: float) -> dict[int, Est
 def _total_gain(
     name: str, at: int, gains: Views, family: ContrastFamily, table: Mapping[str, Effect], needed: int
 ) -> Estimate:
-    """Return the gain of row ``at``: that of the table of effects, whose interval holds whichever was picked."""
+    """Return the gain of row ``at`` from the table of effects, whose interval is valid whichever row was picked."""
     if at == 0:
         return Estimate(1.0, None, None)
     effect = table.get(name)
@@ -242,7 +240,7 @@ def _total_gain(
 
 
 def _total_gain_family(rows: int, copies: int, level: float) -> ContrastFamily:
-    """Return the family of all rows' gains but the first one's."""
+    """Return the contrast family of the gains of all rows except the first."""
     return contrast_family(np.eye(rows)[1:], copies, level=level)
 
 
@@ -255,11 +253,11 @@ def attribute_gain(
     recommended: str = "",
     level: float = LEVEL,
 ) -> Attribution | None:
-    """Share out the gain of the ``recommended`` environment; None where a cell has no pair.
+    """Split the gain of the ``recommended`` environment into shares; return None if a cell has no pair.
 
-    Where none of the cells is recommended it is that of the fastest one that might be. ``table`` holds the effects of
-    environments against the reference cell: the whole gain is the one there. Below ``needed`` pairs there are no
-    intervals; ``level`` is their confidence.
+    If no cell is recommended, use the fastest one that may be the best. ``table`` contains the effects over the
+    reference cell, from which the total gain is taken. Below ``needed`` pairs there are no intervals; ``level`` is
+    their confidence.
     """
     table = table or {}
     gains = cells.gains
@@ -291,7 +289,7 @@ def attribute_gain(
 
 @dataclass(frozen=True)
 class CumulativeStep:
-    """One environment of a cumulative design: what it adds to the one before, and what is gained up to it."""
+    """One environment of a cumulative design: what it adds to the one before, and the total gain so far."""
 
     environment: str
     before: str
@@ -307,11 +305,11 @@ def cumulative_steps(
     copies: int = 1,
     level: float = LEVEL,
 ) -> tuple[CumulativeStep, ...]:
-    """Return what each step of a cumulative design adds.
+    """Return the gain added by each step of a cumulative design.
 
-    ``gains`` is (environments, blocks) over the baseline, its own row first. Each environment is compared with
-    ``copies`` of the baseline as in the table of effects, and a step is the difference of two, so that the steps
-    multiply up to the whole. Intervals of all steps hold together.
+    ``gains`` is (environments, blocks) over the baseline, whose own row comes first. As in the table of effects, each
+    environment is compared with ``copies`` of the baseline. A step is the difference of two environments, so the steps
+    multiply to the total. Intervals of all steps are simultaneous.
     """
     if not summarise_pairs(gains.measured).blocks.all():
         return ()

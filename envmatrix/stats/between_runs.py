@@ -1,4 +1,4 @@
-"""Compare two runs, whose trials nothing pairs, with what runs of one thing differ by."""
+"""Comparison of two runs, whose trials are not paired, with the variation between runs of the same setup."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def compare_runs(
 ) -> Comparison:  # fmt: skip
     """Compare the arms that two runs share (or only those of ``environments``), run against run.
 
-    The runs were made at different times, so nothing pairs their trials. How much runs of one thing differ is learnt
-    from those in the folder of ``old``, which ``new`` is compared with together (``run_to_run``); with fewer than three
-    it cannot be said whether new is slower. Raises InputError for one run with itself, and when the runs are not
-    comparable, unless ``anyway``: then the reasons are cautions.
+    Trials of two runs are not paired. The variation between runs is estimated from runs of the same setup in the folder
+    of ``old``; ``new`` is compared with all of them (``run_to_run``). With fewer than three there is no verdict. Raises
+    InputError if both runs are the same one, or are not comparable. With ``anyway``, the reasons for that become
+    cautions.
     """
     pair = _RunPair((old, new), (old.load_for_resume(), new.load_for_resume()))
     runs, measured = pair.runs, pair.measured
@@ -107,7 +107,7 @@ def _shared_arms(pair: _RunPair, environments: Sequence[str]) -> list[Arm]:
 
 
 def comparability_problems(old: Run, new: Run, measured: tuple[Measurements, Measurements]) -> tuple[str, ...]:
-    """Return what makes two runs not comparable: another machine, schedule, benchmark or workload."""
+    """Return why two runs are not comparable: another machine, schedule, benchmark, workload or data set."""
     one, two = (observed_host(run.host, measurements) for run, measurements in zip((old, new), measured, strict=True))
     problems = [
         f"{key} of the hosts differ: {old_value} and {new_value}"
@@ -134,7 +134,7 @@ def comparability_problems(old: Run, new: Run, measured: tuple[Measurements, Mea
 
 
 def _program_cautions(runs: tuple[Run, Run], measured: Measurements, arms: Sequence[Arm]) -> Iterator[str]:
-    """Yield what is to be said of own programs: files that are others in the newer run, and work without a check."""
+    """Yield cautions about user programs: files that changed between the runs, and work without a check."""
     names = dict.fromkeys(arm.workload for arm in arms)
     for name in names:
         old_files, new_files = (run.programs.get(name, {}) for run in runs)
@@ -145,7 +145,7 @@ def _program_cautions(runs: tuple[Run, Run], measured: Measurements, arms: Seque
 
 
 class _RunPair:
-    """Two runs, and those beside the older one that are comparable with it; each is read once."""
+    """Two runs, and further runs in the older one's folder that are comparable with it; each is read once."""
 
     def __init__(self, folders: tuple[RunFolder, RunFolder], runs: tuple[Run, Run]) -> None:
         self.folders, self.runs = folders, runs
@@ -155,12 +155,12 @@ class _RunPair:
 
     @property
     def level(self) -> float:
-        """The confidence of the run that was looked at more often."""
+        """The higher of the two runs' confidence levels: the run read more often needs more."""
         pairs = zip(self.runs, self.measured, strict=True)
         return max(confidence_level(run.plan, len(measured.blocks)) for run, measured in pairs)
 
     def table_cautions(self, arms: Sequence[Arm]) -> Iterator[str]:
-        """Yield what the tables of each run say of the arms, and which have slow trials."""
+        """Yield the cautions from each run's own tables about the arms, and which arms have slow trials."""
         names = [arm.name for arm in arms]
         for run, measured in zip(self.runs, self.measured, strict=True):
             analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
@@ -176,18 +176,18 @@ class _RunPair:
         return tuple(cpu_waits(run.plan, seen) for run, seen in zip(self.runs, self.measured, strict=True))
 
     def contended(self, arm: str) -> Contended:
-        """Return what CPU contention in either run can have done to the ratio of an arm."""
+        """Return the possible influence of CPU contention in either run on the ratio of an arm."""
         old, new = (waits.get(arm, Waiting()) for waits in self._waits)
         return contended({"old": old, "new": new}, ("old",), "new")
 
     @cached_property
     def beside(self) -> tuple[tuple[Run, Measurements], ...]:
-        """Further runs of what the older one measured, for any of its arms."""
+        """Further runs that measured any arm of the older run with the same setup."""
         old = self.runs[0]
         comparable_runs = []
         for folder, run in sibling_runs(self.folders[0], self.runs):
             if any(is_same_setup(old, run, arm) for arm in old.plan.arms):
-                with contextlib.suppress(StoreError):  # a damaged run is passed over
+                with contextlib.suppress(StoreError):  # skip a damaged run
                     measured = read_measurements(folder, run.plan)
                     comparable_runs += (
                         [] if comparability_problems(old, run, (self.measured[0], measured)) else [(run, measured)]
@@ -195,18 +195,18 @@ class _RunPair:
         return tuple(comparable_runs)
 
     def means(self, arm: Arm, metric: Metric) -> list[Mean]:
-        """Return the mean of the older run and those of the further ones of the same thing."""
+        """Return the means of the older run and of the further runs with the same setup."""
         same_setup_runs = [measured for run, measured in self.beside if is_same_setup(self.runs[0], run, arm)]
         run_means = (self.mean(measured, arm, metric) for measured in (self.measured[0], *same_setup_runs))
         return [mean for mean in run_means if mean]
 
     def mean(self, measured: Measurements, arm: Arm, metric: Metric) -> Mean | None:
-        """Return the mean log of one run, None where it has too few trials."""
+        """Return the mean log of one run, or None if it has too few trials."""
         return mean_of_logs(arm_logs(measured, arm.name, metric), max(run.plan.min_blocks for run in self.runs))
 
 
 def _compare_arm(arm: Arm, metric: Metric, pair: _RunPair, family: int, allowed: float) -> ArmComparison:
-    """Compare one arm of two runs with what runs of one thing differ by; below three of them without an interval."""
+    """Compare one arm of two runs using the variation between runs; with fewer than three there is no interval."""
     olds, new = pair.means(arm, metric), pair.mean(pair.measured[1], arm, metric)
     has_enough_runs = len(olds) >= FEWEST_RUNS
     result = None

@@ -1,4 +1,4 @@
-"""Change points of a series: where its level moved for good, beyond what its own values in any other order show."""
+"""Change points of a series: permanent shifts of its level, found by a permutation test."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-#: A segment shorter than this is a disturbance, not a new level.
+#: A shorter segment counts as a disturbance, not as a new level.
 MIN_SEGMENT_LENGTH = 3
-#: In fewer runs no change could be told from chance.
+#: With fewer runs, no change could be significant.
 MIN_RUNS = 10
-#: How often a series in which nothing changed is marked. The test is exact, so that at 5 % every other simulation of it
-#: would find more than 5 %.
+#: How often a series without a change is marked. The test is exact: at 5 %, half of all simulations would find more
+#: than 5 %.
 FALSE_ALARM_RATE = 0.045
-#: A step up is as far from chance as a step down.
+#: Steps up and steps down are equally unlikely by chance.
 _DIRECTIONS = 2
 _MAX_BATCH, _SEED = 199, 20_260_105
-#: So many other orders, over the error, are looked at.
+#: The number of permutations is this number divided by the error.
 _ORDERS_PER_ERROR = 20
 
 
 def best_split(values: Floats, shortest: int = MIN_SEGMENT_LENGTH) -> tuple[int, float]:
-    """Return where two levels fit best, and by how much they lower the sum of squares (the CUSUM statistic)."""
+    """Return the best place to split a series into two levels, and the reduction of the sum of squares (CUSUM)."""
     count = len(values)
     if count < 2 * shortest:
         return 0, 0.0
@@ -34,7 +34,7 @@ def best_split(values: Floats, shortest: int = MIN_SEGMENT_LENGTH) -> tuple[int,
 
 
 def _split_gains(rows: Floats, shortest: int) -> Floats:
-    """Return, for each of (m, count) rows and each place of a split, by how much it lowers the sum of squares."""
+    """Return the reduction of the sum of squares for each of (m, count) rows and each place of a split."""
     count = rows.shape[1]
     left_counts = np.arange(shortest, count - shortest + 1)
     sums = np.cumsum(rows - rows.mean(axis=1, keepdims=True), axis=1)[:, left_counts - 1]
@@ -42,11 +42,11 @@ def _split_gains(rows: Floats, shortest: int) -> Floats:
 
 
 def is_change(values: Floats, error: float = FALSE_ALARM_RATE, shortest: int = MIN_SEGMENT_LENGTH) -> bool:
-    """Whether the best split fits better than those of nearly all other orders of the same values.
+    """Return whether the best split is better than that of nearly all permutations of the same values.
 
-    An exact test whatever the values' distribution is, be it that of a machine with two levels, as long as runs do not
-    depend on those before (Pitman 1937). A quiet series is passed over after a few orders. Other values are compared
-    with other orders, whatever their own order is: some orders err more often than others, which so evens out.
+    The test is exact for any distribution, including two levels, if runs are independent (Pitman 1937). It ends early
+    for a series without a clear change. The seed depends on the values but not on their order: some random permutations
+    err more than others, and this averages out.
     """
     gain = best_split(values, shortest)[1] * (1.0 - 1e-9)
     rng = np.random.default_rng((_SEED, zlib.crc32(np.sort(values).tobytes())))
@@ -60,7 +60,7 @@ def is_change(values: Floats, error: float = FALSE_ALARM_RATE, shortest: int = M
 
 
 def fewest_runs(error: float = FALSE_ALARM_RATE) -> int:
-    """Return how many values it takes until a change could be told from chance: a smaller ``error`` takes more."""
+    """Return the fewest values with which a change can be significant; a smaller ``error`` needs more."""
     count = MIN_RUNS
     while math.comb(count, count // 2) * error < 2 * _DIRECTIONS:
         count += 1
@@ -72,7 +72,7 @@ def change_points(
 ) -> tuple[int, ...]:
     """Return the positions at which a new level begins, by binary segmentation (Scott & Knott 1974).
 
-    A series in which nothing changed has one in ``error`` of cases at most. Below ``fewest_runs`` there is none.
+    A series without a change has one with probability ``error`` at most. Below ``fewest_runs`` values there is none.
     """
     positions: list[int] = []
     segments = [(0, len(values))] if len(values) >= fewest_runs(error) else []

@@ -1,4 +1,4 @@
-"""Whether turns begin cold: the first step that counts is slower than the last, for another process's data is there."""
+"""Detection of cold turns: the first counted step is slow because another process's data is in the caches."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from envmatrix.plan import Plan
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import TURN_START, Measurements
 
-#: Nothing is told below so many trials, nor of less (a share of a step) that is not excluded.
+#: Fewest trials for a finding, and the smallest slowdown (a fraction of a step) that counts.
 _MIN_TRIALS, _MIN_SLOWDOWN = 6, 0.02
 
 
 @dataclass(frozen=True)
 class ColdTurns:
-    """How many times as long as its last step those that count in a turn begin with, with its 95 % interval."""
+    """The duration of the first counted step of a turn over that of the last, with its 95 % interval."""
 
     ratio: float
     low: float
@@ -24,9 +24,9 @@ class ColdTurns:
 
 
 def cold_turns(plan: Plan, measured: Measurements) -> dict[str, ColdTurns]:
-    """Return workload -> how cold its turns begin, for those where the whole interval lies above 1.02.
+    """Return workload -> its cold turns, for workloads whose whole interval is above 1.02.
 
-    The mean is that of the logs of all trials, the interval Student's t.
+    The ratio is the geometric mean over all trials, with Student's t for the interval.
     """
     cold_by_workload = {}
     for workload in dict.fromkeys(arm.workload for arm in plan.arms):

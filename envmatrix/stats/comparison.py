@@ -1,4 +1,4 @@
-"""What a comparison says: whether the new one is slower than allowed, or why that cannot be said."""
+"""Result of a comparison: whether the new side is slower than allowed, or why this is unknown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Status = Literal["slower", "not slower", "other work", "cannot say"]
 _CODES: Mapping[Status, ExitCode] = {
     "other work": ExitCode.OTHER_WORK, "slower": ExitCode.SLOWER, "cannot say": ExitCode.UNDECIDED,
 }  # fmt: skip
-#: Beyond so many times as slow nothing is told in percent.
+#: Larger slowdowns than this factor are not shown in percent.
 _FAR = 10.0
 _FLAG_TEXTS: Mapping[str, str] = {
     Flag.FAILS_MORE: "fails more often than its reference",
@@ -78,13 +78,13 @@ class ArmComparison:
 
     @property
     def _question(self) -> str:
-        """What is asked, such as 'slower by more than 3%'."""
+        """The question answered, such as 'slower by more than 3%'."""
         word, percent = "worse" if self.other else "slower", 100 * self.allowed
         exact = f"{percent:.1f}" if abs(percent - round(percent, 1)) < 1e-9 else f"{percent:.4g}"
         return f"{word} by more than {exact}%" if self.allowed else word
 
     def _opening(self, figures: str) -> str:
-        """Return the beginning of the sentence."""
+        """Return the beginning of the sentence, up to the metric."""
         adjective, metric_text = ("good", f" in {self.other}") if self.other else ("fast", "")
         other_runs_text = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
         return (
@@ -93,7 +93,7 @@ class ArmComparison:
         )
 
     def line(self) -> str:
-        """Return the sentence for people."""
+        """Return the result as one sentence."""
         slower, smallest = self._question, self.smallest
         if self.status == "other work":
             measured = (
@@ -132,26 +132,26 @@ class ArmComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All comparisons asked for; their intervals hold together. ``cautions`` say what makes them weaker."""
+    """All requested comparisons, with simultaneous intervals; ``cautions`` are reasons to trust them less."""
 
     items: tuple[ArmComparison, ...]
     cautions: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
-        """What ``compare --fail-slower`` exits with: OTHER_WORK, else SLOWER, if any item says so, else FINE."""
+        """The exit code of ``compare --fail-slower``: OTHER_WORK before SLOWER, otherwise FINE."""
         return self.gate()
 
     def gate(self, *, fail_slower: bool = True, fail_undecided: bool = False) -> ExitCode:
-        """Return the exit code of a gate: 7 for other work, 5 for slower, 6 for 'cannot say', 0 if all is well.
+        """Return the exit code of a gate: 7 for other work, 5 for slower, 6 for 'cannot say', otherwise 0.
 
-        Other work always fails; ``fail_slower`` and ``fail_undecided`` say whether the other two do.
+        Other work always fails; ``fail_slower`` and ``fail_undecided`` select whether the other two fail.
         """
         wanted = {"other work": True, "slower": fail_slower, "cannot say": fail_undecided}
         return first_code(*(_CODES[item.status] for item in self.items if wanted.get(item.status)))
 
     def to_json(self, exit_code: ExitCode | None = None) -> dict[str, object]:
-        """Return the document for programs; ``exit_code`` is the command's (None: that of a gate)."""
+        """Return the JSON document; ``exit_code`` is that of the command (None: that of a gate)."""
         code = self.exit_code if exit_code is None else exit_code
         items = [
             {**asdict(replace(item, why=None)), "why": to_json(item.why) if item.why else None} for item in self.items
@@ -159,7 +159,7 @@ class Comparison:
         return {"schema": 1, "exit_code": int(code), "comparisons": items, "cautions": list(self.cautions)}
 
     def lines(self) -> list[str]:
-        """Return the sentences for people."""
+        """Return the results and cautions as sentences."""
         short_comparisons = dict.fromkeys(
             (comparison.old, comparison.runs)
             for comparison in self.items
@@ -174,20 +174,20 @@ class Comparison:
 
 
 def format_exact_ratio(value: float) -> str:
-    """Write a ratio to three places, to more where those would hide on which side of 1 it lies."""
+    """Format a ratio with three decimals, or with more if needed to show on which side of 1 it is."""
     digits = next((digits for digits in (3, 4, 5) if value == 1.0 or round(value, digits) != 1.0), 6)
     return f"{value:.{digits}f}" if value < 1000 else f"{value:.3g}"
 
 
 def _detectable_text(smallest: float) -> str:
-    """Say which slow-down would have been called one; of one beyond all sense that it is."""
+    """Return which slowdown would have been detected; a very large one is shown as a factor."""
     if smallest > _FAR - 1.0:
         return f"nothing below {_FAR:.0f} times as slow would have been seen"
     return f"a measured {smallest:.1%} would have been seen"
 
 
 def status_of(low: float | None, high: float | None, allowed: float) -> Status:
-    """Judge an interval of new over old against an allowed slow-down."""
+    """Return the status of an interval of new over old for an ``allowed`` slowdown."""
     limit = 1.0 / (1.0 + allowed)
     if high is not None and high < limit:
         return "slower"
@@ -195,14 +195,14 @@ def status_of(low: float | None, high: float | None, allowed: float) -> Status:
 
 
 def smallest_detectable_slowdown(ratio: float | None, high: float | None, allowed: float) -> float | None:
-    """Return the smallest slow-down that an interval this wide would have called slower than ``allowed``."""
+    """Return the smallest slowdown that an interval of this width would have shown to exceed ``allowed``."""
     return (1.0 + allowed) * high / ratio - 1.0 if high is not None and ratio else None
 
 
 def blocks_needed(low: float | None, high: float | None, blocks: int, allowed: float) -> int | None:
-    """Return after about how many blocks two that are alike would be told to be, in nine of ten runs; None: by now.
+    """Return about how many blocks show 'not slower' in nine of ten runs if both sides are alike; None: enough now.
 
-    Half of the interval of the log is then half of what is allowed. It shrinks with the square root of the blocks.
+    Half of the log interval is then half of the allowed log slowdown. It shrinks with the square root of the blocks.
     """
     if low is None or high is None or allowed <= 0:
         return None
@@ -211,17 +211,17 @@ def blocks_needed(low: float | None, high: float | None, blocks: int, allowed: f
 
 
 def unsure(comparison: ArmComparison, why: str) -> ArmComparison:
-    """Take any answer back, for the reason ``why`` ('': leave it)."""
+    """Withdraw any answer for the reason ``why``; '' leaves it as it is."""
     return replace(comparison, status="cannot say", smallest=None, wanted=None, unsure=why) if why else comparison
 
 
 def withdraw_if_fails_more(
     comparison: ArmComparison, old: ArmFacts, new: ArmFacts, at_best: float | None = None
 ) -> ArmComparison:
-    """Take back an answer that trials which broke may have made: those might have been the slow ones.
+    """Withdraw an answer that could be due to failed trials: those might have been the slow ones.
 
-    That is 'not slower' if a larger share of new's trials broke, and 'slower' if it was of old's, unless new is that
-    slow even ``at_best``, had those of old that broke been as slow as can be.
+    This applies to 'not slower' if a larger share of new's trials failed, and to 'slower' if old's share is larger.
+    'slower' remains if new is slower even ``at_best``, with old's failed trials as slow as possible.
     """
     (old_broken, old_total), (new_broken, new_total) = count_broken_and_run([old]), count_broken_and_run([new])
     more = new_broken * max(1, old_total) - old_broken * max(1, new_total)
@@ -240,7 +240,7 @@ def withdraw_if_fails_more(
 
 
 def unless_contended(found: ArmComparison, contended: Contended) -> ArmComparison:
-    """Say that the machine was busy, and take an answer back that does not hold for all that this can have done."""
+    """Note a busy machine, and withdraw an answer that CPU contention could explain."""
     found = replace(found, machine=told_busy(contended, found.old, found.new))
     if found.low is None or found.high is None or found.status == "cannot say" or found.other:
         return found
@@ -249,7 +249,7 @@ def unless_contended(found: ArmComparison, contended: Contended) -> ArmCompariso
 
 
 def withdraw_if_other_work(comparison: ArmComparison, did_other_work: bool) -> ArmComparison:
-    """Take back any answer if new did other work: it is fast, or slow, because of that."""
+    """Withdraw any answer if new did other work, which could explain its speed."""
     return (
         replace(comparison, status="other work", smallest=None, wanted=None, unsure="")
         if did_other_work
@@ -258,7 +258,7 @@ def withdraw_if_other_work(comparison: ArmComparison, did_other_work: bool) -> A
 
 
 def non_speed_label(metric: Metric) -> str:
-    """Return what is compared where that is no speed, '' of one."""
+    """Return the label of a metric that is not a speed, otherwise ''."""
     return "" if metric.is_speed else metric.label
 
 
@@ -272,12 +272,12 @@ def trial_counts(measured: Iterable[Measurements], arms: Iterable[str], metric: 
 
 
 def arm_logs(measured: Measurements, arm: str, metric: Metric) -> Floats:
-    """Return the logs of an arm's trials, better upwards, NaN where one has no number."""
+    """Return the logs of an arm's trials (higher is better), with NaN for missing numbers."""
     return np.asarray(metric.sign * logs_of(measured.of(arm, metric.name)))
 
 
 def find_arms(run: Run, name: str) -> list[Arm]:
-    """Return the arms that ``name`` means: an environment's, or the one arm whose whole name it is."""
+    """Return the arms of the environment ``name``, or the one arm with that full name."""
     matching_arms = [arm for arm in run.plan.arms if name in (arm.environment, arm.name, arm.shown)]
     if not matching_arms:
         known_environments = {arm.environment for arm in run.plan.arms}
@@ -286,13 +286,13 @@ def find_arms(run: Run, name: str) -> list[Arm]:
 
 
 def flag_cautions(analysis: Analysis, arms: Iterable[str]) -> Iterator[str]:
-    """Yield what the run's own tables say of these arms, each against its reference."""
+    """Yield the cautions about these arms, each against its reference, from the run's own tables."""
     for effect in filter(None, map(analysis.find, arms)):
         yield from (f"{shown_name(effect.arm)} {text}" for flag, text in _FLAG_TEXTS.items() if flag in effect.flags)
 
 
 def unchecked_work_cautions(run: Run, measured: Measurements, workloads: Iterable[str]) -> Iterator[str]:
-    """Yield which workloads nothing shows to have been the same work on both sides, and which checks are none."""
+    """Yield which workloads have no check of equal work, and which checks are unstable."""
     works = tuple(dict.fromkeys(workloads))
     for name in works:
         yield from unstable_checks(measured, run.plan, name).values()
@@ -302,6 +302,6 @@ def unchecked_work_cautions(run: Run, measured: Measurements, workloads: Iterabl
 
 
 def missing_trials_cautions(run: Run, measured: Measurements) -> tuple[str, ...]:
-    """Say which trials of the plan trials.jsonl lacks, if any."""
+    """Return a caution about trials of the plan that trials.jsonl lacks, if there are any."""
     missing = missing_trials_text(run.plan, measured)
     return (f"trials.jsonl has {missing}: their pairs do not count",) if missing else ()

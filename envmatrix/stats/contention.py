@@ -1,9 +1,9 @@
-"""CPU contention: time that trials lost because other programs, or the hypervisor, had their CPUs.
+"""CPU contention: time that trials lost because other programs or the hypervisor used their CPUs.
 
-A trial makes no progress at most while one of its threads waits for a CPU that others have: threads that wait for one
-another at a barrier, asleep or spinning, all lose what one of them loses. So of the time that was counted it lost at
-most the sum of its threads' waits, at most what other programs ran, and at most what the hypervisor took. What it
-really lost lies between nothing and that bound. A conclusion is drawn only if it holds for all of that.
+At worst, a trial stops whenever one of its threads waits for a CPU that others use. Threads that wait for each other at
+a barrier, asleep or spinning, all lose what one of them loses. So the trial lost at most the sum of its threads' waits
+or the CPU time of other programs, whichever is less, plus stolen time. The real loss is between zero and that bound; a
+conclusion must be true for that whole range.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from envmatrix.stats.measurements import COUNTED, QUOTA, Measurements
 from envmatrix.units import QUIET_FIRST
 
 Floats = NDArray[np.float64]
-#: Threads wait for a CPU in more than this share of the time in which they could run: the machine is busy.
+#: The machine is busy if threads wait for a CPU in more than this share of the time in which they could run.
 DISTURBED = 0.05
-#: So is one on which others can have cost more than this share of a trial's time, such as one core of very many.
+#: It is also busy if others can have cost more than this share of a trial's time, such as one core of many.
 LOST = 0.20
-#: More than this is never taken off: what is left of a trial that had no CPU at all is not known.
+#: The largest share that is subtracted: the rest of a trial without any CPU time is unknown.
 _MOST = 0.99
 _TICKS_PER_S = 100.0
-#: Why a verdict is withheld.
+#: Reason for withholding a verdict.
 EXPLAINED = f"time without a CPU, which other programs had, can explain it: {QUIET_FIRST}"
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """How the threads of an arm waited for CPUs, medians over its trials.
+    """How an arm's threads waited for CPUs, as medians over its trials.
 
-    ``share``: of the time in which they could have run. ``lost``: the share of a trial's time that others can have cost
-    at most. ``own``: they wait, but for one another.
+    ``share`` is the waiting part of the time in which threads could run. ``lost`` is the largest share of a trial's
+    time that others can have cost. ``own``: its threads waited for each other.
     """
 
     share: float = 0.0
@@ -47,19 +47,19 @@ class Waiting:
 
     @property
     def is_busy(self) -> bool:
-        """Whether others had a good part of its CPUs."""
+        """Return whether others used a considerable part of its CPUs."""
         return self.lost > LOST or (self.share > DISTURBED and self.lost > DISTURBED)
 
     @property
     def said(self) -> float:
-        """The share of the time that people are told: of all threads, or, where few of them wait, of one of them."""
+        """The share of time to report: that of all threads, or of one thread if few of them wait."""
         return self.share if self.share > DISTURBED else self.lost
 
 
 def cpu_waits(plan: Plan, measured: Measurements) -> Mapping[str, Waiting]:
-    """Return how each arm waited; none where no trial counted it."""
-    # While a quota holds a trial back its threads wait for no CPU that others have.
-    if COUNTED not in measured.table:  # made-up trials count no waits
+    """Return how each arm waited; empty if no trial counted waits."""
+    # Time under a quota is not contention: no other program uses those CPUs.
+    if COUNTED not in measured.table:  # simulated trials count no waits
         return {}
     delay = np.maximum(0.0, measured.table["run_delay_s"] - np.nan_to_num(measured.table["throttled_s"]))
     stolen = np.nan_to_num(measured.table["steal_ticks"]) / _TICKS_PER_S
@@ -83,9 +83,9 @@ def cpu_waits(plan: Plan, measured: Measurements) -> Mapping[str, Waiting]:
 def _of_reference(
     reference: str | None, name: str, plan: Plan, measured: Measurements, found: Mapping[str, Waiting]
 ) -> Waiting:
-    """Return how an arm waited: where older trials do not say for whom, and its reference did not, for its own threads.
+    """Return an arm's waits; for older trials, decide by the reference whether other programs caused them.
 
-    Others would have had the CPUs of the reference too, whose trials ran in the same blocks.
+    The reference ran in the same blocks. If it was not busy, the arm's threads waited for each other.
     """
     own = found[name]
     if reference is None or reference not in found:
@@ -98,7 +98,7 @@ def _of_reference(
 
 
 def quota_around(run: Run, measured: Measurements) -> tuple[float, float] | None:
-    """Return the CPU quota (in CPUs) around trials whose environments set none, and in which share it was used up."""
+    """Return the CPU quota (in CPUs) around trials whose environments set none, and the share of used-up periods."""
     limited = {name for name, environment in run.environments.items() if environment.cpu_quota is not None}
     at = [row for row, arm in enumerate(run.plan.arms) if arm.runs not in limited]
     limits, used = (measured.table[name][at] for name in QUOTA)
@@ -109,9 +109,9 @@ def quota_around(run: Run, measured: Measurements) -> tuple[float, float] | None
 
 
 def contended(waits: Mapping[str, Waiting], old: Sequence[str], new: str) -> Contended:
-    """Return what contention can have done to a comparison of ``new`` with the mean of the copies ``old``.
+    """Return the possible influence of contention on a comparison of ``new`` with the mean of the copies ``old``.
 
-    On a machine that was left alone pairs cancel what both sides lose, and only the difference counts.
+    On a quiet machine, pairs cancel the loss that both sides share, and only the difference counts.
     """
     sides = [[waits.get(name, Waiting()) for name in names] for names in (old, (new,))]
     before, after = (float(np.mean([-math.log1p(-one.lost) for one in side])) for side in sides)
@@ -123,7 +123,7 @@ def contended(waits: Mapping[str, Waiting], old: Sequence[str], new: str) -> Con
 
 
 def told_busy(found: Contended, old: str, new: str) -> str:
-    """Return what is said before an answer that was measured on a busy machine, '' of one that was left alone."""
+    """Return the remark about a busy machine that precedes an answer, or '' for a quiet machine."""
     if found.shares is None:
         return ""
     before, after = (f"{share:.0%}" for share in found.shares)

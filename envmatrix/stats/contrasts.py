@@ -1,6 +1,6 @@
-"""Contrasts of cells within blocks: one number a block, each with its own noise, intervals that hold together.
+"""Contrasts of cells within blocks: one number per block, separate variances, simultaneous intervals.
 
-Nothing is pooled: an environment noisier than the others widens the contrasts that hold it, and only those.
+Variances are not pooled: a noisy environment widens only the contrasts that contain it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from envmatrix.stats.slow_phases import standard_errors
 Floats = NDArray[np.float64]
 _DRAWS = 20_000
 _SEED = 20_260_103
-#: Beyond as many contrasts Bonferroni is used: drawing them would take seconds.
+#: With more contrasts, Bonferroni is used: drawing them would take seconds.
 MOST_DRAWN = 300
 _MOST_BLOCKS_DRAWN = 60
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio (above 1: faster) with its interval and adjusted p; None where too few blocks were complete."""
+    """A ratio (above 1: faster) with its interval and adjusted p; they are None if too few blocks were complete."""
 
     ratio: float
     low: float | None
@@ -44,7 +44,7 @@ class ContrastFamily:
     level: float = LEVEL
 
     def critical(self, blocks: int) -> float:
-        """Return the half-width, in standard errors, of intervals that hold together at ``level``."""
+        """Return the half-width, in standard errors, of simultaneous intervals at ``level``."""
         rank = int((1.0 - self.level) * (_DRAWS + 1)) - 1
         bound = student_quantile(blocks, 1.0 - (1.0 - self.level) / (2 * self.members))
         if not self._is_drawn(blocks) or rank < MIN_DRAWS_BEYOND:
@@ -52,7 +52,7 @@ class ContrastFamily:
         return min(bound, float(_null_maxima(self.loads, blocks)[rank]))
 
     def p(self, t: float, blocks: int) -> float:
-        """Return the adjusted p; it is below 5 % just when the interval leaves out 1."""
+        """Return the adjusted p; it is below 5 % exactly if the interval excludes 1."""
         p = student_p(t, blocks) * self.members
         if self._is_drawn(blocks):
             beyond = int(np.searchsorted(-_null_maxima(self.loads, blocks), -abs(t), side="right"))
@@ -64,9 +64,9 @@ class ContrastFamily:
 
 
 def contrast_family(weights: Floats, copies: int, members: int | None = None, level: float = LEVEL) -> ContrastFamily:
-    """Return the family of ``weights`` (contrasts, cells), of gains over ``copies`` of the first cell.
+    """Return the family of ``weights`` (contrasts, cells), for gains over ``copies`` of the first cell.
 
-    All cells are taken to be equally noisy for the CORRELATION of contrasts alone, as in ``maxt``.
+    Only for the correlation of contrasts, all cells are assumed to be equally noisy, as in ``maxt``.
     """
     members = len(weights) if members is None else members
     if len(weights) < members or members > MOST_DRAWN:
@@ -82,7 +82,7 @@ def contrast_family(weights: Floats, copies: int, members: int | None = None, le
 
 @lru_cache(maxsize=64)
 def _null_maxima(loads: tuple[tuple[float, ...], ...], blocks: int) -> Floats:
-    """Return draws of max |t| over the contrasts when nothing differs, largest first."""
+    """Return draws of max |t| over the contrasts if nothing differs, largest first."""
     to_contrasts = np.array(loads).T
     rng = np.random.default_rng((_SEED, blocks))
     mean = rng.standard_normal((_DRAWS, len(to_contrasts))) @ to_contrasts
@@ -94,11 +94,11 @@ def _null_maxima(loads: tuple[tuple[float, ...], ...], blocks: int) -> Floats:
 
 
 def estimate_contrasts(gains: Views, weights: Floats, family: ContrastFamily, needed: int) -> tuple[Estimate, ...]:
-    """Return what ``weights`` (contrasts, rows) make of the mean ``gains`` of rows.
+    """Return the estimates of ``weights`` (contrasts, rows) applied to the mean ``gains`` of rows.
 
-    Where no trial is missing a contrast is one number a block, and its error that of their mean (``longrun``). Where
-    some are, a row keeps the mean of the blocks that it has, and a block counts with its part in those means. Below
-    ``needed`` pairs of a row that a contrast uses it has no interval. Intervals hold in every view.
+    If no trial is missing, a contrast is one number per block, with the error of their mean (``slow_phases``).
+    Otherwise each row uses the mean of its own blocks, and each block contributes its part of those means. With fewer
+    than ``needed`` pairs in a used row there is no interval. Intervals are valid in every view.
     """
     as_measured, *without_slow = (
         _estimates_in_view(view, gains.far, weights, family, 2 if view_index else needed)
@@ -111,7 +111,7 @@ def estimate_contrasts(gains: Views, weights: Floats, family: ContrastFamily, ne
 
 
 def _cover_all_views(estimate: Estimate, others: Sequence[Estimate]) -> Estimate:
-    """Return the estimate with an interval that covers that of each other view."""
+    """Return the estimate with an interval that covers the intervals of all views."""
     lows, highs, ps = zip(*((each.low, each.high, each.p) for each in (estimate, *others)), strict=True)
     if None in lows:
         return Estimate(estimate.ratio, None, None)

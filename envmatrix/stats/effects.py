@@ -1,4 +1,4 @@
-"""What an effect is: a ratio with its simultaneous interval, p and verdict (see docs/statistics.md)."""
+"""Effects: ratios with simultaneous intervals, p-values and verdicts (see docs/statistics.md)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from envmatrix.stats.maxt import adjusted_p, critical_value
 from envmatrix.stats.pairing import ratio_from_log
 
 Verdict = Literal["faster", "slower", "same", "undecided"]
-#: What is promised: all intervals of a family cover together in 95 of 100 runs.
+#: The promised confidence: in 95 of 100 runs, all intervals of a family contain the true ratio.
 CONFIDENCE = 0.95
-#: What is computed, all looks at a run together: a run that ends as soon as its intervals are narrow ends more often
-#: when they are narrow by luck, so that 95 % intervals cover 93 % (docs/statistics.md). 96.4 % intervals then keep the
-#: promise.
+#: The confidence of all interim analyses together. A run stops more often when its intervals are narrow by luck, so 95
+#: % intervals cover only 93 % (docs/statistics.md). 96.4 % intervals keep the promise.
 ALL_ANALYSES_LEVEL = 0.964
-#: How much of that error the first look may make; the rest is kept for a run that is resumed (``spending``).
+#: The share of that error for the first analysis; the rest is for runs that are resumed (``alpha_spending``).
 FIRST_ANALYSIS_SHARE = 0.8
-#: What is computed for a run that is read once.
+#: The confidence of intervals for a run that is read once.
 LEVEL = 1.0 - (1.0 - ALL_ANALYSES_LEVEL) * FIRST_ANALYSIS_SHARE
 
 
 class Flag:
-    """Texts of ``Effect.flags``: what a reader must know before using the ratio."""
+    """Texts of ``Effect.flags``: cautions to know before using the ratio."""
 
     UNEQUAL_WORK = "unequal-work"
     CHANGES_NUMERICS = "changes-numerics"
@@ -43,9 +42,9 @@ class Flag:
 
 @dataclass(frozen=True)
 class Contended:
-    """What CPU contention can have done to a ratio: without it ``low`` to ``high`` times as much (``contention``).
+    """The possible influence of CPU contention on a ratio: without it, ``low`` to ``high`` times the ratio.
 
-    ``shares``: of the time in which reference and environment waited for a CPU, None on a machine that was left alone.
+    ``shares``: the time shares in which reference and environment waited for a CPU, or None on a quiet machine.
     """
 
     low: float = 1.0
@@ -54,24 +53,23 @@ class Contended:
 
     @property
     def inverted(self) -> Contended:
-        """The same of the comparison turned round."""
+        """The same for the inverted comparison."""
         return Contended(1.0 / self.high, 1.0 / self.low, self.shares and (self.shares[1], self.shares[0]))
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One arm against its reference in one metric.
+    """The effect of one arm against its reference in one metric.
 
-    ``ratio`` above 1 is always better: faster, or less memory. ``low`` and ``high`` bound the ratio
-    simultaneously with all comparisons that share the reference; ``p`` is adjusted likewise. All three are
-    None, and the verdict 'undecided', below the plan's ``min_blocks``; ``missing`` says how many complete
-    blocks are lacking. ``ratio`` is None when no block has both trials. ``blocks`` counts the complete
-    pairs, ``incomplete`` the blocks in which one of the two is absent. ``error`` is the standard error of the log
-    ratio, worth that of ``units`` independent blocks. Where the arm or its reference has slow trials, ``usual`` is the
-    ratio without them; interval, p and verdict hold for both ratios. ``worst`` is what ``low`` would be had every
-    trial that broke been as slow as can be (None: none broke, or no interval), ``best`` what ``high`` would be had
-    every trial of its reference that broke been so. ``withheld`` is the flag for which a verdict that the interval
-    alone would have is 'undecided'; ``contended`` what CPU contention can have done to it.
+    ``ratio`` above 1 is always better: faster, or less memory; it is None if no block has both trials. ``low`` and
+    ``high`` are simultaneous bounds over all comparisons with the same reference; ``p`` is adjusted for them too. Below
+    the plan's ``min_blocks`` all three are None, the verdict is 'undecided', and ``missing`` counts the blocks still
+    needed. ``blocks`` counts complete pairs, ``incomplete`` the blocks without one of the two. ``error`` is the
+    standard error of the log ratio, worth ``units`` independent blocks. If the arm or its reference has slow trials,
+    ``usual`` is the ratio without them; interval, p and verdict are valid for both ratios. ``worst`` is ``low`` with
+    all failed trials as slow as possible (None: none failed, or no interval). ``best`` is ``high`` with all failed
+    trials of the reference as slow as possible. ``withheld`` is the flag that turned a verdict into 'undecided'.
+    ``contended`` is the possible influence of CPU contention.
     """
 
     workload: str
@@ -102,31 +100,31 @@ class Effect:
 
     @property
     def half_width(self) -> float | None:
-        """Half the width of the interval as a fraction: 0.03 for a ratio known to 3 %."""
+        """The half-width of the interval as a fraction: 0.03 for a ratio known to 3 %."""
         if self.low is None or self.high is None or self.low <= 0:
             return None
         return math.sqrt(self.high / self.low) - 1.0
 
     @property
     def is_control(self) -> bool:
-        """Whether this compares the baseline with its own second copy."""
+        """Return whether this compares the baseline with its second copy."""
         return self.environment == "control"
 
 
-#: What bars an arm from being called the best.
+#: Flags with which an arm cannot be called the best.
 DISQUALIFYING_FLAGS = frozenset({Flag.UNEQUAL_WORK, Flag.FAILS_MORE, Flag.UNPROVEN})
 
 
 def may_be_best(effect: Effect) -> bool:
-    """Whether an arm may be called the best.
+    """Return whether an arm may be called the best.
 
-    It did equal work, fails no more often than its reference, and was seen to be what its name says.
+    It must do equal work, fail no more often than its reference, and have all its settings verified.
     """
     return not effect.is_control and DISQUALIFYING_FLAGS.isdisjoint(effect.flags)
 
 
 def verdict_of(low: float, high: float, margin: float) -> Verdict:
-    """Judge an interval: wholly inside 1/(1+margin)..(1+margin) is 'same', however narrow it is."""
+    """Return the verdict for an interval; one inside 1/(1+margin)..(1+margin) is 'same', even if it excludes 1."""
     if 1.0 / (1.0 + margin) <= low and high <= 1.0 + margin:
         return "same"
     if low > 1.0:
@@ -135,7 +133,7 @@ def verdict_of(low: float, high: float, margin: float) -> Verdict:
 
 
 def unless_contended(effect: Effect, contended: Contended, margin: float) -> Effect:
-    """Take a verdict back that CPU contention could explain: it must hold for the whole of what that can have done."""
+    """Withhold a verdict that CPU contention could explain: it must be true for all its possible influence."""
     found = replace(effect, contended=contended)
     if effect.low is None or effect.high is None or effect.verdict == "undecided":
         return found
@@ -144,13 +142,13 @@ def unless_contended(effect: Effect, contended: Contended, margin: float) -> Eff
 
 
 def withheld(effect: Effect, flag: str) -> Effect:
-    """Take a verdict back, for the reason that ``flag`` names."""
+    """Withhold a verdict for the reason that ``flag`` names."""
     return effect if effect.verdict == "undecided" else replace(effect, verdict="undecided", withheld=flag)
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What may be said of a mean log ratio: the interval as ratios, the adjusted p, the verdict."""
+    """The conclusion about a mean log ratio: the interval as ratios, the adjusted p and the verdict."""
 
     low: float
     high: float
@@ -169,10 +167,10 @@ def draw_conclusion(
     *,
     own: bool = False,
 ) -> Conclusion:
-    """Judge the mean of paired log ratios, one of ``comparisons`` with ``copies`` of one reference.
+    """Return the conclusion for a mean of paired log ratios, one of ``comparisons`` with ``copies`` of a reference.
 
-    Its standard ``error`` is worth that of ``units`` independent blocks, and its ``own`` (else one that ``moderated``
-    borrowed). p is below 1 - CONFIDENCE just when 1 is not in the interval.
+    The standard ``error`` is worth ``units`` independent blocks; it is the comparison's ``own``, or moderated
+    (``moderated_errors``). p is below 1 - CONFIDENCE exactly if the interval excludes 1.
     """
     reach = critical_value(units, comparisons, copies, level=level, own=own) * error
     t = mean / error if error > 0 else (math.inf if mean else 0.0)
@@ -182,5 +180,5 @@ def draw_conclusion(
 
 
 def rescale_p_value(p: float, level: float = LEVEL) -> float:
-    """Return a p computed at ``level`` on the scale of what is promised, so that it agrees with the interval."""
+    """Return a p computed at ``level``, rescaled to the promised confidence so that it agrees with the interval."""
     return min(1.0, p * (1.0 - CONFIDENCE) / (1.0 - level))

@@ -1,4 +1,4 @@
-"""Equal work: a speed-up counts only when the arm did what its reference did."""
+"""Checks of equal work: a speed-up counts only if the arm did the same work as its reference."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.measurements import Measurements
 
-#: Tolerances beyond the spread that the baseline and its control show among themselves. Another OpenMP
-#: runtime or BLAS sums in another order, so losses differ from the fourth digit on, and the difference grows
-#: with the steps; a run that skipped work or diverged is off by far more.
+#: Tolerances in addition to the spread of baseline and control. Other OpenMP runtimes or BLAS sum in another order, so
+#: losses differ from the fourth digit on, more with more steps. Skipped work or divergence changes them far more.
 LOSS_RELATIVE = 0.05
 LOSS_ABSOLUTE = 0.005
 ACCURACY_ABSOLUTE = 0.02
@@ -23,20 +22,20 @@ Floats = NDArray[np.float64]
 
 
 def _reference_copies(arm: Arm, plan: Plan) -> list[str]:
-    """Return the reference and every other copy of it (the control), less the arm itself."""
+    """Return the reference and its other copies (the control), without the arm itself."""
     reference = next(other for other in plan.arms if other.name == arm.reference)
     return [
         other.name
         for other in plan.arms
         if other.name != arm.name
         and (other.runs, other.workload, other.engine) == (reference.runs, reference.workload, reference.engine)
-        and other.is_alone is reference.is_alone  # turns take further steps, so that other losses are equal work
+        and other.is_alone is reference.is_alone  # interleaved trials take extra steps, so losses may differ
     ]
 
 
 @dataclass(frozen=True)
 class _ArmResults:
-    """Arms of one run whose results are taken together."""
+    """The results of several arms of one run, taken together."""
 
     measured: Measurements
     arms: Sequence[str]
@@ -53,7 +52,7 @@ class _ArmResults:
 
     @property
     def tolerances(self) -> dict[str, float]:
-        """What each check allows, as the first arm that has it says."""
+        """The tolerance of each check, from the first arm that has it."""
         arm_tolerances = [self.measured.facts[name].tolerances for name in self.arms]
         return {column: allowed for checks in reversed(arm_tolerances) for column, allowed in checks.items()}
 
@@ -63,7 +62,7 @@ class _ArmResults:
 
 
 def _is_outside_range(values: Floats, reference_values: Floats, tolerance: float) -> bool:
-    """Whether any trial lies outside the twins' range, widened by that range once more and the tolerance."""
+    """Return whether a trial is outside the reference's range, widened by its own width and the tolerance."""
     reach = float(reference_values.max() - reference_values.min()) + tolerance
     return bool((values > reference_values.max() + reach).any() or (values < reference_values.min() - reach).any())
 
@@ -121,26 +120,25 @@ def _differences(arm_side: _ArmResults, reference_side: _ArmResults) -> tuple[st
 
 
 def unequal_work(measured: Measurements, arm: Arm, plan: Plan) -> tuple[str, ...]:
-    """Say in which results ``arm`` differs from its reference by more than copies of the reference differ.
+    """Return the results in which ``arm`` differs from its reference by more than the reference's copies do.
 
-    Final loss and accuracy of every single trial must lie in the range that the reference and its control
-    show, widened by the width of that range and a small tolerance; numbers of samples, steps and
-    parameters, and the workload's digest, must be the same. Nothing to compare (no ok trial on one side) is
-    no difference. So must the checks of a user's own program, each with its own tolerance, of the median of the
-    reference's.
+    For every single trial, final loss and accuracy must be in the range of the reference and its control. That range is
+    widened by its own width and a small tolerance. The numbers of samples, steps and parameters and the workload's
+    digest must be equal. Checks of a user's program have their own tolerances, relative to the median of the reference.
+    If a side has no successful trial, there is nothing to compare and no difference.
     """
     return _differences(_ArmResults(measured, [arm.name]), _ArmResults(measured, _reference_copies(arm, plan)))
 
 
 def work_differences_between_runs(old: Measurements, new: Measurements, arm: str) -> tuple[str, ...]:
-    """Say in which results an arm of a newer run differs from that of an older one, as ``unequal_work`` does."""
+    """Return the results in which an arm of a newer run differs from an older one, as ``unequal_work`` does."""
     return _differences(_ArmResults(new, [arm]), _ArmResults(old, [arm]))
 
 
 def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[str, str]:
-    """Return the checks that are none, with why: their number varies in the reference itself, whose work is the same.
+    """Return the unstable checks with a reason: their number varies within the reference, whose work is the same.
 
-    By more than is allowed, and by more than a loss may differ: what skips work could hide in that range.
+    It varies by more than the tolerance and more than a loss may differ, so skipped work could go unnoticed.
     """
     found: dict[str, str] = {}
     for name in dict.fromkeys(arm.reference for arm in plan.arms if arm.reference and arm.workload == workload):
@@ -162,5 +160,5 @@ def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[s
 
 
 def unchecked(workload: Workload | None, unstable: Collection[str] = ()) -> bool:
-    """Whether nothing shows that a program did equal work everywhere: it is the user's own, without a stable check."""
+    """Return whether equal work is not checked: the program is the user's own and has no stable check."""
     return workload is not None and bool(workload.command) and len(unstable) >= len(workload.check)

@@ -1,7 +1,6 @@
-"""Trials that broke: who breaks more often than its reference, and what if they had been as slow as can be.
+"""Failed trials: whether an arm fails more often than its reference, and worst-case bounds for missing numbers.
 
-Which numbers are missing is not left to chance where slow trials time out, so nothing is assumed of them
-(docs/statistics.md).
+Numbers are not missing at random if slow trials time out, so no distribution is assumed (docs/noise.md).
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
 
 def count_broken_and_run(facts: Sequence[ArmFacts]) -> tuple[int, int]:
-    """Return how many trials broke, and how many ran."""
+    """Return how many trials broke (failed, invalid or timed out), and how many ran."""
     broken = sum(fact.outcomes[name] for fact in facts for name in BROKEN_OUTCOMES)
     return broken, broken + sum(fact.outcomes["ok"] for fact in facts)
 
 
 def fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
-    """Whether a larger share of an arm's trials broke than of those of all copies of its reference together.
+    """Return whether a larger share of an arm's trials failed than of all copies of its reference together.
 
-    No test: one failure of ten against none of twenty has p = 0.33, so a test would need most trials to fail.
+    There is no test: one failure of ten against none of twenty has p = 0.33, so most trials would have to fail.
     """
     broken, ran = count_broken_and_run([measured.facts[arm]])
     copies_broken, copies_ran = count_broken_and_run([measured.facts[name] for name in copies])
@@ -36,16 +35,16 @@ def fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
 
 
 def reference_fails_more(measured: Measurements, arm: str, copies: Sequence[str]) -> bool:
-    """Whether a larger share of the trials of its reference's copies broke than of an arm's own."""
+    """Return whether a larger share of trials failed in the copies of the reference than in the arm."""
     broken, ran = count_broken_and_run([measured.facts[arm]])
     of_copies, ran_copies = count_broken_and_run([measured.facts[name] for name in copies])
     return of_copies * max(1, ran) > broken * ran_copies
 
 
 def surely_slower(at_best: float | None, reference: Sequence[ArmFacts], limit: float = 1.0) -> bool:
-    """Whether an arm is slower even ``at_best``, had each trial of its reference that broke been the slowest.
+    """Return whether an arm is slower even ``at_best``, with each failed trial of its reference as slow as possible.
 
-    Never if one timed out: nobody knows how long it would have taken.
+    It never is if one timed out, since its full time is unknown.
     """
     return at_best is not None and at_best < limit and not any(fact.outcomes["timed_out"] for fact in reference)
 
@@ -53,10 +52,10 @@ def surely_slower(at_best: float | None, reference: Sequence[ArmFacts], limit: f
 def fill_with_slowest(
     differences: Floats, attempted: NDArray[np.bool_], measured: Measurements, copies: Sequence[int]
 ) -> Floats:
-    """Return (m, blocks) log ratios with the missing ones of tried pairs at their worst.
+    """Return (m, blocks) log ratios, with missing ones of attempted pairs at their worst.
 
-    The worst is the reference's own trial in that block against the longest trial of the whole run (its time limit
-    where one timed out), or the arm's own slowest pair, whichever is slower. Blocks without a reference stay missing.
+    The worst is the longest trial of the run (its limit if it timed out) against the reference's in that block. The
+    arm's own slowest pair is used if that is slower. Blocks without a reference remain missing.
     """
     longest = max((fact.longest_s for fact in measured.facts.values()), default=0.0)
     if longest <= 0:
@@ -69,11 +68,11 @@ def fill_with_slowest(
 
 
 def fastest_filled(logs: Floats, measured: Measurements, copies: Sequence[int], arms: Sequence[int]) -> Floats:
-    """Return (arms, blocks) log ratios with the missing trials of the reference's ``copies`` at their slowest.
+    """Return (arms, blocks) log ratios, with missing trials of the reference's ``copies`` at their slowest.
 
-    ``logs`` are those of the copies, then of the arms, better upwards. The slowest is a trial as long as the longest of
-    the whole run against the arm's own in that block, or what is slowest of that copy against the arm. Blocks without
-    the arm stay missing. The mirror image of ``slowest_filled``.
+    ``logs`` are those of the copies, then of the arms, higher is better. The slowest is the longest trial of the run
+    against the arm's own in that block, or that copy's slowest pair with the arm. Blocks without the arm remain
+    missing. This mirrors ``fill_with_slowest``.
     """
     longest = max((fact.longest_s for fact in measured.facts.values()), default=0.0)
     own, total, counted = logs[len(copies) :], np.zeros(logs[len(copies) :].shape), np.zeros(logs.shape[1])

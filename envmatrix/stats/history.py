@@ -1,4 +1,4 @@
-"""Many runs, hosts and dates in one view. Reads each run's summary.json only: trials are not needed again."""
+"""History of many runs, hosts and dates, read from the summary.json of each run without its trials."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.system.regular_files import read_bytes
 
 _SUMMARY = "summary.json"
-#: Marks without which a speed-up may not be told.
+#: Flags that must be shown with a speed-up.
 _TOLD = DISQUALIFYING_FLAGS | {Flag.REFERENCE_FAILS_MORE, Flag.CONTENDED}
 _SCHEMA = 1
-#: The warning of a summary.json that was too short a run (``report.caution.Kind.SHORT_RUN``).
+#: The warning in summary.json for a run that was too short (``report.warning.WarningKind.SHORT_RUN``).
 _SHORT_RUN = "short-run"
 _EFFECTS_MARKER = b'\n "effects": ['
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run's result for one environment: ``mean`` as in its report, ``ratio`` over the baseline.
+    """The result of one run for one environment: ``mean`` as in its report, ``ratio`` over the baseline.
 
-    ``barred`` says why it may not be called the best, as that it did other work, or what weakens it; ``withheld`` why
-    it has no verdict though its interval leaves out 1; ``unchecked`` that nothing shows it to
-    have done the same work; ``short`` that the run was too short to allow for slow phases of the machine. ``versions``
-    are what its processes read back, as (evidence, value), ``metric`` the label, unit and better direction of
-    ``mean``, '' where an older run does not say.
+    ``barred`` lists why it may not be called the best, or what weakens it, such as other work. ``withheld`` is why it
+    has no verdict although the interval excludes 1. ``unchecked``: equal work was not checked. ``short``: the run was
+    too short to allow for slow phases. ``versions`` are read from its processes, as (evidence, value). ``metric`` is
+    label, unit and better direction of ``mean``, or '' if an older run lacks them.
     """
 
     run: str
@@ -58,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Change:
-    """A new level, from ``run`` on; ``factor`` is the new level over the old one."""
+    """A new level that begins with ``run``; ``factor`` is the new level over the old one."""
 
     index: int
     run: str
@@ -70,11 +69,11 @@ class Change:
 class Series:
     """The runs of one environment, workload, engine and schedule on one host, oldest first.
 
-    An environment is followed by its ratio to the baseline of the same run, in which the machine cancels; the control,
-    which is that baseline again, by its mean, which is the machine's own. ``followed`` counts the runs that have it;
-    the baseline has none, and below ``needed`` no change is looked for. ``schedule`` is 'turns of 3 steps', 'turns of
-    0.3 s' of a program of the user's own, or '' for one trial after the other: a turn sees other seconds than a short
-    trial does.
+    An environment is tracked by its ratio to the baseline of the same run, which cancels changes of the machine. The
+    control is tracked by its mean, which shows the machine itself. ``followed`` counts the runs with that value (none
+    for the baseline); below ``needed``, no change is looked for. ``schedule`` is 'turns of 3 steps', 'turns of 0.3 s'
+    for a user's program, or '' for separate trials. Series are kept apart by schedule: interleaved and separate trials
+    are not comparable.
     """
 
     host: str
@@ -90,39 +89,39 @@ class Series:
 
     @property
     def is_machine(self) -> bool:
-        """Whether this is the machine's own series."""
+        """Return whether this is the series of the machine itself (the control)."""
         return self.environment == CONTROL
 
     @property
     def course(self) -> list[float]:
-        """What is followed, or the means where nothing is."""
+        """The tracked values, or the means if there are none."""
         return [value for value in map(self.value, self.points) if value] or [point.mean for point in self.points]
 
     @property
     def has_enough(self) -> bool:
-        """Whether there are as many runs as it takes to look for a change."""
+        """Return whether there are enough runs to look for a change."""
         return self.followed >= self.needed
 
     def value(self, point: Point) -> float | None:
-        """Return what is followed of a run."""
+        """Return the tracked value of a run."""
         return point.mean if self.is_machine else point.ratio
 
 
 @dataclass(frozen=True)
 class History:
-    """All series; ``unreadable`` counts the folders whose summary.json could not be used."""
+    """All series; ``unreadable`` are the folders whose summary.json could not be used."""
 
     runs: int
     series: tuple[Series, ...]
     unreadable: tuple[str, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return the document for programs."""
+        """Return the JSON document."""
         return {"schema": 1, **asdict(self)}
 
 
 SeriesKey = tuple[str, str, str, str, str, str]
-#: What tells the series of one machine apart.
+#: Keys that identify the series of one machine.
 _SERIES_KEYS = ("workload", "engine", "environment", "metric")
 
 
@@ -133,7 +132,7 @@ def _finite(value: object) -> float | None:
 
 @dataclass(frozen=True)
 class _SummaryContents:
-    """The parts of a summary.json that a history is made of."""
+    """The parts of a summary.json needed for a history."""
 
     created: str
     host: str
@@ -145,7 +144,7 @@ class _SummaryContents:
 
 def _points(body: _SummaryContents, run: str) -> Iterator[tuple[SeriesKey, Point]]:
     for arm in body.arms:
-        mean = _finite(arm.get("mean", arm.get("median")))  # older summaries have the median alone
+        mean = _finite(arm.get("mean", arm.get("median")))  # older summaries have only the median
         if mean is None or mean <= 0:
             continue
         workload, engine, environment, metric = (str(arm.get(name)) for name in _SERIES_KEYS)
@@ -167,10 +166,10 @@ def _versions(versions: object) -> tuple[tuple[str, str], ...]:
 
 
 def _without_effects(document: bytes) -> bytes:
-    """Cut a summary.json off before its effects, which are most of it and not needed; others stay whole.
+    """Return a summary.json cut off before its effects, which are most of it and not needed here.
 
-    Only our own writer breaks the line before that key, and a line break inside a JSON string is always
-    escaped.
+    Only envmatrix's own writer puts a line break before that key, and JSON strings escape line breaks. Other documents
+    are returned as they are.
     """
     head, marker, _ = document.partition(_EFFECTS_MARKER)
     return head.rstrip().rstrip(b",") + b"}" if marker else document
@@ -197,9 +196,9 @@ def _read_summary(file: Path) -> _SummaryContents | None:
 
 
 def _schedules(body: Mapping[str, object], arms: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], str]:
-    """Return, for each workload and engine, how its trials were measured; older summaries say less of it.
+    """Return the schedule of each workload and engine; older summaries contain less about it.
 
-    Of a program that tells no steps a turn is a part of a second; one may have taken none beside others' turns.
+    Without known steps, a turn is a fraction of a second; a program may also run uninterrupted among interleaved ones.
     """
     schedules: dict[tuple[str, str], str] = {}
     turn = body.get("turn")
@@ -214,7 +213,7 @@ def _schedules(body: Mapping[str, object], arms: Iterable[Mapping[str, object]])
 
 
 def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield workload and engine of answers that no check of equal work stands behind; older runs say it in words."""
+    """Yield workload and engine of answers without a check of equal work; older runs have it only in the headline."""
     answers = body.get("best")
     for answer in answers if isinstance(answers, list) else ():
         if isinstance(answer, dict):
@@ -224,14 +223,14 @@ def _unchecked(body: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _is_short(body: Mapping[str, object]) -> bool:
-    """Whether the run's own report says that its intervals hold for the machine as it was then."""
+    """Return whether the run's own report has the short-run warning."""
     warnings = body.get("warnings")
     warning_list = warnings if isinstance(warnings, list) else []
     return any(isinstance(item, dict) and item.get("kind") == _SHORT_RUN for item in warning_list)
 
 
 def _with_changes(series: Series, error: float) -> Series:
-    """Mark where the level of a series changed; ``error`` is how often it may where nothing did."""
+    """Return a series with its changes; ``error`` is the rate of false changes."""
     values = [(index, math.log(value)) for index, point in enumerate(series.points) if (value := series.value(point))]
     logs = np.array([log for _, log in values])
     splits = change_points(logs, error)
@@ -259,14 +258,14 @@ def _series_with_changes(collected: Mapping[SeriesKey, list[Point]]) -> Iterator
 
 
 def series_group(series: Series) -> tuple[str, ...]:
-    """Return what the series of one table share."""
+    """Return the properties that all series of one table share."""
     return series.host, series.workload, series.engine, series.schedule, series.metric
 
 
 def read_history(results: Path) -> History:
-    """Read every run below ``results`` that has a summary.json, and mark where levels changed.
+    """Read every run below ``results`` that has a summary.json, and mark changes of level.
 
-    A run without one (still running, or never reported) is no error: `envmatrix report RUN` writes it.
+    Runs without one (still running, or never reported) are skipped: `envmatrix report RUN` writes it.
     """
     collected: dict[SeriesKey, list[Point]] = {}
     runs, unreadable = 0, []

@@ -1,4 +1,4 @@
-"""The null distribution of the largest |t| of several comparisons that share one reference."""
+"""Null distribution of the largest |t| of several comparisons that share one reference."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from envmatrix.stats.moderated_variance import is_moderated, moderated
 Floats = NDArray[np.float64]
 DRAWS = 100_000
 _SEED = 20_260_101
-#: With fewer draws beyond it a critical value is Bonferroni's, which is as sharp so far out.
+#: With fewer draws beyond it, a critical value is Bonferroni's, which is as sharp that far out.
 MIN_DRAWS_BEYOND = 10
 
 
-#: Numbers held at once at most: so many comparisons and draws.
+#: Most numbers in memory at once: comparisons times draws.
 MOST_NUMBERS = 3_000_000
 
 
 @lru_cache(maxsize=128)
 def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRAWS, *, own: bool = False) -> Floats:
-    """Return ``draws`` sorted (descending) values of max |t_j|, j = 1..``comparisons``; fewer of very many comparisons.
+    """Return ``draws`` values of max |t_j|, j = 1..``comparisons``, in descending order; fewer if comparisons are many.
 
-    Each t_j is a one-sample t on ``blocks`` differences d_j = e_j - e_0, all e normal, e_0 being the mean
-    over ``copies`` of the reference: the shared e_0 is what correlates them. Only its projections are
-    drawn, which is exact: with z the means (times sqrt(n)) and r = |e_0 less its mean|, the sum of squares
-    of d_j is (a - r)^2 + chi2(n - 2), a standard normal. So the cost does not grow with the number of
-    blocks. (Dunnett 1955, and so scipy's ``dunnett``, pools the variances of groups that nothing pairs; here
-    each t has its own, because environments differ in noise, or its ``moderated`` one; ``own``: never that.)
+    Each t_j is a one-sample t on ``blocks`` differences d_j = e_j - e_0. All e are normal, and e_0 is the mean over
+    ``copies`` of the reference, which correlates the t_j. Only projections are drawn, which is exact and independent of
+    the number of blocks. With r = |e_0 less its mean| and a standard normal a, the squares of d_j sum to (a - r)^2 +
+    chi2(n - 2). Each t has its own variance, as environments differ in noise, or its moderated one (``own``: never
+    moderated). In contrast, Dunnett (1955) and scipy's ``dunnett`` pool variances of unpaired groups.
     """
     if blocks < 2 or comparisons < 1:
         msg = f"needs 2 blocks and 1 comparison, not {blocks} and {comparisons}"
@@ -51,7 +50,7 @@ def null_maxima(blocks: int, comparisons: int, copies: int = 1, draws: int = DRA
 def _draw_means_and_variances(
     blocks: int, comparisons: int, copies: int, draws: int
 ) -> Iterator[tuple[Floats, Floats]]:
-    """Yield each comparison's means, times sqrt(n), and variances."""
+    """Yield the means (times sqrt(n)) and variances of each comparison."""
     rng = np.random.default_rng((_SEED, blocks))
     shared_mean = rng.standard_normal(draws) / np.sqrt(copies)
     shared_length = np.sqrt(rng.chisquare(blocks - 1, draws) / copies)
@@ -65,9 +64,9 @@ def _draw_means_and_variances(
 def critical_value(
     blocks: int, comparisons: int, copies: int = 1, *, level: float = 0.95, draws: int = DRAWS, own: bool = False
 ) -> float:
-    """Return the half-width, in standard errors, of simultaneous intervals of confidence ``level``.
+    """Return the half-width, in standard errors, of simultaneous intervals at confidence ``level``.
 
-    The errors are ``moderated`` where a family of as many has enough blocks, each comparison's ``own`` otherwise.
+    Errors are moderated if the family has enough blocks and ``own`` is not set; otherwise each comparison has its own.
     """
     if comparisons == 1:
         return student_quantile(blocks, (1.0 + level) / 2)
@@ -82,9 +81,9 @@ def critical_value(
 def adjusted_p(
     t: float, blocks: int, comparisons: int, copies: int = 1, *, draws: int = DRAWS, own: bool = False
 ) -> float:
-    """Return P(max |T| >= |t|) when nothing differs; never 0, as draws are finite (Phipson & Smyth 2010).
+    """Return P(max |T| >= |t|) if nothing differs; never 0, as draws are finite (Phipson & Smyth 2010).
 
-    It is at most 1 - level exactly when ``|t|`` reaches beyond ``critical_value``: interval and p agree.
+    It is at most 1 - level exactly if ``|t|`` exceeds ``critical_value``, so interval and p agree.
     """
     if comparisons == 1:
         return student_p(t, blocks)
@@ -95,19 +94,19 @@ def adjusted_p(
 
 
 def _largest_moderation_factor(blocks: int, comparisons: int, *, own: bool) -> float:
-    """Return how many times as large as Student's t of the same numbers a moderated one can be."""
+    """Return the largest possible ratio of a moderated t to Student's t of the same numbers."""
     return float(np.sqrt(blocks / (blocks - 1))) if not own and is_moderated(blocks, comparisons) else 1.0
 
 
 def student_quantile(blocks: int, probability: float) -> float:
-    """Return the quantile of Student's t of ``blocks`` differences: with one comparison nothing needs drawing."""
+    """Return the quantile of Student's t for ``blocks`` differences, for a single comparison."""
     from scipy.special import stdtrit
 
     return float(stdtrit(blocks - 1, probability))
 
 
 def student_p(t: float, blocks: int) -> float:
-    """Return the two-sided p of one t of ``blocks`` differences."""
+    """Return the two-sided p of one t for ``blocks`` differences."""
     from scipy.special import stdtr
 
     return float(2.0 * stdtr(blocks - 1, -abs(t)))

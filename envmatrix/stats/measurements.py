@@ -1,4 +1,4 @@
-"""Fold trials into a small table, one number a metric and trial, without keeping a single record."""
+"""Table of measurements: one number per metric and trial, read without keeping any record in memory."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from envmatrix.stats.slow_phases import apart
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
-#: What a trial's result must share with its reference's for their speeds to be comparable.
+#: Results that a trial must share with its reference for comparable speeds.
 WORK_COLUMNS = ("loss", "accuracy", "samples", "steps", "parameters")
 _CONDITION_COLUMNS = ("load_1m", "steal_ticks", "mhz")
-#: The CPU quota around a trial, in CPUs, and the share of its periods in which it was used up.
+#: The CPU quota around a trial, in CPUs, and the share of periods in which it was used up.
 QUOTA = ("cpu_limit", "used_up")
-#: What is among a record's metrics and is none that anything is compared by.
+#: Values among a record's metrics that are not used for comparisons.
 TURN_START = "turn_start"
 _BESIDE = (TURN_START, "others_s", "throttled_s")
-#: How long a trial was counted: its timed part, or the whole of a program (of its turns, if it took some).
+#: Seconds for which a trial was counted: its timed part, or the whole program (its turns, if interleaved).
 COUNTED = "counted_s"
 _COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK_COLUMNS, *_CONDITION_COLUMNS, *QUOTA, *step_account.COLUMNS, "started")
-#: Numbers of a program of the user's own that are kept of one run.
+#: Most numbers of a user's program kept per run.
 _MAX_OWN_METRICS = 64
-#: What a trial says of the machine that it ran on, whatever its environment is.
+#: Evidence about the machine, independent of the environment.
 _MACHINE_PATHS = {
     "system": ("kernel",), "cpu": ("architecture", "model", "flags"), "memory": ("numa_nodes", "total_bytes")
 }  # fmt: skip
@@ -46,9 +46,9 @@ _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 @dataclass(frozen=True)
 class TrialOrder:
-    """All trials in the order they ran, one array a property.
+    """All trials in the order they ran, one array per property.
 
-    ``outcome`` is an index into OUTCOMES, ``primary`` the values of the metrics that verdicts may rest on.
+    ``outcome`` is an index into OUTCOMES; ``primary`` contains the values of metrics that verdicts can be based on.
     """
 
     arm: Integers
@@ -60,12 +60,11 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Trials as numbers.
+    """The numbers of all trials of a run.
 
-    ``table`` has one (arms x blocks) array per column, NaN where there is no such number. ``blocks`` holds
-    the block numbers of the columns of each array. ``node_checks`` has, for each node and block of which there is one,
-    the check in which most of the node was busy. ``trials`` are all trials in the order they ran. ``machine`` has what
-    they say of the machines, as JSON text, by its path in the evidence.
+    ``table`` has one (arms x blocks) array per column, with NaN for missing numbers; ``blocks`` are its block numbers.
+    ``node_checks`` has the check with the most activity for each node and block. ``trials`` are all trials in the order
+    they ran. ``machine`` has their facts about the machines, as JSON text, by path in the evidence.
     """
 
     arms: tuple[str, ...]
@@ -81,67 +80,67 @@ class Measurements:
 
     @property
     def begins(self) -> Floats:
-        """When each block began, in seconds since the epoch; NaN if that is not known."""
+        """The start of each block in seconds since the epoch, or NaN if unknown."""
         started = self.table["started"]
         first = np.where(np.isfinite(started), started, np.inf).min(axis=0, initial=np.inf)
         return np.where(np.isfinite(first), first, np.nan)
 
     @property
     def apart(self) -> Floats:
-        """By how much of a slow phase of the machine each block began before the next one (``longrun.apart``)."""
+        """The time from each block to the next, as a fraction of a slow phase (``slow_phases.apart``)."""
         return apart(self.begins)
 
     def of(self, arm: str, column: str) -> Floats:
-        """Return one arm's numbers, block by block (NaN: none)."""
+        """Return the numbers of one arm by block, with NaN for missing ones."""
         return np.asarray(self.table[column][self.arms.index(arm)])
 
     def median(self, arm: str, column: str) -> float | None:
-        """Return the median of one arm's numbers, None when there is none."""
+        """Return the median of one arm's numbers, or None if there are none."""
         values = self.of(arm, column)
         values = values[np.isfinite(values)]
         return float(np.median(values)) if values.size else None
 
     def cv(self, arm: str, column: str) -> float | None:
-        """Return the standard deviation of one arm's numbers over their mean; None below two numbers above 0."""
+        """Return the standard deviation over the mean of one arm's numbers, or None below two numbers above 0."""
         values = self.of(arm, column)
         values = values[np.isfinite(values) & (values > 0)]
         return float(values.std(ddof=1) / values.mean()) if values.size > 1 else None
 
     def mean(self, arm: str, column: str) -> float | None:
-        """Return the geometric mean of one arm's numbers above 0, of which ratios are made; None when there is none."""
+        """Return the geometric mean of one arm's numbers above 0, as used in ratios, or None if there are none."""
         values = self.of(arm, column)
         values = values[np.isfinite(values) & (values > 0)]
         return float(np.exp(np.log(values).mean())) if values.size else None
 
     def disturbed(self) -> Floats:
-        """Return (arms, blocks): the share of the time that threads could have run in which they had no CPU."""
+        """Return (arms, blocks) shares of the time in which threads could run, but waited for a CPU."""
         delay = self.table["run_delay_s"]
         runnable_s = delay + self.table["user_s"] + self.table["system_s"]
         return np.asarray(delay / np.where(runnable_s > 0, runnable_s, np.nan))
 
     def median_contention(self, arm: str) -> float | None:
-        """Return the median of that over an arm's trials, None when none counted it."""
+        """Return the median of ``disturbed`` over an arm's trials, or None if no trial counted it."""
         shares = self.disturbed()[self.arms.index(arm)]
         known_shares = shares[np.isfinite(shares)]
         return float(np.median(known_shares)) if known_shares.size else None
 
 
 def first_blocks(measured: Measurements, count: int) -> Measurements:
-    """Return the numbers of the first ``count`` blocks (facts and trials are still those of all)."""
+    """Return the numbers of the first ``count`` blocks; facts and trials remain those of all blocks."""
     table = {name: values[:, :count] for name, values in measured.table.items()}
     attempted = measured.attempted[:, :count]
     return replace(measured, blocks=measured.blocks[:count], table=table, attempted=attempted)
 
 
 def _loss(value: object) -> float:
-    """Return a loss or accuracy; one that is not finite becomes infinite: it must not pass for missing."""
+    """Return a loss or accuracy; non-finite values become infinite so that they do not count as missing."""
     if isinstance(value, float) and not math.isfinite(value):
         return math.inf
     return finite_or_nan(value)
 
 
 class MeasurementBuilder:
-    """Takes trials one by one; ``measured`` may be asked for at any time."""
+    """Builder of Measurements from single trials; ``measured`` can be called at any time."""
 
     def __init__(self, plan: Plan) -> None:
         self._arms = tuple(arm.name for arm in plan.arms)
@@ -156,7 +155,7 @@ class MeasurementBuilder:
         self._machine: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, trial: Reading | Trial) -> None:
-        """Add one trial of the plan. Only numbers of trials that are ok count; the others are counted by outcome."""
+        """Add one trial of the plan. Only successful trials add numbers; all are counted by outcome."""
         facts = self._facts[trial.arm]
         facts.outcomes[trial.outcome] += 1
         facts.longest_s = max(facts.longest_s, finite_or_nan(trial.wall_s))
@@ -184,7 +183,7 @@ class MeasurementBuilder:
             self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [finite_or_nan(trial.started)])
 
     def measured(self) -> Measurements:
-        """Return the table so far."""
+        """Return the measurements so far."""
         arm_index = np.array(self._who, dtype=np.int64)
         outcome = np.array(self._outcome, dtype=np.int64)
         rows = np.array(self._numbers, dtype=np.float64).reshape(-1, len(_COLUMNS))
@@ -207,7 +206,7 @@ class MeasurementBuilder:
         )  # fmt: skip
 
     def _note_own(self, facts: ArmFacts, record: Record) -> None:
-        """Take the further metrics and the checks of a program of the user's own; the trial's row is not there yet."""
+        """Store further metrics and checks of a user's program, before the trial's row is added."""
         row = len(self._numbers) // len(_COLUMNS)
         for metric in record.more_metrics or ():
             self._note_number(own_column(metric.name or ""), row, finite_or_nan(metric.value))
@@ -276,15 +275,15 @@ def _counted_s(trial: Reading | Trial, record: Record) -> float:
 
 
 def _is_uninterrupted(record: Record | None) -> bool:
-    """Whether a trial took its steps in one turn with none set apart, which no trial does that shares its rounds."""
+    """Return whether a trial took all steps in one turn without extra steps, which no interleaved trial does."""
     turns = record.timing.turns if record and record.timing else None
     return turns is not None and len(turns) == 1 and not turns[0].apart_ns
 
 
 def _started_beside_others(trial: Reading | Trial, record: Record) -> bool:
-    """Whether a program's counters hold a start beside others: it took turns by its steps.
+    """Return whether a program's counters include its start next to other processes, as it was interleaved by steps.
 
-    Older ones are those of the whole program, so that what it waited for a CPU then is of our own making.
+    Older records count the whole program, so part of its CPU waits comes from the other trials.
     """
     timing = record.timing
     if math.isfinite(finite_or_nan((record.metrics or {}).get("others_s"))):
@@ -293,7 +292,7 @@ def _started_beside_others(trial: Reading | Trial, record: Record) -> bool:
 
 
 def fold_trials(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
-    """Fold trials into Measurements, keeping none of them."""
+    """Return the Measurements of trials, without keeping the trials."""
     builder = MeasurementBuilder(plan)
     for trial in trials:
         builder.add(trial)
@@ -301,5 +300,5 @@ def fold_trials(plan: Plan, trials: Iterable[Reading | Trial]) -> Measurements:
 
 
 def read_measurements(folder: RunFolder, plan: Plan) -> Measurements:
-    """Fold the trials of a results folder."""
+    """Return the Measurements of a results folder."""
     return fold_trials(plan, folder.readings(plan))

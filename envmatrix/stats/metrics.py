@@ -1,4 +1,4 @@
-"""What is measured: one row a metric. A new metric is one new row here."""
+"""Metrics of a trial, one row each; a new metric is one new row here."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-#: From here on digits are not written out.
+#: From this value on, digits are not written out.
 _LONG = 1e12
 
 
-#: Digits of a label of an axis, whose places are round numbers: three would write 1.025 s as 1.02 s.
+#: Digits of axis labels, whose ticks are round numbers: three digits would print 1.025 s as 1.02 s.
 TICK_DIGITS = 6
 
 
 class NumberFormatter(Protocol):
-    """Formats a number for people: in as many ``digits`` as what is measured deserves, or as are asked for."""
+    """A function that formats a number for people, with a default or a given number of ``digits``."""
 
     def __call__(self, value: float, *, digits: int = ...) -> str:
-        """Return the text."""
+        """Return the formatted number."""
 
 
 def show_rate(value: float, *, digits: int = 4) -> str:
@@ -30,7 +30,7 @@ def show_rate(value: float, *, digits: int = 4) -> str:
 
 
 def show_seconds(value: float, *, digits: int = 3) -> str:
-    """Format a duration given in seconds."""
+    """Format a duration in seconds."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= scale:
             return f"{value / scale:.{digits}g} {unit}" if not 1000 <= value < _LONG else f"{value:,.0f} s"
@@ -38,7 +38,7 @@ def show_seconds(value: float, *, digits: int = 3) -> str:
 
 
 def show_bytes(value: float, *, digits: int = 4) -> str:
-    """Format a size given in bytes."""
+    """Format a size in bytes."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if abs(value) >= 1024**power:
             return f"{value / 1024**power:.{digits}g} {unit}"
@@ -53,29 +53,29 @@ def show_count(value: float, *, digits: int = 0) -> str:
 
 
 def show_value(value: float, *, digits: int = 6) -> str:
-    """Format a number whose unit is the user's."""
+    """Format a number with a user-defined unit."""
     return f"{value:,.{digits}g}"
 
 
-#: What the number is called that a program reports without naming it.
+#: Label of a number that a program reports without a name.
 _UNNAMED = "reported value"
 _TIME_UNITS = frozenset({"s", "ms", "us", "ns", "min", "h"})
 _RATE_PATTERN = re.compile(
     r"/\s*(s|sec|second|ms|min|minute|h|hour)\b|\bper[ _]s|\b(fps|qps|rps|tps|hz|[kmgt]?flops)\b", re.IGNORECASE
 )
-#: Words by which a program names a speed whose unit it leaves out.
+#: Words in the name of a speed that has no unit.
 _SPEED_PATTERN = re.compile(
     r"^rate$|throughput|speed|latency|elapsed|duration|runtime|(?<![a-z])(time|took|seconds|ops)(?![a-z])"
     r"|(?<![a-z])per[ _]?s(ec(ond)?s?)?(?![a-z])",
     re.IGNORECASE,
 )
-#: What words of speed are of a metric that is none.
+#: Replacements of speed words for a metric that is not a speed.
 _NON_SPEED_WORDS = {"fast": "good", "faster": "better", "slower": "worse"}
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a trial: where it is in the record, which direction is better, how it is shown."""
+    """A metric of a trial: its name in the record, the better direction, and its format."""
 
     name: str
     label: str
@@ -85,26 +85,26 @@ class Metric:
 
     @property
     def sign(self) -> float:
-        """+1 when higher is better, -1 when lower is: log ratios times this are positive when better."""
+        """+1 if higher is better, otherwise -1; log ratios times this are positive if better."""
         return 1.0 if self.better == "higher" else -1.0
 
     @property
     def is_rate(self) -> bool:
-        """Whether it is so much in a time, by its unit."""
+        """Return whether the unit is an amount per time."""
         return bool(_RATE_PATTERN.search(self.unit))
 
     @property
     def is_speed(self) -> bool:
-        """Whether better means faster: a time or a rate, by its unit, or by its name where it has none.
+        """Return whether better means faster: a time or a rate, by its unit, or by its name if it has no unit.
 
-        A number without either is the one by which a program says how fast it was.
+        A number without unit and name is assumed to be a speed.
         """
         if self.unit:
             return self.unit in _TIME_UNITS or self.is_rate
         return self.label == _UNNAMED or any(words.search(self.label) for words in (_RATE_PATTERN, _SPEED_PATTERN))
 
     def said(self, word: str) -> str:
-        """Return 'fast', 'faster' or 'slower' as it is, or, of an accuracy or a size, what it means there."""
+        """Return 'fast', 'faster' or 'slower', or the equivalent for a metric that is not a speed ('good')."""
         return word if self.is_speed else _NON_SPEED_WORDS.get(word, word)
 
     def as_fast_as(self, other: object) -> str:
@@ -148,22 +148,22 @@ VALUE = METRICS["value"]
 MEMORY = METRICS["peak_rss_bytes"]
 
 
-#: What columns of numbers that a program of the user's own reported begin with.
+#: Prefixes of columns with numbers from a user's program.
 OWN_COLUMN_PREFIXES = ("own.", "check.")
 
 
 def own_column(name: str) -> str:
-    """Return the name under which a further metric of a program of the user's own is kept and told."""
+    """Return the column name of a further metric of a user's program."""
     return f"own.{name}"
 
 
 def check_column(name: str) -> str:
-    """Return the name under which a check of a program of the user's own is kept."""
+    """Return the column name of a check of a user's program."""
     return f"check.{name}"
 
 
 def finite_or_nan(value: object) -> float:
-    """Return a finite float, or NaN for anything else that a record may hold."""
+    """Return a finite float, or NaN for any other value of a record."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:

@@ -1,4 +1,4 @@
-"""Trials that lack, or are too many, among those that a run has gone past."""
+"""Missing and surplus trials among those that a run has already passed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from envmatrix.plan import Plan, Slot
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.racing import Race
 
-#: As many missing trials are counted one by one.
+#: Most missing trials that are counted exactly.
 _MAX_COUNTED = 100
 
 
 def missing_trials_text(plan: Plan, measured: Measurements) -> str:
-    """Return which trials of the plan lack, '' where none does."""
+    """Return which trials of the plan are missing, or '' if none is."""
     missing_trials = [slot.trial for slot in itertools.islice(missing_slots(plan, measured), _MAX_COUNTED + 1)]
     if not missing_trials:
         return ""
@@ -29,9 +29,9 @@ def missing_trials_text(plan: Plan, measured: Measurements) -> str:
 
 
 def missing_slots(plan: Plan, measured: Measurements) -> Iterator[Slot]:
-    """Yield, in the plan's order, what has no line although a later trial has one.
+    """Yield, in the plan's order, trials without a line although a later trial has one.
 
-    Where arms race, one that has no later line has left, and lacks nothing.
+    In a race, an arm without any later line has left, and nothing of it is missing.
     """
     last = _last_trial_positions(plan, measured)
     end = max(last.values(), default=(-1, 0))
@@ -51,7 +51,7 @@ def missing_slots(plan: Plan, measured: Measurements) -> Iterator[Slot]:
 
 
 def _last_trial_positions(plan: Plan, measured: Measurements) -> dict[str, tuple[int, int]]:
-    """Return block and position of every arm's last trial, for those that have one."""
+    """Return block and position of the last trial of every arm that has one."""
     positions: dict[str, tuple[int, int]] = {}
     for row, name in enumerate(measured.arms):
         columns = np.flatnonzero(measured.attempted[row])
@@ -62,7 +62,7 @@ def _last_trial_positions(plan: Plan, measured: Measurements) -> dict[str, tuple
 
 
 def trials_after_leaving(race: Race, measured: Measurements) -> dict[str, list[int]]:
-    """Return the blocks in which an arm has a trial though it had left the race, by its name."""
+    """Return arm -> blocks in which it has a trial although it had left the race."""
     late_blocks = {
         item.arm: measured.blocks[measured.attempted[measured.arms.index(item.arm)] & (measured.blocks >= item.block)]
         for item in race.stopped

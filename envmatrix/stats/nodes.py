@@ -1,8 +1,7 @@
-"""How much the nodes of a run differ.
+"""Differences between the nodes of a run.
 
-Effects are paired within blocks, and a block stays on one node, so these differences cancel in every effect. They
-are told because they show what comparing across nodes would have cost (GPUs of one kind differed by 8 % on average:
-Sinha et al., SC 2022).
+Effects are paired within blocks, and a block runs on one node, so node differences cancel in every effect. They are
+reported as the cost of comparing across nodes. GPUs of one kind differed by 8 % on average (Sinha et al., SC 2022).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from envmatrix.stats.welch import Mean, quotient
 
 Floats = NDArray[np.float64]
 _SIGNIFICANCE = 0.05
-#: What every report says below the table of nodes.
+#: The note below every table of nodes.
 NODES_NOTE = "Baseline and environment of a block ran on the same node, so this cancels in every effect."
 
 
@@ -41,9 +40,9 @@ class NodeRow:
 class NodeReport:
     """The nodes of one baseline, best first.
 
-    ``spread`` is best over worst minus 1. Whether the baselines differ by more than noise is not tested: the blocks of
-    a node follow one another, so that a slow hour looks like a slow node. ``interactions`` maps an environment to the
-    adjusted p (Holm) that its *effect* differs between nodes; ``mixed`` are blocks that ran on several nodes.
+    ``spread`` is best over worst minus 1. It is not tested: the blocks of a node follow one another, so a slow hour
+    looks like a slow node. ``interactions`` maps an environment to the adjusted p (Holm) that its *effect* differs
+    between nodes. ``mixed`` are blocks that ran on several nodes.
     """
 
     workload: str
@@ -54,7 +53,7 @@ class NodeReport:
     mixed: tuple[int, ...] = ()
 
     def line(self) -> str:
-        """Say it in one or two sentences."""
+        """Return the report in one or two sentences."""
         best, worst = self.rows[0], self.rows[-1]
         text = (
             f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}: "
@@ -68,7 +67,7 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class NodeGain:
-    """What an environment is on one node: the mean ratio over its reference in so many complete blocks there."""
+    """The mean ratio of an environment over its reference in the complete blocks of one node."""
 
     node: str
     blocks: int
@@ -76,14 +75,14 @@ class NodeGain:
 
 
 def mixed_blocks(measured: Measurements) -> tuple[int, ...]:
-    """Return the blocks whose trials ran on several nodes: their pairs do not cancel what nodes differ by."""
+    """Return the blocks whose trials ran on several nodes, so that node differences do not cancel."""
     return tuple(sorted(block for block, names in measured.block_nodes.items() if len(names) > 1))
 
 
 def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metric]) -> tuple[NodeReport, ...]:
-    """Compare the nodes, once for every baseline; empty when fewer than two nodes ran blocks.
+    """Compare the nodes for every baseline; return () if fewer than two nodes ran blocks.
 
-    ``metrics`` is workload -> primary metric (``Analysis.primary``). A mixed block belongs to no node.
+    ``metrics`` is workload -> primary metric (``Analysis.primary``). A mixed block counts for no node.
     """
     if len(measured.nodes) < 2:
         return ()
@@ -101,7 +100,7 @@ def compare_nodes(plan: Plan, measured: Measurements, metrics: Mapping[str, Metr
 
 
 def gains_by_node(plan: Plan, measured: Measurements, arm: Arm, metric: Metric) -> tuple[NodeGain, ...]:
-    """Return what ``arm`` gains on each node, best first; empty when fewer than two nodes ran its blocks."""
+    """Return the gain of ``arm`` on each node, best first; return () if fewer than two nodes ran its blocks."""
     family = next(family for family in families(plan) if arm in family.arms)
     groups = _values_by_node(_ratios(measured, family, arm, metric), measured.begins, _node_of_columns(measured))
     gains = [
@@ -112,7 +111,7 @@ def gains_by_node(plan: Plan, measured: Measurements, arm: Arm, metric: Metric) 
 
 
 def _node_of_columns(measured: Measurements) -> list[str]:
-    """Return the node of each column of the table, '' for a block that several ran."""
+    """Return the node of each column of the table, or '' for a block that ran on several."""
     node_of_block = {block: names[0] for block, names in measured.block_nodes.items() if len(names) == 1}
     return [node_of_block.get(int(block), "") for block in measured.blocks]
 
@@ -124,20 +123,20 @@ def _ratios(measured: Measurements, family: Family, arm: Arm, metric: Metric) ->
 
 @dataclass(frozen=True)
 class OnNode:
-    """What the blocks of one node have: values, and when each block began (s; NaN: not known)."""
+    """The values of one node's blocks, and when each block began (s; NaN: unknown)."""
 
     values: Floats
     begins: Floats
 
     @property
     def mean(self) -> Mean:
-        """Their mean, with the error that allows for the node's slow phases (``longrun``)."""
+        """The mean of the values, with an error that allows for slow phases of the node (``slow_phases``)."""
         found = summarise_pairs(self.values[None], apart(self.begins))
         return Mean(float(found.mean[0]), float(found.error[0]), int(found.units[0]))
 
 
 def _values_by_node(values: Floats, begins: Floats, nodes: Sequence[str]) -> dict[str, OnNode]:
-    """Return node -> its finite values, block by block."""
+    """Return node -> its finite values by block."""
     there = np.isfinite(values)
     node_values = {name: there & np.array([node == name for node in nodes]) for name in dict.fromkeys(nodes) if name}
     return {name: OnNode(values[numbers], begins[numbers]) for name, numbers in node_values.items() if numbers.any()}
@@ -157,9 +156,9 @@ def _report(
 
 
 def anova_p_value(groups: Sequence[OnNode]) -> float | None:
-    """Return the p that nodes do not differ, None when one has fewer than two values or none varies.
+    """Return the p for no difference between nodes, or None if one has fewer than two values or none varies.
 
-    It is the least p of Welch's t over all pairs of nodes, times their number (Bonferroni): nodes differ in noise.
+    It is the smallest p of Welch's t over all pairs of nodes, times their number (Bonferroni): noise differs by node.
     """
     if len(groups) < 2 or any(own.values.size < 2 for own in groups):
         return None
@@ -186,7 +185,7 @@ def _interaction_p_values(
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Adjust p values for being many (Holm 1979); scipy adjusts for false discoveries only."""
+    """Adjust p-values for multiple tests (Holm 1979); scipy adjusts only for false discoveries."""
     adjusted, largest = {}, 0.0
     for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         largest = max(largest, min(1.0, p * (len(p_values) - rank)))

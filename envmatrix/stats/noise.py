@@ -1,4 +1,4 @@
-"""Made-up machines: the noise, in log time, of trials that run one after the other."""
+"""Simulated machines: the noise, in log time, of consecutive trials."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Noise = Callable[[int, int, float, np.random.Generator], Floats]
 
 
 def quiet(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
-    """Independent normal noise."""
+    """Return independent normal noise."""
     return rng.normal(0.0, size, (runs, trials))
 
 
 def autoregressive(runs: int, trials: int, size: float, memory: float, rng: np.random.Generator) -> Floats:
-    """Draw a stationary first-order autoregression with standard deviation ``size``."""
-    from scipy.signal import lfilter  # takes longer to import than all the rest of a self-test
+    """Return a stationary first-order autoregression with standard deviation ``size``."""
+    from scipy.signal import lfilter  # slow import: longer than the rest of a self-test
 
     steps = rng.normal(0.0, size * np.sqrt(1.0 - memory**2), (runs, trials))
     values = np.empty((runs, trials))
@@ -28,19 +28,19 @@ def autoregressive(runs: int, trials: int, size: float, memory: float, rng: np.r
 
 
 def autocorrelated(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
-    """Half of the variance lasts for about ten trials (heat, neighbours on the host)."""
+    """Return noise of which half the variance lasts for about ten trials (heat, neighbours on the host)."""
     slow = autoregressive(runs, trials, size / np.sqrt(2), 0.9, rng)
     return slow + quiet(runs, trials, size / np.sqrt(2), rng)
 
 
 def drifting(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
-    """Independent noise on a random walk that is ``size`` away, typically, after ten trials."""
+    """Return independent noise on a random walk, which typically moves by ``size`` in ten trials."""
     walk = np.cumsum(rng.normal(0.0, size / np.sqrt(10), (runs, trials)), axis=1)
     return walk + quiet(runs, trials, size, rng)
 
 
 def bursty(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
-    """Independent noise; now and then a burst of load makes about five trials in a row five sizes slower."""
+    """Return independent noise with bursts of load that make about five trials in a row five sizes slower."""
     busy = np.zeros((runs, trials), dtype=np.bool_)
     state = rng.random(runs) < 0.2
     for trial in range(trials):
@@ -59,15 +59,15 @@ NOISES: Mapping[str, Noise] = {
 
 
 def scale_noise(logs: Floats, size: float) -> Floats:
-    """Scale (runs, arms, blocks) noise so that a trial's standard deviation about its block is ``size``.
+    """Scale (runs, arms, blocks) noise so that a trial's standard deviation within its block is ``size``.
 
-    That is the noise which comparisons within blocks meet; what blocks share does not count.
+    This is the noise in comparisons within blocks; noise shared by a block does not count.
     """
     return logs * (size / float(np.sqrt(logs.var(axis=1, ddof=1).mean())))
 
 
 def deal_into_blocks(noise: Floats, blocks: int, arms: int, rng: np.random.Generator) -> Floats:
-    """Deal (runs, blocks * arms) noise out to arms in a fresh random order a block: (runs, arms, blocks)."""
+    """Assign (runs, blocks * arms) noise to arms, in random order per block: (runs, arms, blocks)."""
     dealt = noise.reshape(len(noise), blocks, arms)
     order = np.argsort(rng.random(dealt.shape), axis=2)
     shuffled: Floats = np.take_along_axis(dealt, order, axis=2).swapaxes(1, 2)

@@ -1,4 +1,4 @@
-"""The machine of a run, where a scheduler chose it: what its trials saw of it."""
+"""The machine of a run on a cluster, as observed by its trials."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from envmatrix.system.host import Host
 
 
 def observed_host(host: Host, measured: Measurements) -> Host:
-    """Return the host of a run, with what its trials saw where it is nodes of a cluster.
+    """Return the host of a run; if it is cluster nodes, with the facts that its trials observed.
 
-    None: no trial says so, or not all say the same. The distribution stays undefined: a trial sees its image's.
+    A fact is None if no trial has it or trials disagree. The distribution is not set: a trial sees that of its image.
     """
     if host.kernel is not None:
         return host

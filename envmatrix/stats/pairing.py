@@ -1,4 +1,4 @@
-"""Pairing by block: log ratios of arms against their reference, and their summary. Pure arrays."""
+"""Pairing by block: log ratios of arms against their reference, and their summary statistics."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ _MAX_LOG_RATIO = 700.0
 
 @dataclass(frozen=True)
 class Family:
-    """Arms compared with one reference, for which intervals hold together.
+    """Arms compared with one reference, with simultaneous intervals.
 
-    ``copies`` are the arms whose mean, block by block, is the reference: the reference itself, which must be
-    there, and its control where that is there. Two copies make every comparison a quarter less variable. The
-    control's own comparison is a family of its own, against the reference alone: it is the noise floor.
-    ``beside`` are arms of the same table that are compared with a copy of the reference that takes no turns: intervals
-    of all of them hold together.
+    The reference is the mean, block by block, of ``copies``: the reference itself, which must be present, and its
+    control if present. Two copies reduce the variance of every comparison by a quarter. The control's own comparison,
+    against the reference alone, is a separate family. ``beside`` are arms of the same table compared with an
+    uninterrupted copy of the reference; their intervals are simultaneous too.
     """
 
     reference: str
@@ -36,7 +35,7 @@ class Family:
 
     @property
     def together(self) -> int:
-        """How many comparisons hold together."""
+        """The number of simultaneous comparisons."""
         return len(self.arms) + len(self.beside)
 
 
@@ -44,7 +43,7 @@ class Family:
 class PairedStatistics:
     """Paired statistics of m comparisons: arrays of length m. ``spread`` and ``error`` are NaN below 2 pairs.
 
-    ``error`` is the standard error of the mean, which is worth that of ``units`` independent blocks.
+    ``error`` is the standard error of the mean, worth ``units`` independent blocks.
     """
 
     blocks: NDArray[np.int64]
@@ -56,9 +55,9 @@ class PairedStatistics:
 
 @dataclass(frozen=True)
 class Views:
-    """Numbers of rows, block by block: as they are, and without slow trials where there are any.
+    """Numbers of rows by block, in one or two views: as measured, and without slow trials if there are any.
 
-    What is claimed must hold in every view. ``far``: see ``longrun.apart`` (None: blocks are independent).
+    Every conclusion must be true in every view. ``far``: see ``slow_phases.apart`` (None: blocks are independent).
     """
 
     every: tuple[Floats, ...]
@@ -66,28 +65,28 @@ class Views:
 
     @property
     def measured(self) -> Floats:
-        """The numbers as they are, no trial left out."""
+        """The numbers as measured, without leaving out trials."""
         return self.every[0]
 
     def paired(self) -> tuple[PairedStatistics, ...]:
-        """Summarise the rows of each view."""
+        """Return the paired statistics of each view."""
         return tuple(summarise_pairs(view, self.far) for view in self.every)
 
     def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> Views:
-        """Return the numbers of some rows alone."""
+        """Return the numbers of the rows ``indices``."""
         return Views(tuple(view[indices] for view in self.every), self.far)
 
     def over(self, others: Views) -> Views:
-        """Return these rows with the others below them."""
+        """Return these rows, followed by the rows of ``others``."""
         return Views(tuple(np.vstack(pair) for pair in zip(self.every, others.every, strict=True)), self.far)
 
     def minus(self, others: Views) -> Views:
-        """Return the differences from the others, row by row, or from their one row."""
+        """Return the differences from ``others``, row by row, or from their single row."""
         return Views(tuple(one - other for one, other in zip(self.every, others.every, strict=True)), self.far)
 
 
 def families(plan: Plan) -> list[Family]:
-    """Return the families of a plan; arms whose reference is not in the plan are in none."""
+    """Return the families of a plan, without arms whose reference is not in the plan."""
     names = {arm.name for arm in plan.arms}
     compared_arms = [arm for arm in plan.arms if arm.reference in names and arm.reference != arm.name]
     plan_families: list[Family] = []
@@ -107,7 +106,7 @@ def families(plan: Plan) -> list[Family]:
 
 
 def _differently_measured_copies(reference: str, plan: Plan) -> set[str]:
-    """Return the copies of a reference that are measured in another way than it, or what it is such a copy of."""
+    """Return the uninterrupted copies of an interleaved reference, or the interleaved originals of such a copy."""
     reference_arm = next(arm for arm in plan.arms if arm.name == reference)
     return {
         arm.name
@@ -119,60 +118,60 @@ def _differently_measured_copies(reference: str, plan: Plan) -> set[str]:
 
 
 def interleaved_original(name: str | None, plan: Plan) -> str | None:
-    """Return the reference that takes turns where ``name`` is a copy of it that takes none, else ``name``."""
+    """Return the interleaved reference if ``name`` is an uninterrupted copy of it, otherwise ``name``."""
     copy = next((arm for arm in plan.arms if arm.name == name and arm.is_alone), None)
     return next(iter(_differently_measured_copies(copy.name, plan)), name) if copy else name
 
 
 def table_key(arm: Arm, plan: Plan) -> tuple[str, str]:
-    """Return the workload and engine of the table that an arm stands in: its reference's, on one engine.
+    """Return workload and engine of the table that contains an arm: those of its reference, on one engine.
 
-    So that a workload that changes the program stands beside the one it is compared with.
+    A workload that changes the program is thus in the table of the workload it is compared with.
     """
     reference = next((other for other in plan.arms if other.name == arm.reference), arm)
     return (reference.workload if reference.engine == arm.engine else arm.workload), arm.engine
 
 
 def logs_of(values: Floats) -> Floats:
-    """Return logs, NaN where a number is missing or not positive."""
+    """Return logs, with NaN if a number is missing or not positive."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(values > 0, np.log(values), np.nan)
 
 
 def ratio_from_log(log: float) -> float:
-    """Return the ratio of a log ratio; beyond what a float can hold, the last one that it can."""
+    """Return the ratio of a log ratio, limited to the range of a float."""
     return math.exp(min(max(log, -_MAX_LOG_RATIO), _MAX_LOG_RATIO))
 
 
 def mean_copies(logs: Floats) -> Floats:
-    """Return the mean over the logs (c, blocks) of a reference's copies; NaN where the first one is missing."""
+    """Return the mean over the logs (c, blocks) of a reference's copies; NaN if the first one is missing."""
     is_present = np.isfinite(logs)
     mean = np.where(is_present, logs, 0.0).sum(axis=0) / np.maximum(is_present.sum(axis=0), 1)
     return np.where(is_present[0], mean, np.nan)
 
 
 def log_ratios_over_copies(logs: Floats, copies: int) -> Floats:
-    """Return the log ratios of the rows after the first ``copies`` over the mean of those."""
+    """Return the log ratios of the other rows over the mean of the first ``copies`` rows."""
     return np.asarray(logs[copies:] - mean_copies(logs[:copies]))
 
 
 def reference_logs(copies: Floats) -> Floats:
-    """Return the mean log over the copies (c, blocks) of a reference; NaN where the first one is missing."""
+    """Return the mean log over the copies (c, blocks) of a reference; NaN if the first one is missing."""
     return mean_copies(logs_of(copies))
 
 
 def log_ratios(arms: Floats, copies: Floats, metric: Metric) -> Floats:
-    """Return the paired log ratios, positive where the arm is better.
+    """Return the paired log ratios, positive if the arm is better.
 
-    ``arms`` is (m, blocks), ``copies`` (c, blocks) or (blocks,), both in the metric's unit; the result is
-    (m, blocks), NaN where either number is missing or is not positive.
+    ``arms`` is (m, blocks), ``copies`` is (c, blocks) or (blocks,), both in the metric's unit. The result is (m,
+    blocks), with NaN if either number is missing or not positive.
     """
     return np.asarray(metric.sign * (logs_of(arms) - reference_logs(np.atleast_2d(copies))))
 
 
 def summarise_pairs(differences: Floats, far: Floats | None = None) -> PairedStatistics:
-    """Summarise (m, blocks) differences over the blocks that are there; ``far``: see ``longrun.apart``."""
-    # Not numpy's nanmean and nanstd: those warn of arms without a pair, which are no mistake.
+    """Summarise the finite values of (m, blocks) differences; ``far``: see ``slow_phases.apart``."""
+    # numpy's nanmean and nanstd are not used: they warn about arms without a pair.
     there = np.isfinite(differences)
     count = there.sum(axis=1)
     mean = np.where(there, differences, 0.0).sum(axis=1) / np.maximum(count, 1)

@@ -1,4 +1,4 @@
-"""When is it enough: stop on precision, never on significance, so that looking often does no harm."""
+"""Stopping rule: a run ends on precision, never on significance, so frequent checks do no harm."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from envmatrix.stats.slow_trials import LEAST_BLOCKS
 
 
 def _is_hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:
-    """Whether an arm never gave one pair while others had their fill: it must not hold up the others."""
+    """Return whether an arm has no pair while others have enough, so that the run does not wait for it."""
     return effect.blocks == 0 and most_blocks >= min_blocks
 
 
 def is_narrow(effect: Effect, target: float, slow: Collection[str]) -> bool:
-    """Whether the interval's half-width is at most ``target`` (a fraction: 0.03 for 3 %), and it may be judged.
+    """Return whether the interval's half-width is at most ``target`` (0.03 for 3 %) and a verdict is possible.
 
     ``slow`` are the arms with slow trials.
     """
@@ -27,7 +27,7 @@ def is_narrow(effect: Effect, target: float, slow: Collection[str]) -> bool:
     return effect.half_width is not None and effect.half_width <= target
 
 
-#: So many blocks in a row must say that it is enough, so that one lucky block does not end a run.
+#: Number of consecutive blocks that must be narrow enough, so that one lucky block does not end a run.
 CONFIRMATIONS = 3
 
 
@@ -38,9 +38,9 @@ def is_precise_enough(
     workloads: Mapping[str, Workload] | None = None,
     active: Collection[str] | None = None,
 ) -> bool:
-    """Whether the run can end: ``narrow_enough`` now, and without the last one and the last two blocks.
+    """Return whether the run can end: ``narrow_enough`` is true for all blocks, and without the last one or two.
 
-    A pure function of the trials, so that a resumed run ends where the interrupted one would have ended.
+    It is a pure function of the trials, so a resumed run ends at the same block as an uninterrupted one.
     """
     last = len(measured.blocks)
     return last > CONFIRMATIONS and all(
@@ -52,18 +52,16 @@ def is_precise_enough(
 def _without_last_blocks(
     plan: Plan, measured: Measurements, back: int, workloads: Mapping[str, Workload] | None
 ) -> Analysis:
-    """Estimate the primary metrics from all blocks but the last ``back``."""
+    """Return estimates of the primary metrics from all blocks except the last ``back``."""
     earlier = first_blocks(measured, len(measured.blocks) - back)
     return estimate(plan, earlier, workloads=workloads, metrics=())
 
 
 def narrow_enough(analysis: Analysis, target: float, active: Collection[str] | None = None) -> bool:
-    """Whether every primary interval, the control's too, has a half-width of at most ``target``.
+    """Return whether every primary interval, including the control's, has a half-width of at most ``target``.
 
-    ``active`` names the arms that count (None: all); racing passes the arms still in.
-
-    Arms without a single complete pair (skipped, or failing every time) are passed over once the others have
-    ``min_blocks`` pairs. False while nothing was measured.
+    ``active`` are the arms that count (None: all); racing passes the remaining ones. Arms without any complete pair
+    (skipped, or always failing) are ignored once the others have ``min_blocks`` pairs. False if nothing was measured.
     """
     effects = [e for e in analysis.primary_effects() if active is None or e.arm in active]
     most_blocks = max((effect.blocks for effect in effects), default=0)

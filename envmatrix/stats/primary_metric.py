@@ -1,4 +1,4 @@
-"""Which metric a workload's verdicts rest on."""
+"""The primary metric of a workload, on which its verdicts are based."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _UNIT_FORMATTERS = {"s": show_seconds, "B": show_bytes}
 
 
 def primary_metric(workload: Workload | None) -> Metric:
-    """Return the metric that a workload's verdict rests on.
+    """Return the metric on which a workload's verdict is based.
 
-    The built-in benchmark is judged by throughput, a user's own command by the value it reports, in the direction
-    its ``metric`` names (wall time, which is what counts where no metric is named: lower is better).
+    The built-in benchmark uses throughput. A user's program uses the value it reports, in the direction of its
+    ``metric``; without a named metric, that is wall time (lower is better).
     """
     if workload is None or not workload.command:
         return THROUGHPUT
@@ -40,7 +40,7 @@ def primary_metric(workload: Workload | None) -> Metric:
 
 
 def own_metrics(workload: Workload | None) -> tuple[Metric, ...]:
-    """Return the further metrics of a user's own command, beside the one that verdicts rest on."""
+    """Return the further metrics of a user's program, without the primary one."""
     if workload is None or not workload.command:
         return ()
     _, *further_sources = workload.sources.items()
@@ -58,7 +58,7 @@ def _metric(column: str, name: str, source: MetricSource) -> Metric:
 
 
 def metric_from_summary(name: str, label: str, unit: str, better: str) -> Metric:
-    """Return the metric of a column as a summary told of it, for what a program of the user's own reported."""
+    """Return the metric of a column from its description in a summary, for numbers of a user's program."""
     metric = METRICS.get(name, VALUE)
     if metric is not VALUE or not label:
         return metric
@@ -67,7 +67,7 @@ def metric_from_summary(name: str, label: str, unit: str, better: str) -> Metric
 
 
 def primary_metrics(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> dict[str, Metric]:
-    """Return each workload's primary metric; a run without workload entries is judged by what it measured."""
+    """Return each workload's primary metric; without a workload entry, a measured value is used."""
     metrics: dict[str, Metric] = {}
     for arm in plan.arms:
         metric = primary_metric(workloads.get(arm.workload))

@@ -1,8 +1,7 @@
 """Racing: arms that are surely not the best, or surely the same as the baseline, stop early.
 
-A pure function of the trials on disk, so that a resumed run decides what the interrupted one would have
-decided. Decisions are taken at a few looks only, and each look spends its part of the error that is
-allowed.
+Decisions are a pure function of the trials on disk, so a resumed run decides as an uninterrupted one. They are made at
+a few interim analyses, each of which spends a part of the allowed error.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from envmatrix.stats.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]
-#: Chance that the truly best arm is ever stopped as not the best, over all looks of a family.
+#: Chance that the best arm is ever stopped as not the best, over all analyses of a family.
 ELIMINATION_ERROR = 0.05
-#: Of the 5 % for false verdicts, this much is for arms that stop early; the rest is for the end of the run.
+#: The part of the 5 % for false verdicts used by arms that stop early; the rest is for the end.
 EARLY_VERDICT_ERROR = 0.01
-#: What is left of the error for the end of a run that raced: a fifth of it was spent early.
+#: The share of the error for the end of a race: a fifth was spent early.
 _FINAL_ERROR_SHARE = 1.0 - EARLY_VERDICT_ERROR / (1.0 - CONFIDENCE)
 _GROWTH = 1.35
 _MAX_DECISIONS = 8
@@ -42,7 +41,7 @@ _MAX_DECISIONS = 8
 
 @dataclass(frozen=True)
 class StoppedArm:
-    """One arm that left the race after ``block`` blocks. ``level`` is the confidence its interval is given at."""
+    """An arm that left the race after ``block`` blocks. ``level`` is the confidence of its interval."""
 
     arm: str
     block: int
@@ -52,9 +51,9 @@ class StoppedArm:
 
 @dataclass(frozen=True)
 class Race:
-    """Who runs in the next block, and the confidence ``levels`` that ``analysis.estimate`` is to use.
+    """The arms that run in the next block, and the confidence ``levels`` for ``analysis.estimate``.
 
-    ``finished``: nobody is left, or the leader of every family is surely within the margin of the best.
+    ``finished``: no arm is left, or the leader of every family is surely within the margin of the best.
     """
 
     active: tuple[str, ...]
@@ -65,7 +64,7 @@ class Race:
 
 
 def decision_blocks(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of blocks after which decisions are taken: from min_blocks, each a third more."""
+    """Return the block counts after which decisions are made: ``min_blocks``, then about a third more each time."""
     count = max(2, plan.min_blocks)
     block_counts: list[int] = []
     while count < plan.max_blocks and len(block_counts) < _MAX_DECISIONS:
@@ -77,9 +76,9 @@ def decision_blocks(plan: Plan) -> tuple[int, ...]:
 def lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats:
     """Return by how much, at least, each row of ``rivals`` is better than each row of ``logs``: (rivals, rows).
 
-    Lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``, the lowest of all
-    views; -inf below 2 pairs. The truly best arm is wronged only if a bound of it against a rival errs, so ``tests``
-    is the number of its rivals times the number of looks (Bonferroni).
+    These are lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``. The lowest
+    of all views counts; it is -inf below 2 pairs. The best arm is stopped wrongly only if a bound against a rival errs.
+    So ``tests`` is the number of rivals times the number of analyses (Bonferroni).
     """
     confidence = 1.0 - ELIMINATION_ERROR / tests
     bounds = [
@@ -99,14 +98,14 @@ def _lower_bounds(lead: Views, confidence: float) -> Floats:
 
 
 def surely_not_best(logs: Views, rivals: Views, tests: float) -> NDArray[np.bool_]:
-    """Say for each row of ``logs`` whether some row of ``rivals`` is surely better."""
+    """Return for each row of ``logs`` whether some row of ``rivals`` is surely better."""
     return np.asarray((lead_lower_bounds(logs, rivals, tests) > 0.0).any(axis=0))
 
 
 def surely_near_best(logs: Views, tests: int, margin: float) -> int | None:
-    """Return the row of ``logs`` that no other is better than by more than ``margin``, surely; None: not yet.
+    """Return the row of ``logs`` that surely no other beats by more than ``margin``, or None if there is none yet.
 
-    An indifference zone: arms closer than the margin need not be told apart (Kim & Nelson 2001).
+    This is an indifference zone: arms closer than the margin need not be distinguished (Kim & Nelson 2001).
     """
     means = logs.paired()[0].mean
     if not np.isfinite(means).any():
@@ -118,7 +117,7 @@ def surely_near_best(logs: Views, tests: int, margin: float) -> int | None:
 
 
 def _is_same_as_reference(differences: Views, family: Family, level: float, margin: float) -> NDArray[np.bool_]:
-    """Say for each row whether it is surely the same as the reference, in every view."""
+    """Return for each row whether it is surely the same as the reference, in every view."""
     same = np.ones(len(differences.measured), dtype=np.bool_)
     for numbers in differences.paired():
         for row, (mean, error, units) in enumerate(zip(numbers.mean, numbers.error, numbers.units, strict=True)):
@@ -132,10 +131,10 @@ def _is_same_as_reference(differences: Views, family: Family, level: float, marg
 
 @dataclass(frozen=True)
 class FamilyData:
-    """The numbers of one family: logs, better upwards, of its arms and of its reference's copies, and who counts.
+    """The numbers of one family: logs (higher is better) of arms and reference copies, and eligible arms.
 
-    Both are (rows, blocks); ``far`` is ``longrun.apart`` of the blocks. ``breaks``: the reference breaks more often
-    than some arm, so that it may look too fast, and puts nobody out.
+    Both are (rows, blocks); ``far`` is ``slow_phases.apart`` of the blocks. ``breaks``: the reference fails more often
+    than some arm. It may then look too fast, and removes no arm.
     """
 
     family: Family
@@ -148,7 +147,7 @@ class FamilyData:
 
 @dataclass(frozen=True)
 class _InterimData:
-    """What was known of a family at a look: logs of arms and of the reference, and what must wait for more blocks."""
+    """The logs of a family at an interim analysis, and which arms need more blocks before a decision."""
 
     logs: Views
     reference: Views
@@ -157,7 +156,7 @@ class _InterimData:
 
 
 def _interim_data(data: FamilyData, then: NDArray[np.bool_]) -> _InterimData:
-    """Return what the blocks of ``then`` say."""
+    """Return the data from the blocks in the mask ``then``."""
     count, far = len(data.copies), None if data.far is None else data.far[then]
     rows = np.vstack([data.copies, data.logs])[:, then]
     slow = find_slow_trials(rows)
@@ -169,7 +168,7 @@ def _interim_data(data: FamilyData, then: NDArray[np.bool_]) -> _InterimData:
 
 
 def family_data(family: Family, plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> FamilyData:
-    """Collect a family's numbers in its workload's primary metric."""
+    """Return a family's numbers in its workload's primary metric."""
     metric = primary_metrics(plan, measured, workloads)[family.arms[0].workload]
     index = {name: position for position, name in enumerate(measured.arms)}
     table = metric.sign * logs_of(measured.table[metric.name])
@@ -185,7 +184,7 @@ def family_data(family: Family, plan: Plan, measured: Measurements, workloads: M
 
 @dataclass(frozen=True)
 class FamilyRace:
-    """``stopped`` in order; ``block``: after how many blocks the race was over (None: it goes on)."""
+    """The race of a family: ``stopped`` arms in order, and the ``block`` count at its end (None: not over)."""
 
     stopped: tuple[StoppedArm, ...]
     block: int | None
@@ -193,7 +192,7 @@ class FamilyRace:
 
 
 def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> FamilyRace:
-    """Replay the looks of one family over the blocks on disk."""
+    """Replay the interim analyses of one family over the blocks on disk."""
     decisions = decision_blocks(plan)
     blocks_done = int(blocks.max()) + 1 if blocks.size else 0
     active = np.ones(len(data.family.arms), dtype=np.bool_)
@@ -216,7 +215,7 @@ def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> Fami
 def _interim_decisions(
     data: FamilyData, active: NDArray[np.bool_], known: _InterimData, look: int, plan: Plan
 ) -> list[StoppedArm]:
-    """Return who stops at one look, judged by what was ``known`` then; arms with slow trials stop nobody."""
+    """Return the arms that stop at one interim analysis; arms with slow trials stop no other."""
     decisions, family = decision_blocks(plan), data.family
     level = 1.0 - EARLY_VERDICT_ERROR / len(decisions)
     rivals = known.logs.rows(np.flatnonzero(active & data.eligible & ~known.waits))
@@ -236,12 +235,11 @@ def _interim_decisions(
 
 
 def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload] | None = None) -> Race:
-    """Decide which arms run in the next block. Call it after every block; references and controls always stay.
+    """Return the race with the arms of the next block. Call it after every block; references and controls remain.
 
-    A copy of a reference (``plan.turns``) leaves with the last arm that is compared with it.
-
-    The last block counts once every arm that was still in has run in it, so a block that is half on disk changes
-    nothing. An arm that did unequal work, fails more often than its reference or is unproven never stops another one.
+    A copy of a reference (``unused_reference_copies``) leaves with the last arm compared with it. The last block counts
+    once every remaining arm has run in it, so a half-written block changes nothing. An arm never stops another if it
+    did unequal work, fails more often than its reference, or is not verified.
     """
     race = _replay_races(plan, first_blocks(measured, max(0, len(measured.blocks) - 1)), workloads or {})
     ran = [measured.arms.index(name) for name in race.active]
@@ -265,6 +263,6 @@ def _replay_races(plan: Plan, measured: Measurements, workloads: Mapping[str, Wo
 
 
 def final_levels(plan: Plan, stopped: Sequence[StoppedArm], level: float = LEVEL) -> dict[str, float]:
-    """Return the confidence of every arm's interval in a run that raced; ``level``: had it not."""
+    """Return the confidence of every arm's interval after a race; ``level`` is that without a race."""
     levels = {arm.name: 1.0 - (1.0 - level) * _FINAL_ERROR_SHARE for arm in plan.arms if not arm.is_control}
     return {**levels, **{item.arm: item.level for item in stopped}}

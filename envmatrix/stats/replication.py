@@ -1,4 +1,4 @@
-"""Was an effect found again? Two independent runs, compared on the scale on which effects add: the log ratio."""
+"""Replication: whether two independent runs show the same effect, compared by their log ratios."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from envmatrix.stats.slow_trials import LEAST_BLOCKS
 from envmatrix.stats.welch import means_of_effect, quotient
 
 Answer = Literal["reproduced", "not reproduced", "undecided"]
-#: Two effects whose ratios surely differ by less than this count as the same.
+#: Two effects count as the same if their ratios surely differ by less than this.
 TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)
 class Replication:
-    """One effect in both runs. ``low`` and ``high`` bound the second ratio over the first (None: too few blocks).
+    """One effect in two runs. ``low`` and ``high`` bound the second ratio over the first (None: too few blocks).
 
-    ``same_direction`` is None where one of the two runs shows no direction; ``unsure`` says why the answer is none
-    although there is an interval.
+    ``same_direction`` is None if a run shows no direction. ``unsure`` is why the answer is undecided despite an
+    interval.
     """
 
     arm: str
@@ -36,10 +36,10 @@ class Replication:
 
 
 def compare_effects(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> tuple[Replication, ...]:
-    """Compare the primary effects of two runs, the control left out.
+    """Compare the primary effects of two runs, without the control.
 
-    The intervals of the differences hold together (Bonferroni). *Reproduced*: the whole interval lies within
-    1/(1+tolerance)..(1+tolerance). *Not reproduced*: it excludes 1 and does not lie within. Else *undecided*.
+    Intervals of the differences are simultaneous (Bonferroni). *Reproduced*: the whole interval is inside
+    1/(1+tolerance)..(1+tolerance). *Not reproduced*: it excludes 1 and is not inside. Otherwise *undecided*.
     """
     effects = [effect for effect in first.primary_effects() if not effect.is_control]
     return tuple(_compare_effect((first, second), effect, len(effects), tolerance) for effect in effects)
@@ -72,7 +72,7 @@ def _compare_effect(
 
 
 def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
-    """Return why one run's effect cannot be held against another's, '' where it can."""
+    """Return why the effect of a run cannot be compared with that of another run, or '' if it can."""
     if effect is None:
         return ""
     if is_verdict_pending(run, (effect.arm, effect.reference), effect.blocks):
@@ -87,9 +87,9 @@ def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
 def difference_interval(
     one: Effect, other: Effect, family: int = 1, level: float = LEVEL
 ) -> tuple[float, float] | None:
-    """Return the interval of other/one as a ratio, or None where one of the two has no interval.
+    """Return the interval of other/one as a ratio, or None if one of the two has no interval.
 
-    Where one has slow trials it holds with them and without them.
+    If one has slow trials, the interval is valid both with them and without them.
     """
     old_means, new_means = means_of_effect(one), means_of_effect(other)
     if old_means is None or new_means is None:
@@ -99,7 +99,7 @@ def difference_interval(
 
 
 def answer_of(low: float | None, high: float | None, tolerance: float) -> Answer:
-    """Judge the interval of the ratio between two effects."""
+    """Return the answer for the interval of the ratio between two effects."""
     if low is None or high is None:
         return "undecided"
     if 1 / (1 + tolerance) <= low and high <= 1 + tolerance:

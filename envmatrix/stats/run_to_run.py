@@ -1,7 +1,7 @@
-"""Is a run slower than others of one thing, made on other days? What days do is learnt from those others.
+"""Variation between runs: comparison of one run with several older runs of the same setup.
 
-Runs of one thing differ by more than their trials do: another boot, another placement, another hour. How much more is
-only seen in several of them, and more blocks in one run do not show it.
+Runs differ by more than their trials do: another boot, another placement, another hour. Only several runs show by how
+much; more blocks in one run do not.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from envmatrix.stats.effects import LEVEL, rescale_p_value
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.welch import Mean, Quotient
 
-#: Fewer runs of one thing do not say how much runs differ.
+#: With fewer runs of the same setup, the variation between runs is unknown.
 FEWEST_RUNS = 3
 _BUILD_FACT_PREFIXES = ("package ", "system ", "base_digest")
 
 
 def compare_with_runs(olds: Sequence[Mean], new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
-    """Return ``new`` over the mean of ``olds``, at least ``FEWEST_RUNS`` runs of one thing.
+    """Return ``new`` over the mean of ``olds``, at least ``FEWEST_RUNS`` runs of the same setup.
 
-    The interval in which the next run of the same thing lies (Hahn & Meeker 1991): Student's t with one degree of
-    freedom less than there are old runs, on the variance of their means, in which a run's own noise is contained. Where
-    the new one is noisier than they are, what it has more is added. ``comparisons`` hold together (Bonferroni).
+    This is the prediction interval for the next run (Hahn & Meeker 1991). It uses Student's t with one degree of
+    freedom less than old runs, and the variance of their means, which includes noise within a run. If the new run is
+    noisier, its excess is added. Intervals of ``comparisons`` are simultaneous (Bonferroni).
     """
     means = np.array([old.mean for old in olds])
     count, mean = len(olds), new.mean - float(means.mean())
@@ -46,14 +46,14 @@ def compare_with_runs(olds: Sequence[Mean], new: Mean, comparisons: int = 1, lev
 
 
 def run_identity(run: Run) -> tuple[str, str]:
-    """Return what a run and a copy of its folder have in common: the copy's trials are no further measurement."""
+    """Return a key that a run shares with copies of its folder, whose trials are no further measurements."""
     return run.name, run.created
 
 
 def sibling_runs(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFolder, Run]]:
-    """Return the runs in the folder that ``old`` lies in, each once, without those that are known.
+    """Return the runs in the same folder as ``old``, each once, without those in ``known_runs``.
 
-    One that cannot be read is passed over.
+    Unreadable runs are skipped.
     """
     seen_identities, siblings = {run_identity(run) for run in known_runs}, []
     for path in sorted(old.path.resolve().parent.iterdir()):
@@ -67,13 +67,13 @@ def sibling_runs(old: RunFolder, known_runs: Iterable[Run]) -> list[tuple[RunFol
 
 
 def is_same_setup(one: Run, other: Run, arm: Arm) -> bool:
-    """Whether two runs measured one thing in ``arm`` alike: environment, bits, workload, program, benchmark."""
+    """Return whether two runs have the same setup for ``arm``: environment, image, workload, program and benchmark."""
     same_conditions = one.bench_digest == other.bench_digest and is_same_schedule(one, other)
     return same_conditions and _measured_setup(one, arm) == _measured_setup(other, arm)
 
 
 def is_same_schedule(one: Run, other: Run) -> bool:
-    """Whether trials of two runs were measured in one way: a turn sees other seconds than a short trial does."""
+    """Return whether two runs measured trials in the same way; interleaved and separate trials are not comparable."""
     designs = one.design, other.design
     schedules = [
         (design.schedule, design.schedule == "turns" and (design.turn, design.turn_apart)) for design in designs
@@ -82,7 +82,7 @@ def is_same_schedule(one: Run, other: Run) -> bool:
 
 
 def describe_schedule(run: Run) -> str:
-    """Say how trials of a run were measured: turns of steps, or of a part of a second where those are not known."""
+    """Return how a run measured its trials: one after the other, or turns of steps or of a fraction of a second."""
     if run.design.schedule != "turns":
         return "one trial after the other"
     kinds = sorted({workload.tells_steps for workload in run.workloads.values()}, reverse=True) or [True]

@@ -1,4 +1,4 @@
-"""Which environments are the best set, which of them is recommended, and its gain with that choice allowed for."""
+"""Selection: the best set, the recommended environment, and its gain corrected for picking the best of many."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _HALVES, _SEED = 200, 20_260_102
 
 @dataclass(frozen=True)
 class Choice:
-    """The answer of one table. ``best_set`` are arms of which none is shown to be worse, the fastest first.
+    """The choice for one table. ``best_set`` are the arms that no other surely beats, the fastest first.
 
-    ``arm`` is the recommended one of them, ``gain`` its ratio with the choice allowed for. ``faster`` counts those of
-    the set that are shown to be faster, ``near`` those of these that measured within the margin of the fastest of them,
-    ``alike`` those of these that are as simple as the recommended one, itself among them. ``outdone``: some of the set
-    is surely better than it, but not shown to be faster than the reference. ``ahead`` is the arm of the set that
-    measured fastest, and how many times as fast as the recommended one it may be (None: it is the recommended one).
+    ``arm`` is the recommended one of them; ``gain`` is its ratio corrected for the choice. ``faster`` counts the arms
+    of the set that are significantly faster. ``near`` counts those of them within the margin of the fastest, and
+    ``alike`` those of these as simple as the recommended one, including itself. ``outdone``: an arm of the set surely
+    beats the recommended one, but is not significantly faster than the reference. ``ahead`` is the fastest arm of the
+    set, and the largest factor by which it may beat the recommended one (None: same arm).
     """
 
     arm: str
@@ -47,9 +47,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Arms that may be the best: paired log ratios of m, whose lower bound is ``low``, shown ``faster`` or not.
+    """Arms that may be the best: paired log ratios of m arms, their lower bounds ``low``, and a ``faster`` mask.
 
-    ``settings`` orders them by simplicity, the simplest lowest; ``margin``: who measured this near is as good.
+    ``settings`` orders them by simplicity, the simplest lowest; ``margin``: arms measured this close are equally good.
     """
 
     differences: Views
@@ -60,7 +60,7 @@ class Candidates:
 
     @cached_property
     def ranks(self) -> Ints:
-        """The places of the arms in order of simplicity; equally simple ones share one."""
+        """The ranks of the arms by simplicity; equally simple arms share one."""
         order = sorted(set(self.settings))
         return np.array([order.index(one) for one in self.settings], np.int64)
 
@@ -68,10 +68,10 @@ class Candidates:
 def choose_best_set(
     analysis: Analysis, measured: Measurements, arms: Sequence[Arm], environments: Mapping[str, Environment]
 ) -> Choice | None:
-    """Return the best set of the ``arms`` of one table; None where none is shown to be faster.
+    """Return the choice among the ``arms`` of one table, or None if none is significantly faster.
 
-    Arms that did other work, or that fail more often than their reference, are in no set, nor are those that a race
-    has stopped.
+    Arms that did other work, are not verified, fail more often than their reference or were stopped by a race are not
+    in the set.
     """
     stopped_names = {item.arm for item in analysis.race.stopped} if analysis.race else set()
     arm_effects = [
@@ -88,7 +88,7 @@ def choose_best_set(
         analysis.plan.margin,
     )
     tests = len(arms) * (len(decision_blocks(analysis.plan)) + 1) if analysis.race else len(candidate_effects) - 1
-    # What all looks may err is shared among them as that of the table is.
+    # The error of all analyses is split among them as it is for the table.
     spent = max(1, tests) * (1.0 - ALL_ANALYSES_LEVEL) / (1.0 - analysis.level)
     recommended_row, in_best_set, gain = recommend_candidate(candidates, spent)
     ranked = sorted(map(int, np.flatnonzero(in_best_set)), key=lambda at: -(candidate_effects[at][1].ratio or 0.0))
@@ -112,7 +112,7 @@ def choose_best_set(
 
 
 def _lead(differences: Views, fastest: int, chosen: int, tests: float) -> float:
-    """Return by how much, at most, one arm is faster than the chosen one, in log units; -inf: they are one."""
+    """Return by how much, at most, one arm is faster than the chosen one, in log units; -inf if it is the same arm."""
     if fastest == chosen:
         return -math.inf
     least = lead_lower_bounds(differences.rows([fastest]), differences.rows([chosen]), max(1, tests))
@@ -137,7 +137,7 @@ def _log_ratio_views(analysis: Analysis, measured: Measurements, arms: Sequence[
 
 
 def _changed_setting_counts(arm: Arm, arms: Sequence[Arm], environments: Mapping[str, Environment]) -> tuple[int, int]:
-    """Return how many levels, then how many variables, differ from the reference's."""
+    """Return the number of levels, then of variables, that differ from the reference's."""
     runs = next((other.runs for other in arms if other.name == arm.reference), "")
     reference, environment = environments.get(runs), environments.get(arm.runs)
     if environment is None or reference is None:
@@ -150,13 +150,13 @@ def _changed_setting_counts(arm: Arm, arms: Sequence[Arm], environments: Mapping
 
 
 def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bools, float]:
-    """Return which candidate is recommended, who is in the best set, and the recommended one's log gain.
+    """Return the row of the recommended candidate, a mask of the best set, and the recommended one's log gain.
 
-    The set holds whoever no other is surely better than (multiple comparisons with the best, Hsu 1984): the truly
-    best one is left out in at most 5 % of runs. Recommended is one of those in it that are shown to be faster than the
-    reference: the simplest of those that measured within the margin of the fastest of them; of equally simple ones the
-    fastest. If some that is not shown to be faster than the reference (it has slow trials, or another reference) is
-    surely better than all that are, it is one of these, and not in the set. One of ``candidates`` must be faster.
+    The best set contains each arm that no other surely beats (multiple comparisons with the best, Hsu 1984). It misses
+    the best arm in at most 5 % of runs. The recommended arm is significantly faster than the reference. It is the
+    simplest within the margin of the fastest such arm in the set, or the fastest of equally simple ones. An arm that is
+    not significantly faster (it has slow trials, or another reference) may surely beat all that are. Then the
+    recommended arm is not in the set. At least one of ``candidates`` must be faster.
     """
     differences = candidates.differences
     in_best_set = ~surely_not_best(differences, differences, max(1, tests))
@@ -171,20 +171,20 @@ def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bool
 
 
 def told_gain(raw: float, low: float, error: float, crossed: float = math.inf) -> float:
-    """Return the log gain to tell: less luck of being picked (``crossed``) and of being told only if ``low`` > 0."""
+    """Return the log gain to report, corrected for picking (``crossed``) and for reporting only if ``low`` > 0."""
     fair = min(raw, crossed)
     return max(low, (fair + selection_corrected_gain(fair, low, error)) / 2)
 
 
 def _picked(means: Floats, ranks: Ints, margin: float) -> Ints:
-    """Return which of (..., m) is the simplest of those within the margin of the fastest, of equals the fastest."""
+    """Return the simplest row of (..., m) within the margin of the fastest; of equally simple rows, the fastest."""
     near = means >= means.max(axis=-1, keepdims=True) - math.log1p(margin)
     simplest = np.where(near, ranks, ranks.max() + 1).min(axis=-1, keepdims=True)
     return np.asarray(np.where(near & (ranks == simplest), means, -np.inf).argmax(axis=-1))
 
 
 def _recommendable_rows(candidates: Candidates, in_best_set: Bools) -> list[int]:
-    """Return who may be recommended: who is shown to be faster, in the best set where any such one is."""
+    """Return the rows that are significantly faster, limited to the best set if it has any of them."""
     eligible_rows = np.flatnonzero(candidates.faster & in_best_set)
     return [int(row) for row in (eligible_rows if eligible_rows.size else np.flatnonzero(candidates.faster))]
 
@@ -196,10 +196,10 @@ def _random_halves(blocks: int) -> Bools:
 
 
 def cross_fitted_gain(differences: Floats, ranks: Ints, margin: float) -> float:
-    """Return the mean log ratio of whoever is picked in one half of the blocks, measured in the other half.
+    """Return the mean log ratio of the row picked in one half of the blocks, measured in the other half.
 
-    The mean over many random halves of (m, blocks). What picks is never what measures, so that luck in the one is not
-    counted as gain in the other.
+    It is averaged over many random halves of (m, blocks). Picking and measuring use different blocks, so luck in
+    picking does not count as gain.
     """
     is_present = np.isfinite(differences)
     values = np.where(is_present, differences, 0.0)
@@ -216,10 +216,10 @@ def cross_fitted_gain(differences: Floats, ranks: Ints, margin: float) -> float:
 
 
 def selection_corrected_gain(value: float, low: float, error: float) -> float:
-    """Return the most likely log gain, none at least, given that it is told only because its lower bound is above 0.
+    """Return the most likely log gain (at least 0) if a gain is reported only with a lower bound above 0.
 
-    The conditional likelihood of a normal with standard deviation ``error`` cut off where ``low`` would be 0
-    (Ghosh, Zou & Wright 2008): the gain at which the mean of what is told is ``value``.
+    It maximizes the conditional likelihood of a normal with standard deviation ``error``, truncated at the point with
+    ``low`` = 0 (Ghosh, Zou & Wright 2008). The mean of reported gains is then ``value``.
     """
     if not error > 0 or value <= 0:
         return max(0.0, value)

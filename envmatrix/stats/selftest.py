@@ -1,4 +1,4 @@
-"""A/A tests of the procedure itself: how often it calls two identical environments different."""
+"""A/A tests of the method: how often it calls two identical environments different."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FalseAlarms:
-    """``alarms`` of ``comparisons`` A/A comparisons were called different; the 95 % interval is exact."""
+    """The number of ``comparisons`` and of false ``alarms``, with their rate and its exact 95 % interval."""
 
     comparisons: int
     alarms: int
@@ -30,7 +30,7 @@ class FalseAlarms:
 
     @property
     def as_promised(self) -> bool:
-        """Whether the interval of the false-alarm rate does not lie above the nominal rate."""
+        """Return whether the false-alarm rate is not significantly above the nominal rate."""
         return self.low is None or self.low <= self.nominal
 
 
@@ -53,10 +53,10 @@ def is_alarm(differences: Floats) -> NDArray[np.bool_]:
 
 
 def drifting_pairs(comparisons: int, blocks: int, noise: float, rng: np.random.Generator) -> Floats:
-    """Return (comparisons, blocks) log ratios of identical environments on a machine that drifts.
+    """Return (comparisons, blocks) log ratios of identical environments on a drifting machine.
 
-    Trials come one after the other in random order within blocks; on top of their own noise (``noise``, in
-    log units) lies a first-order autoregressive drift of the same size (coefficient 0.95).
+    Trials run one after another, in random order within blocks. Each has its own noise (``noise``, in log units) plus a
+    first-order autoregressive drift of the same size (coefficient 0.95).
     """
     drift = autoregressive(comparisons, 2 * blocks, noise, 0.95, rng)
     trials = (drift + rng.normal(0.0, noise, drift.shape)).reshape(comparisons, blocks, 2)
@@ -65,7 +65,7 @@ def drifting_pairs(comparisons: int, blocks: int, noise: float, rng: np.random.G
 
 
 def simulated_false_alarms(comparisons: int, blocks: int = 10, noise: float = 0.03, seed: int = 1) -> FalseAlarms:
-    """Run ``comparisons`` simulated A/A comparisons of ``blocks`` blocks on a drifting machine."""
+    """Simulate ``comparisons`` A/A comparisons of ``blocks`` blocks on a drifting machine."""
     rng = np.random.default_rng(seed)
     alarms = 0
     for start in range(0, comparisons, 10_000):
@@ -75,7 +75,7 @@ def simulated_false_alarms(comparisons: int, blocks: int = 10, noise: float = 0.
 
 
 def _control_log_ratios(analysis: Analysis, measured: Measurements) -> list[Floats]:
-    """Return the log ratios, block by block, of each control of a run against its baseline."""
+    """Return the log ratios, by block, of each control of a run against its baseline."""
     control_ratios = []
     for arm in analysis.plan.arms:
         if arm.is_control and arm.reference in measured.arms:
@@ -87,11 +87,10 @@ def _control_log_ratios(analysis: Analysis, measured: Measurements) -> list[Floa
 
 
 def relabelled_false_alarms(analysis: Analysis, measured: Measurements, comparisons: int, seed: int = 1) -> FalseAlarms:
-    """Swap the labels of baseline and control at random within each block of REAL trials.
+    """Swap the labels of baseline and control at random within each block of real trials.
 
-    Each of the ``comparisons`` relabellings is an A/A comparison under the machine's own noise. A run with n
-    complete pairs has 2^(n-1) different ones, so the rate is of this one set of pairs. No pair at all gives a
-    rate of None.
+    Each of the ``comparisons`` relabellings is an A/A comparison under the machine's own noise. A run with n complete
+    pairs has 2^(n-1) different ones, so the rate describes this set of pairs only. Without any pair, the rate is None.
     """
     pairs = _control_log_ratios(analysis, measured)
     if not pairs:

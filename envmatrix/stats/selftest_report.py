@@ -1,4 +1,4 @@
-"""What ``envmatrix selftest`` finds, in words and as JSON."""
+"""The result of ``envmatrix selftest`` as text and JSON."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class SelfTest:
 
     @property
     def passed(self) -> bool:
-        """Whether neither rate is shown to be above the promised one."""
+        """Return whether neither rate is significantly above the promised one."""
         return self.simulated.as_promised and (self.relabelled is None or self.relabelled.as_promised)
 
     def to_json(self) -> dict[str, object]:
-        """Return the document for programs."""
+        """Return the JSON document."""
         return {"schema": 1, "passed": self.passed, **asdict(self)}
 
     def lines(self) -> list[str]:
-        """Return the sentences for people."""
+        """Return the result as sentences."""
         sentences = [_sentence("simulated A/A comparisons on a drifting machine", self.simulated)]
         if self.relabelled is not None:
             sentences.append(
@@ -46,7 +46,7 @@ def _sentence(what: str, alarms: FalseAlarms) -> str:
 
 
 def selftest(comparisons: int, folder: RunFolder | None = None, blocks: int = 10, seed: int = 1) -> SelfTest:
-    """Run ``comparisons`` simulated A/A comparisons, and as many relabelled ones of a run where one is given."""
+    """Run ``comparisons`` simulated A/A comparisons, and as many relabelled ones of a run if one is given."""
     relabelled = None
     if folder is not None:
         run = folder.load()

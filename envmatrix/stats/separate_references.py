@@ -1,4 +1,4 @@
-"""Arms that took no turns beside arms that did, on one scale: each over its own reference, block by block."""
+"""Common scale for uninterrupted and interleaved arms, using the reference of each, block by block."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Floats = NDArray[np.float64]
 def rescale_to_interleaved(
     plan: Plan, measured: Measurements, primary: Mapping[str, Metric], slow: Bools
 ) -> tuple[Measurements, Bools]:
-    """Return the primary numbers, and which trials are slow, as if all that is compared had taken turns.
+    """Return the primary numbers and the slow-trial mask as if all compared arms had been interleaved.
 
-    In each block the numbers of what took none are multiplied by their reference's in turns over that of its copy.
-    Their ratios to their references stay, and they can be held against arms in turns.
+    In each block, numbers of uninterrupted arms are multiplied by the interleaved reference over its uninterrupted
+    copy. Their ratios to their references are kept, so they can be compared with interleaved arms.
     """
     table, slow_marks = dict(measured.table), slow.copy()
     index = {name: row for row, name in enumerate(measured.arms)}

@@ -1,12 +1,12 @@
-"""How sure a mean over blocks is where the machine has slow phases that last longer than a block.
+"""Standard errors of means over blocks if the machine has slow phases that last longer than a block.
 
-An environment that such a phase slows more than its reference has paired differences that are alike in neighbouring
-blocks: they are fewer independent numbers than there are blocks. What a mean over the whole run makes of that is seen
-in the slow parts of the series alone: its components along cosines whose period is at least twice a phase (the
-equal-weighted cosine estimator of the long-run variance; Müller 2007; Lazarus, Lewis, Stock & Watson 2018). B cosines
-behave as B + 1 independent blocks do, exactly so where blocks ARE independent. Where blocks are further apart than a
-phase lasts all cosines count, and the error is the usual one. A short run has so few slow cosines that to count those
-alone would double every interval: there they do so where they stand out from the fast ones (an F test).
+If such a phase slows an environment more than its reference, paired differences of neighbouring blocks are alike. They
+then contain fewer independent numbers than there are blocks. The effect on the mean shows in the slow parts of the
+series: its components along cosines with a period of at least two phases. This is the equal-weighted cosine estimator
+of the long-run variance (Müller 2007; Lazarus, Lewis, Stock & Watson 2018). B cosines are worth B + 1 independent
+blocks, exactly so if blocks are independent. If blocks are further apart than a phase, all cosines count, and the error
+is the usual one. In a short run, the few slow cosines alone would double every interval: they count alone only if they
+stand out (F test).
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
-#: A slow phase of a minute is nearly independent of what was so long before: it makes 5 % of intervals miss.
+#: Seconds after which slow phases of a minute are nearly independent; 5 % of intervals then miss.
 PHASE_S = 140.0
-#: Fewer phases than these tell too little of how they differ: then slow cosines count alone only where they stand out,
-#: and the report says so.
+#: With fewer phases, their differences are too uncertain: slow cosines count alone only if they stand out, and the
+#: report has a note.
 LEAST_PHASES = 5
-#: How long the blocks of a run must span, in whole minutes.
+#: Time that the blocks of a run must span, in whole minutes.
 ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
-#: What is said of a run that is long enough: longer phases make more than 5 % of intervals miss the mean over all of
-#: them, however long it is, and only the mean over its own holds (docs/noise.md).
+#: Note for a run that is long enough. Longer phases make more than 5 % of intervals miss the long-term mean, but not
+#: the mean over the run itself (docs/noise.md).
 LONGER = "If the machine has slow phases longer than a minute, the intervals describe it during this run only."
-#: How often slow cosines stand out where blocks are independent, each time that they are tested.
+#: How often slow cosines stand out by chance in each test, if blocks are independent.
 PROMINENCE_ERROR = 0.1
-#: How many of them at least: three that stand out, of seven or eight blocks, are nearly always chance, and would make
-#: one interval of ten three times as wide (docs/noise.md).
+#: Fewest slow cosines that can stand out. Three, of seven or eight blocks, nearly always do so by chance, and would
+#: make one interval in ten three times as wide (docs/validation/simulations-noise.md).
 _FEWEST = 4
 #: Above so many blocks a Fourier transform replaces the matrix of cosines, which grows with their square.
 _MOST_MULTIPLIED = 512
-#: Up to how many intervals phases of a minute make miss the mean over a longer time, in a run of fewer minutes than
-#: these (docs/noise.md).
+#: Largest share of intervals that miss the long-term mean due to phases of a minute, for runs below so many minutes
+#: (docs/noise.md).
 _MISS_SHARES = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
 
 
 def apart(begins: Floats) -> Floats:
-    """Return by how much of a phase each block began before the next one, at most 1, of when blocks began (s).
+    """Return the time from each block to the next as a fraction of a phase, at most 1; ``begins`` are in seconds.
 
-    The last block counts as the one before it; where a time is not known blocks count as independent.
+    The last block counts as the one before it; blocks with an unknown time count as independent.
     """
     if begins.size < 2:
         return np.ones(begins.size)
@@ -55,12 +55,12 @@ def apart(begins: Floats) -> Floats:
 
 
 def too_short(far: Floats) -> bool:
-    """Whether a run, of blocks so far ``apart``, saw too few phases to allow for how they differ."""
+    """Return whether a run saw too few phases to allow for their differences; ``far`` is ``apart`` of its blocks."""
     return bool(far.size and far.min() < 1.0 and int(far.sum() + 1e-9) < min(LEAST_PHASES, far.size - 1))
 
 
 def short_run_note(far: Floats) -> str:
-    """Return what is said beside the answer of every run: which slow phases of the machine it does not allow for.
+    """Return the note shown with every answer: which slow phases of the machine the run does not allow for.
 
     The shares are the worst of docs/noise.md: phases of a minute, blocks of 10 s or more.
     """
@@ -74,7 +74,7 @@ def short_run_note(far: Floats) -> str:
 
 
 def format_span(far: Floats) -> str:
-    """Return how long the blocks took, less what is longer than a phase of every pause; never as long as is wanted."""
+    """Return the time that the blocks span as text, with long pauses shortened; a short run never shows enough time."""
     minutes = min(round(_spanned_minutes(far)), ENOUGH_MINUTES - 1) if too_short(far) else round(_spanned_minutes(far))
     return f"{minutes} minutes" if minutes > 1 else "a minute" if minutes else "less than a minute"
 
@@ -84,10 +84,10 @@ def _spanned_minutes(far: Floats) -> float:
 
 
 def standard_errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Floats, Integers]:
-    """Return the standard error of each row's sum, and of how many independent blocks it is worth.
+    """Return the standard error of each row's sum, and the number of independent blocks it is worth.
 
-    ``parts`` (rows, blocks) is what each block adds to an estimate, less the mean of that, 0 where it adds nothing;
-    ``there`` says where it does; ``far`` is ``apart`` of the blocks (None: they are independent). NaN below 2 blocks.
+    ``parts`` (rows, blocks) is each block's contribution to an estimate, less the mean, or 0 if ``there`` is False.
+    ``far`` is ``apart`` of the blocks (None: they are independent). Errors are NaN below 2 blocks.
     """
     count = there.sum(axis=1)
     error = np.sqrt((parts**2).sum(axis=1) * count / np.where(count > 1, count - 1, np.nan))
@@ -108,12 +108,12 @@ def standard_errors(parts: Floats, there: Bools, far: Floats | None) -> tuple[Fl
 
 
 def slow_cosine_error(parts: Floats, cosine_count: int) -> Floats:
-    """Return the standard error of each row's sum, as the slowest cosines alone tell it."""
+    """Return the standard error of each row's sum from the slowest cosines alone."""
     return np.asarray(np.sqrt(_cosine_variances(parts, cosine_count).mean(axis=1)))
 
 
 def _prominent_cosine_errors(parts: Floats, cosine_count: int) -> tuple[Floats, Integers]:
-    """Return errors, and what they are worth, of the slowest cosines that stand out from the others; else of all."""
+    """Return errors and their worth from the slowest cosines if they stand out, otherwise from all cosines."""
     squares = _cosine_variances(parts, parts.shape[1] - 1)
     cosine_total = squares.shape[1]
     error, units = np.sqrt(squares.mean(axis=1)), np.full(len(parts), cosine_total + 1)

@@ -1,8 +1,8 @@
-"""Slow trials: some processes of an environment that are slower than its others, as if there were two kinds.
+"""Slow trials (outliers): processes of an environment that are slower than its others, as if of two kinds.
 
-What rare slow processes cost on average cannot be known from runs in which none happened, and no rule on the data
-mends that. So what is estimated is the effect of a process that is not slow, how often one is slow is told beside it,
-and where slow ones were seen every claim must hold with them and without them (docs/noise.md).
+No analysis can know the mean cost of rare slow processes from runs without any. So the effect is that of a process that
+is not slow, and the share of slow ones is reported with it. If there are any, every conclusion must be true with them
+and without them (docs/noise.md).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from envmatrix.stats.pairing import logs_of, ratio_from_log
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-#: A comparison with an arm that has slow trials has no verdict, and such an arm leaves no race, below so many blocks.
+#: Below this many blocks, an arm with slow trials has no verdict and leaves no race.
 LEAST_BLOCKS = 20
 #: How often trials of one normal population are taken for two.
 ERROR = 0.002
 _FEWEST = 6
 _LEAST_SHOWN = 0.0095
 _MAX_OTHER_ARMS = 12
-#: From here on nothing is told in percent.
+#: From this slowdown on, a factor is shown instead of percent.
 _FAR = 4.0
 _TIE = 1e-9
 _DRAWS, _FEWEST_DRAWS, _MOST_DRAWN, _SEED = 20_000, 5_000, 2_000_000, 20_260_104
@@ -38,7 +38,7 @@ _DRAWS, _FEWEST_DRAWS, _MOST_DRAWN, _SEED = 20_000, 5_000, 2_000_000, 20_260_104
 class SlowTrials:
     """``count`` of an arm's ``trials`` are slow: they took ``slower`` longer than its others (0.25: 25 %).
 
-    Of what is no speed they are worse by that much.
+    For a metric that is not a speed, they are worse by that much.
     """
 
     count: int
@@ -48,7 +48,7 @@ class SlowTrials:
 
     @property
     def slowdown_text(self) -> str:
-        """Return '25% slower', of little that it is not nothing, and of much how many times as slow."""
+        """The slowdown as text: '25% slower', with more digits if it is tiny, or a factor if it is large."""
         if self.slower >= _FAR:
             return f"{1 + self.slower:.3g}x {'slower' if self.is_speed else 'worse'}"
         size = f"{self.slower:.0%}" if self.slower >= _LEAST_SHOWN else f"{100 * self.slower:.1g}%"
@@ -56,7 +56,7 @@ class SlowTrials:
 
     @property
     def share(self) -> tuple[float, float]:
-        """Return the 95 % interval of the share of processes that are slow (Clopper & Pearson 1934)."""
+        """The 95 % interval of the share of slow processes (Clopper & Pearson 1934)."""
         from scipy.special import betaincinv
 
         count, other_count = self.count, self.trials - self.count
@@ -64,18 +64,18 @@ class SlowTrials:
         return low, float(betaincinv(count + 1, other_count, 0.975)) if other_count else 1.0
 
     def __str__(self) -> str:
-        """Return '4 of 10 trials are 25 % slower'."""
+        """Return '4 of 10 trials are 25% slower'."""
         return f"{self.count} of {self.trials} trials {'is' if self.count == 1 else 'are'} {self.slowdown_text}"
 
 
 def find_slow_trials(logs: Floats) -> Bools:
-    """Return which trials of (arms, blocks) logs, better upwards, are slow; NaN is none.
+    """Return a mask of the slow trials in (arms, blocks) logs, higher is better; NaN is not slow.
 
-    What a block shares is taken off first. The slow ones of an arm are the lower part of the best split of its trials
-    in two (Engelman & Hartigan 1969), if they are fewer than half (of two arms, one slow in half of the blocks cannot
-    be told from the other fast in them) and that split is better than that of one normal population would be in all
-    but ``ERROR`` of cases. The clearest arm comes first, as its slow trials would pass for fast ones of the others;
-    arms that are equally clear come together, so that their order does not matter.
+    Effects shared by a block are removed first. An arm's slow trials are the lower part of the best split of its trials
+    in two (Engelman & Hartigan 1969). They must be fewer than half: with two arms, slow halves of one look like fast
+    halves of the other. The split must be better than that of one normal population in all but ``ERROR`` of cases. The
+    clearest arm is handled first, as its slow trials make others look fast. Equally clear arms are handled together, so
+    that their order does not matter.
     """
     slow = np.zeros(logs.shape, dtype=np.bool_)
     remaining_rows = set(range(len(logs))) if logs.size else set()
@@ -92,7 +92,7 @@ def find_slow_trials(logs: Floats) -> Bools:
 
 
 def slow_trial_mask(plan: Plan, measured: Measurements, primary: Mapping[str, Metric]) -> Bools:
-    """Return which trials (arms, blocks) are slow in their primary metric, each judged among those of its reference."""
+    """Return a mask (arms, blocks) of slow trials in the primary metric, judged among arms with the same reference."""
     slow, judged_rows = np.zeros(measured.attempted.shape, dtype=np.bool_), set[int]()
     for reference in dict.fromkeys(arm.reference for arm in plan.arms if arm.reference in measured.arms):
         metric = primary[next(arm.workload for arm in plan.arms if arm.reference == reference)]
@@ -105,21 +105,21 @@ def slow_trial_mask(plan: Plan, measured: Measurements, primary: Mapping[str, Me
 
 
 def needs_more_blocks(plan: Plan, slow: Bools, arms: Collection[str], blocks: int) -> bool:
-    """Whether a comparison of ``arms`` has no verdict yet: what slow trials do to it is the same on either side."""
+    """Return whether a comparison of ``arms`` has too few blocks for a verdict, as one of them has slow trials."""
     if blocks >= LEAST_BLOCKS or not slow.any():
         return False
     return bool(slow[[arm.name in arms for arm in plan.arms]].any())
 
 
 def with_and_without_slow(logs: Floats, slow: Bools) -> tuple[Floats, ...]:
-    """Return the logs as they are, and those without the ``slow`` trials where there are any: see ``Views``."""
+    """Return the logs as measured and, if there are ``slow`` trials, the logs without them (see ``Views``)."""
     return (logs, np.where(slow, np.nan, logs)) if slow.any() else (logs,)
 
 
 def describe_slow_trials(
     plan: Plan, measured: Measurements, primary: Mapping[str, Metric], slow: Bools
 ) -> Mapping[str, SlowTrials]:
-    """Return what is to be told of the arms that have ``slow`` trials."""
+    """Return a description of the slow trials of each arm that has any."""
     metrics = [primary[arm.workload] for arm in plan.arms]
     logs = np.array([m.sign * logs_of(measured.table[m.name][row]) for row, m in enumerate(metrics)])
     slow_by_arm = {}
@@ -135,7 +135,7 @@ def describe_slow_trials(
 
 
 def _without_block_effects(logs: Floats, slow: Bools) -> Floats:
-    """Take off each arm's median, then each block's: the median of the OTHER arms, which it cannot have moved."""
+    """Remove each arm's median, then each block's median over the other arms, which the arm cannot influence."""
     residuals = logs - _median(logs, 1)[:, None]
     if len(residuals) < 2:
         return residuals
@@ -145,12 +145,12 @@ def _without_block_effects(logs: Floats, slow: Bools) -> Floats:
 
 @lru_cache(maxsize=64)
 def _other_arms(arms: int) -> NDArray[np.int64]:
-    """Return, for each arm, which other ones tell what its block shares."""
+    """Return, for each arm, the other arms used to estimate block effects."""
     return np.array([[row for row in range(arms) if row != arm][:_MAX_OTHER_ARMS] for arm in range(arms)])
 
 
 def _median(values: Floats, axis: int) -> Floats:
-    """Return the median over what is there; numpy's nanmedian warns where nothing is."""
+    """Return the median of the finite values, without numpy's warning if there are none."""
     if np.isfinite(values).all():
         return np.asarray(np.median(values, axis=axis))
     ordered, count = np.sort(values, axis=axis), np.isfinite(values).sum(axis=axis, keepdims=True)
@@ -159,7 +159,7 @@ def _median(values: Floats, axis: int) -> Floats:
 
 
 def _slow_part(values: Floats) -> tuple[NDArray[np.int64], float]:
-    """Return where the slow ones of an arm's trials are, and how far beyond chance (1) their split is."""
+    """Return the positions of an arm's slow trials, and how far their split exceeds chance (1)."""
     present = np.flatnonzero(np.isfinite(values))
     if present.size < _FEWEST:
         return present[:0], 0.0
@@ -171,7 +171,7 @@ def _slow_part(values: Floats) -> tuple[NDArray[np.int64], float]:
 
 
 def _split_statistics(ordered: Floats) -> Floats:
-    """Return how well (sets, n) ordered numbers are split after the first, second, ... below half: F of two groups."""
+    """Return the F statistic of each split of (sets, n) ordered numbers after the first, second, ... below half."""
     n = ordered.shape[1]
     sums, squares = np.cumsum(ordered, axis=1), (ordered**2).sum(axis=1, keepdims=True)
     return _quality(n, np.arange(1, (n + 1) // 2), sums, squares)
@@ -187,7 +187,7 @@ def _quality(n: int, first: NDArray[np.int64], sums: Floats, squares: Floats) ->
 
 @lru_cache(maxsize=256)
 def _null_splits(n: int) -> tuple[Floats, float]:
-    """Return, for n normal numbers, how good splits are in 99 of 100 sets, and the best split's quantile over that."""
+    """Return, for n normal numbers, the 99 % quantile of each split and the best split's critical ratio to it."""
     if n > _MOST_DRAWN // _FEWEST_DRAWS:
         return _null_of_many(n)
     rng = np.random.default_rng((_SEED, n))

@@ -1,6 +1,6 @@
-"""How each environment starts: the time to its first steps, and whether they come to a steady state.
+"""Start of each environment: the time to its first steps, and whether it reaches a steady state.
 
-The first is of the trials where each ran alone, which all runs have; what only a long look tells is None without one.
+Start times come from trials that ran separately or from a steady-state run; all other values need the latter.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.steady import Steadiness, classify
 from envmatrix.system.bench_options import options
 
-#: Points of a curve.
+#: Sets the number of points of a curve.
 _POINTS = 48
 _STARTUP_PHASES = ("startup_ns", "preparation_ns", "compile_ns")
-#: Of trials whose steps are over sooner it is said that minutes can be otherwise: what allocators gain grows for some
-#: seconds (docs/statistics.md).
+#: If the steps of trials end sooner than this, a note warns about longer runs: gains from allocators grow for some
+#: seconds (docs/how-to/short-and-long-jobs.md).
 _FIRST_S = 10.0
 
 
 @dataclass(frozen=True)
 class Start:
-    """How an arm starts. Times in seconds; what is not known is None.
+    """The start of an arm. Times are in seconds; unknown values are None.
 
-    ``ready_s`` is the time until its first step can begin (start-up, import, preparing, compiling), ``first_s`` until
-    ``steps`` of them are done. Of a long look: ``steady``, ``change`` (of its speed, a fraction, from the steps that
-    trials time to the steady state: the speeds of two looks are minutes apart), ``failed`` (why it has none), and the
-    ``curve`` of (seconds since the first step began, seconds of a step there).
+    ``ready_s`` is the time until its first step (start-up, import, preparation, compilation); ``first_s`` is the time
+    until ``steps`` steps are done. The rest is from a steady-state run: ``steady``; ``failed``, why there is none; and
+    the ``curve`` of (seconds since the first step, seconds per step). ``change`` is the fraction by which speed changes
+    from the timed steps of trials to the steady state, within that run.
     """
 
     arm: Arm
@@ -49,14 +49,14 @@ class Start:
 
     @property
     def times_warm_up(self) -> bool:
-        """Whether the timed steps of a trial begin before the steady state does."""
+        """Return whether the timed steps of a trial begin before the steady state."""
         return self.steady is not None and (self.steady.steps is None or self.steady.steps > self.warm_up)
 
 
 def starts(
     arms: Iterable[Arm], measured: Measurements, workloads: Mapping[str, Workload], looks: Iterable[Trial]
 ) -> tuple[Start, ...]:
-    """Return how each arm starts, but for second copies, and those of which nothing is known."""
+    """Return the start of each arm, without second copies and arms about which nothing is known."""
     run_of_arm = {look.arm: look for look in looks}
     compared_arms = [arm for arm in arms if not (arm.is_control or arm.is_alone)]
     arm_starts = [_start(arm, measured, workloads[arm.workload], run_of_arm.get(arm.name)) for arm in compared_arms]
@@ -64,7 +64,7 @@ def starts(
 
 
 def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> str:
-    """Return what is said beside an answer that is of the first seconds of a program alone, '' of others."""
+    """Return a note if an answer is only about the first seconds of a program, otherwise ''."""
     steps, step_s = (_median(measured, arm, name) for name in ("steps", "step_median_s"))
     if workload.command or not steps or not step_s:
         return ""
@@ -80,7 +80,7 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
 def _start(arm: Arm, measured: Measurements, workload: Workload, look: Trial | None) -> Start:
     steps, warm_up = _median(measured, arm, "steps"), _option(workload, "warmup_steps")
     ready_s, first_s = _median_start_times(measured, arm)
-    first_s = None if _option(workload, "verify_steps") else first_s  # how long those took is not recorded
+    first_s = None if _option(workload, "verify_steps") else first_s  # their duration is not recorded
     trial_start = Start(arm, warm_up + round(steps or 0), ready_s, first_s, warm_up)
     timing = look.record.timing if look and look.outcome == "ok" and look.record else None
     if look is None:
@@ -93,7 +93,7 @@ def _start(arm: Arm, measured: Measurements, workload: Workload, look: Trial | N
 def _with_steady_state(trial_start: Start, timing: Timing) -> Start:
     times = [step / 1e9 for step in timing.steps_ns or ()]
     ready_s, first_s = trial_start.ready_s, trial_start.first_s
-    if first_s is None and timing.startup_ns and len(times) >= trial_start.steps:  # trials in turns start beside others
+    if first_s is None and timing.startup_ns and len(times) >= trial_start.steps:  # unknown for interleaved trials
         ready_s = sum(getattr(timing, name) or 0 for name in _STARTUP_PHASES) / 1e9
         first_s = ready_s + sum(times[: trial_start.steps])
     steady = classify(times)
@@ -123,7 +123,7 @@ def _option(workload: Workload, name: str) -> int:
 
 
 def _curve(times: list[float]) -> tuple[tuple[float, float], ...]:
-    """Return medians of steps that are taken together, each where its middle lies; few at the beginning."""
+    """Return (time, median step time) of consecutive groups of steps; groups are small at the beginning."""
     points, start, elapsed_s = [], 0, 0.0
     while start < len(times):
         end = min(len(times), max(start + 1, math.ceil(start * (1 + 4 / _POINTS))))

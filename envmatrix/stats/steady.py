@@ -1,9 +1,9 @@
-"""Whether the steps of one process came to a steady state, and from which one on (Barrett et al., OOPSLA 2017).
+"""Steady state of a process: whether its steps reach one, and from which step on (Barrett et al., OOPSLA 2017).
 
-The log step times are cut into levels by the exact least-squares segmentation (Jackson et al. 2005). Two things differ
-from Barrett et al., whose iterations are longer and nearly independent. Neighbouring steps are alike, as a machine's
-disturbances last longer than one: a further level must pay for the long-run variance, not for that of single steps.
-And levels within ``TOLERANCE`` of each other are one: a machine drifts by that much without any program's doing.
+Log step times are cut into levels by exact least-squares segmentation (Jackson et al. 2005). Two things differ from
+Barrett et al., whose iterations are longer and nearly independent. Neighbouring steps are alike, as disturbances last
+longer than one step, so a further level must pay for the long-run variance. Levels within ``TOLERANCE`` count as one,
+as machines drift by that much.
 """
 
 from __future__ import annotations
@@ -20,31 +20,30 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Kind = Literal["flat", "warm-up", "slow-down", "not steady"]
 KINDS: tuple[Kind, ...] = ("flat", "warm-up", "slow-down", "not steady")
-#: Levels whose step times differ by less than this fraction are one.
+#: Levels whose step times differ by less than this fraction count as one.
 TOLERANCE = 0.06
-#: The last level must have lasted this share of the time, as a shift right before the end says nothing of what follows.
+#: Smallest share of the time for the last level: a shift right before the end does not predict what follows.
 MIN_LAST_SHARE = 1 / 3
-#: Below this many steps nothing is said.
 MIN_STEPS = 30
-#: Steps are taken together into at most so many points.
+#: Most points into which steps are grouped.
 _POINTS = 600
-#: A further level must lower the sum of squares by so many long-run variances, times the log of the number of points.
+#: A further level must reduce the sum of squares by this many long-run variances, times log(number of points).
 _PENALTY = 3.0
 _SHORTEST = 3
-#: The long-run variance is seen in the means of about so many batches of neighbouring points.
+#: Approximate number of batches of neighbouring points for the long-run variance.
 _BATCHES = 24
-#: Points further than this many robust standard deviations from the points around them are moved there.
+#: Points this many robust standard deviations from their neighbours (in a window) are moved to that distance.
 _OUTLIER, _WINDOW = 3.0, 25
-#: From the median absolute deviation to the standard deviation of a normal distribution.
+#: Factor from the median absolute deviation to the standard deviation of a normal distribution.
 _MAD = 1.4826
 
 
 @dataclass(frozen=True)
 class Steadiness:
-    """How the steps of a process went. What is not known is None, as all is where the process was ``not steady``.
+    """The course of a process's steps. Values are None if unknown, or if the process was ``not steady``.
 
-    ``steps`` and ``seconds`` are those before the steady state, counted from the first step on; ``step_s`` is the mean
-    time of a step in it.
+    ``steps`` and ``seconds`` are counted from the first step to the steady state; ``step_s`` is the mean step time in
+    it.
     """
 
     kind: Kind
@@ -54,7 +53,7 @@ class Steadiness:
 
 
 def classify(steps_s: Sequence[float]) -> Steadiness | None:
-    """Say how the times of all steps of a process went, from its first one on; None where there are too few."""
+    """Classify the times of all steps of a process, from its first one on; return None if there are too few."""
     times = np.asarray(steps_s, dtype=np.float64)
     if times.size < MIN_STEPS or not (times > 0).all():
         return None
@@ -69,7 +68,7 @@ def classify(steps_s: Sequence[float]) -> Steadiness | None:
 
 
 def _last_level(logs: Floats) -> tuple[int, Kind]:
-    """Return the point at which the last level begins, and what came before it."""
+    """Return the point at which the last level begins, and the kind of course before it."""
     calm = _without_outliers(logs)
     edges = [0, *level_changes(calm), calm.size]
     means = [float(calm[start:end].mean()) for start, end in itertools.pairwise(edges)]
@@ -90,7 +89,7 @@ _LOG_TOLERANCE = math.log1p(TOLERANCE)
 
 
 def _without_outliers(logs: Floats) -> Floats:
-    """Return the points with those far from the points around them moved nearer: a pause is no level."""
+    """Return the points with outliers moved towards their neighbours, as a short pause is not a level."""
     width = min(_WINDOW, logs.size)
     windows = np.lib.stride_tricks.sliding_window_view(logs, width)
     window_index = np.clip(np.arange(logs.size) - width // 2, 0, logs.size - width)
@@ -100,14 +99,14 @@ def _without_outliers(logs: Floats) -> Floats:
 
 
 def _lead_in(logs: Floats, calm: Floats, end: int, level: float) -> int:
-    """Return how many points at the very beginning are above their level as no other is: a first step's own work."""
+    """Return how many points at the very beginning are outliers above the first level, such as a slow first step."""
     spread = _MAD * float(np.median(np.abs(calm[:end] - level)))
     high = logs[:end] > level + max(_OUTLIER * spread, 2 * _LOG_TOLERANCE)
     return int(np.argmin(high)) if not high.all() else end
 
 
 def level_changes(points: Floats) -> tuple[int, ...]:
-    """Return the points at which a new level begins: the least squares, with a price on each further level."""
+    """Return the points at which a new level begins: least squares with a penalty for each further level."""
     count = points.size
     price = _PENALTY * _long_run_variance(points) * math.log(count)
     sums = np.concatenate(([0.0], np.cumsum(points - points.mean())))
@@ -116,7 +115,7 @@ def level_changes(points: Floats) -> tuple[int, ...]:
     before = np.zeros(count + 1, dtype=np.int64)
     for end in range(_SHORTEST, count + 1):
         starts = np.arange(0, end - _SHORTEST + 1)
-        # The squares of the points themselves are the same however they are cut.
+        # The points' own squares are the same for every segmentation.
         total_cost = cost[starts] + price - (sums[end] - sums[starts]) ** 2 / (end - starts)
         before[end] = int(np.argmin(total_cost))
         cost[end] = total_cost[before[end]]
@@ -127,7 +126,7 @@ def level_changes(points: Floats) -> tuple[int, ...]:
 
 
 def _long_run_variance(points: Floats) -> float:
-    """Return the variance of a mean times its points, from how neighbouring batches differ: few levels change that."""
+    """Return the long-run variance, from the median difference of neighbouring batches, which few levels affect."""
     size = max(1, points.size // _BATCHES)
     batches = points[: points.size // size * size].reshape(-1, size).mean(axis=1)
     batch_differences = np.abs(np.diff(batches))

@@ -1,4 +1,4 @@
-"""Two independent means of logs: what one is over the other, with Welch's interval."""
+"""Welch's interval for the ratio of two independent means of logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A ratio with its interval, and the p that it is 1."""
+    """A ratio with its interval, and the p for a ratio of 1."""
 
     ratio: float
     low: float
@@ -33,7 +33,7 @@ class Quotient:
 
 
 def mean_of_logs(logs: NDArray[np.float64], least: int) -> Mean | None:
-    """Return the mean of the logs that are there, None below ``least`` of them."""
+    """Return the mean of the finite logs, or None below ``least`` of them."""
     present_logs = logs[np.isfinite(logs)]
     if present_logs.size < max(2, least):
         return None
@@ -43,9 +43,9 @@ def mean_of_logs(logs: NDArray[np.float64], least: int) -> Mean | None:
 
 
 def means_of_effect(effect: Effect) -> tuple[Mean, Mean] | None:
-    """Return the mean log ratio behind an effect, with slow trials and without, None where it has no interval.
+    """Return the mean log ratios of an effect, with and without slow trials, or None if it has no interval.
 
-    The one without has the error of both kinds together, which is larger than its own.
+    The one without slow trials uses the error of all trials, which is larger than its own.
     """
     if effect.low is None or not effect.ratio or effect.error is None or effect.units < 2:
         return None
@@ -55,10 +55,10 @@ def means_of_effect(effect: Effect) -> tuple[Mean, Mean] | None:
 
 
 def quotient(old: Mean, new: Mean, comparisons: int = 1, level: float = LEVEL) -> Quotient:
-    """Return new over old; the intervals of ``comparisons`` such hold together (Bonferroni), at ``level``.
+    """Return new over old, with simultaneous intervals for ``comparisons`` (Bonferroni) at ``level``.
 
-    Welch's, as the two were made at different times or on different machines, and their variances need not agree.
-    Written out because scipy gives an interval for samples only, and of an effect there are mean and spread.
+    Welch's t is used because variances may differ between times or machines. It is implemented here because scipy needs
+    samples for an interval, and an effect has only a mean and an error.
     """
     mean, variance = new.mean - old.mean, old.error**2 + new.error**2
     if variance == 0:

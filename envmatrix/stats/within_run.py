@@ -1,4 +1,4 @@
-"""Compare two environments of one run, whose trials are paired by block."""
+"""Comparison of two environments of one run, whose trials are paired by block."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from envmatrix.stats.slow_trials import LEAST_BLOCKS
 def compare_environments(
     run: Run, measured: Measurements, old: str, new: str, allowed: float = 0.0, several: int = 1
 ) -> Comparison:
-    """Compare two environments of one run for every workload and engine they share.
+    """Compare two environments of one run, for every workload and engine they share.
 
-    The answer is the effect of the report's table, or, where neither is the other's reference, what the table would
-    say were ``old`` the reference (``analysis.between``). ``old`` and ``new`` may be whole names of arms too.
-    ``allowed`` is the slow-down that is accepted (0.03: 3 %); ``several`` such comparisons hold together. Raises
-    InputError for an unknown environment.
+    The result is the effect of the report's table. If neither is the other's reference, it is the effect with ``old``
+    as the reference (``analysis.between``). ``old`` and ``new`` may also be full names of arms. ``allowed`` is the
+    accepted slowdown (0.03: 3 %); intervals of ``several`` such comparisons are simultaneous. Raises InputError for an
+    unknown environment.
     """
     pairs = _arm_pairs(run, old, new)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
@@ -70,7 +70,7 @@ def compare_environments(
 
 
 def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
-    """Compare the two sides of a run that was begun with two matrices, environment by environment."""
+    """Compare the two sides of a run of two matrices, environment by environment."""
     names = [(f"{SIDES[0]}.{name}", f"{SIDES[1]}.{name}") for name in run.design.environments]
     several = sum(len(_arm_pairs(run, *pair)) for pair in names)
     comparisons = [compare_environments(run, measured, *pair, allowed, several) for pair in names]
@@ -80,7 +80,7 @@ def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Com
 
 
 def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
-    """Return the arms of the two that share a workload and engine, or the two arms whose whole names these are."""
+    """Return the pairs of arms that share workload and engine, or the two arms with these full names."""
     old_arms, new_arms = find_arms(run, old), find_arms(run, new)
     if set(old_arms) & set(new_arms):
         raise InputError(

@@ -1,1 +1,1 @@
-"""The machine and its processes: host facts, starting and ending processes, files, locks, progress."""
+"""Operating-system layer: host facts, processes, signals, files, locks and progress."""

@@ -1,4 +1,4 @@
-"""Files of a results folder: written whole or not at all, and what to do when the disk says no."""
+"""Write files of a results folder atomically, and report disk errors with remedies."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _REMEDIES = {
 
 
 def store_error(error: OSError, path: Path, line: int | None = None) -> StoreError:
-    """Return what the system said of a file, with its remedy where there is one."""
+    """Return an OSError about a file as a StoreError, with a remedy if one is known."""
     remedy = _RESTORE if isinstance(error, RefusedFileError) else _REMEDIES.get(error.errno or 0, "")
     return StoreError(f"{error.strerror}", where=Where(path, line), remedy=remedy)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write so that a reader sees all of it or the old one: temporary file, fsync, rename."""
+    """Yield a file to write atomically: temporary file, fsync, rename. Readers see the old or the new content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -60,7 +60,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def named_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file that a person named, as ``whole_file``; a link, a pipe or /dev/null keeps its place."""
+    """Like ``whole_file`` for a path that the user named; links, pipes and /dev/null are kept."""
     real_path = Path(os.path.realpath(path))
     if real_path.exists() and not real_path.is_file():
         with real_path.open("wb") as file:
@@ -75,7 +75,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def write_whole(path: Path, text: str | bytes) -> None:
-    """Write a file whole or not at all; a StoreError says why it cannot be written."""
+    """Write a file atomically. Raises StoreError if it cannot be written."""
 
     def write() -> None:
         with whole_file(path) as file:
@@ -88,7 +88,7 @@ def write_whole(path: Path, text: str | bytes) -> None:
 
 
 def write_named(path: Path, text: str | bytes) -> None:
-    """Write a file where a person said, as ``write_whole`` does."""
+    """Write to a path that the user named. Raises StoreError like ``write_whole``."""
     try:
         with named_file(path) as file:
             file.write(_bytes(text))
@@ -97,12 +97,12 @@ def write_named(path: Path, text: str | bytes) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line and make sure that it is on disk before returning."""
+    """Append one line; return after it is on disk."""
     size_before: list[int] = []
 
     def append() -> None:
         with path.open("ab") as file:
-            if size_before:  # what an earlier try may have written of it
+            if size_before:  # a failed attempt may have written part of it
                 file.truncate(size_before[0])
             size_before[:] = [file.tell()]
             file.write(line.encode() + b"\n")
@@ -116,7 +116,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def check_free_space(folder: Path) -> None:
-    """Raise a StoreError where a disk is full: what was written there meanwhile may be cut short, or have failed."""
+    """Raise StoreError if the disk is full: files just written there may be truncated."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_CHUNK_BYTES))
@@ -127,7 +127,7 @@ def check_free_space(folder: Path) -> None:
 
 
 def remove_partial_line(path: Path, aside: Path) -> bool:
-    """Move a last line that a crash left half-written to ``aside``; say whether there was one."""
+    """Move an incomplete last line, left by a crash, to ``aside``; return whether there was one."""
     try:
         with open_regular(path, to_change=True) as file:
             whole_bytes = _end_of_last_line(file)
@@ -147,7 +147,7 @@ def remove_partial_line(path: Path, aside: Path) -> bool:
 
 
 def _end_of_last_line(file: IO[bytes]) -> int:
-    """Return the position after the last line break, looking from the end."""
+    """Return the position after the last line break, searching from the end."""
     end = file.seek(0, os.SEEK_END)
     while end > 0:
         start = max(0, end - _CHUNK_BYTES)
@@ -160,7 +160,7 @@ def _end_of_last_line(file: IO[bytes]) -> int:
 
 
 def move_lines(path: Path, numbers: Collection[int], aside: Path) -> None:
-    """Move the lines of these numbers, from 1, to ``aside``; they are on disk there before the file is without them."""
+    """Move lines by number, from 1, to ``aside``; they are on disk there before the file is replaced."""
     try:
         with path.open("rb") as file, whole_file(path) as remaining, aside.open("ab") as aside_file:
             for number, line in enumerate(file, 1):
@@ -184,7 +184,7 @@ def unpack_lines(path: Path) -> None:
 
 
 def read_text(file: Path) -> str:
-    """Read a text file; a StoreError says why it cannot be read."""
+    """Read a text file. Raises StoreError if it cannot be read."""
     try:
         return read_bytes(file).decode()
     except OSError as error:
@@ -195,7 +195,7 @@ def read_text(file: Path) -> str:
 
 
 def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield number and text of each line that is whole, nothing where there is no such file."""
+    """Yield (number, bytes) of each complete line; nothing if the file does not exist."""
     number = 0
     lines = read_lines(file)
     while True:
@@ -212,5 +212,5 @@ def read_whole_lines(file: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_json(file: Path) -> JsonValue:
-    """Read a JSON file; a StoreError says what is wrong with it."""
+    """Read a JSON file. Raises StoreError if it is invalid."""
     return parse_json(read_text(file), file)

@@ -1,8 +1,8 @@
-"""What host and benchmark must never answer differently, so that the benchmark's own four files answer for both.
+"""Use the benchmark's own code for options, digests, variables and quantities, so that host and benchmark agree.
 
-``bench`` is not imported: what runs in a trial stays apart from what starts it. But ``bench/options.py``,
-``bench/digest.py``, ``bench/variables.py`` and ``bench/quantities.py`` need the standard library alone, and are loaded
-here by their path, and nowhere else.
+``bench`` is not imported, because host code and trial code are kept separate. These four modules need only the standard
+library and are loaded by path, only here: ``bench/options.py``, ``bench/digest.py``, ``bench/variables.py`` and
+``bench/quantities.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from envmatrix.system.project import bench_folder
 
-#: What claims on the versions of packages begin with.
+#: Prefix of checks on package versions.
 _PACKAGE = "packages."
 OptionValue: TypeAlias = bool | int | float | str | list[int] | None
 
@@ -25,7 +25,7 @@ OptionValue: TypeAlias = bool | int | float | str | list[int] | None
 class Option(BaseModel):
     """One option of the built-in workloads; ``type`` is int, float, bool, str or list-of-int.
 
-    ``entry_points`` is the group in which other packages offer further ``choices``; '' where there are no others.
+    ``entry_points`` is the entry-point group with more ``choices`` from other packages; '' if there is none.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -41,11 +41,11 @@ class Option(BaseModel):
 
 
 class UnknownOptionError(KeyError):
-    """The benchmark has no option of this name."""
+    """The benchmark has no option with this name."""
 
 
 class WrongValueError(ValueError):
-    """What was written is no value of its option: ``message`` says what it must be, ``remedy`` what to write."""
+    """An invalid value of an option: ``message`` says what it must be, ``remedy`` what to write."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -54,15 +54,15 @@ class WrongValueError(ValueError):
 
 
 class BrokenRule(Protocol):
-    """A rule that a combination breaks: its words, and the options that it is about, the offending one first."""
+    """A rule that a combination of options violates."""
 
     @property
     def message(self) -> str:
-        """Why the options do not go together, and which value is in the way."""
+        """Why the options are incompatible, and which value is the cause."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the options, the offending one first."""
 
 
 class _OptionError(Exception):
@@ -71,7 +71,7 @@ class _OptionError(Exception):
 
 
 class _Options(Protocol):
-    """What is used of bench/options.py."""
+    """The interface of bench/options.py that is used here."""
 
     OptionError: type[_OptionError]
 
@@ -84,13 +84,13 @@ class _Options(Protocol):
 
 
 class _Digest(Protocol):
-    """What is used of bench/digest.py."""
+    """The interface of bench/digest.py that is used here."""
 
     def folder_digest(self, folder: str) -> str: ...
 
 
 class _Variables(Protocol):
-    """What is used of bench/variables.py."""
+    """The interface of bench/variables.py that is used here."""
 
     HIDDEN: str
     NAMES: str
@@ -103,7 +103,7 @@ class _Variables(Protocol):
 
 
 class Unit(Protocol):
-    """A unit as bench/quantities.py reads it: its ``kind`` is time, rate, size or count."""
+    """A unit parsed by bench/quantities.py: its ``kind`` is time, rate, size or count."""
 
     text: str
     kind: str
@@ -113,7 +113,7 @@ class Unit(Protocol):
 
 
 class NumberField(Protocol):
-    """A number of a line as bench/quantities.py reads it."""
+    """A number in a line, parsed by bench/quantities.py."""
 
     start: int
     end: int
@@ -127,7 +127,7 @@ class NumberField(Protocol):
 
 
 class _Quantities(Protocol):
-    """What is used of bench/quantities.py."""
+    """The interface of bench/quantities.py that is used here."""
 
     def plain(self, text: str) -> str: ...
     def without_colours(self, text: str) -> str: ...
@@ -158,14 +158,14 @@ def _options() -> _Options:
 
 @lru_cache(maxsize=1)
 def options() -> Mapping[str, Option]:
-    """Return the options of the built-in workloads by their names."""
+    """Return the options of the built-in workloads by name."""
     return {name: Option.model_validate(entry) for name, entry in _options().listed().items()}
 
 
 def convert(name: str, written: object) -> OptionValue:
-    """Turn what matrix.yaml says of an option (a text, None, a list of texts) into its value.
+    """Convert an option's value in matrix.yaml (a text, None, a list of texts).
 
-    Raises UnknownOptionError, or WrongValueError.
+    Raises UnknownOptionError or WrongValueError.
     """
     bench = _options()
     if name not in bench.listed():
@@ -177,12 +177,12 @@ def convert(name: str, written: object) -> OptionValue:
 
 
 def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]:
-    """Return every rule of the benchmark that a combination of options breaks; the others have their defaults."""
+    """Return the rules that a combination violates; options not given have their defaults."""
     return _options().broken_rules(values)
 
 
 def check_shares(values: Mapping[str, OptionValue], variables: Mapping[str, str]) -> None:
-    """Raise WrongValueError for a batch that processes cannot share equally, or processes that nodes cannot."""
+    """Raise WrongValueError if a batch does not divide by the processes, or processes by the nodes."""
     bench = _options()
     try:
         bench.check_shares(values, variables)
@@ -191,7 +191,7 @@ def check_shares(values: Mapping[str, OptionValue], variables: Mapping[str, str]
 
 
 def command_line_arguments(values: Mapping[str, OptionValue]) -> list[str]:
-    """Write options as arguments of ``python -m bench run``, which reads the same values from them."""
+    """Return options as arguments of ``python -m bench run``."""
     return [f"--{name.replace('_', '-')}={_option_text(value)}" for name, value in values.items()]
 
 
@@ -204,7 +204,7 @@ def _option_text(value: OptionValue) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the digest of a ``bench`` folder, as the benchmark writes it into its records."""
+    """Return the digest of a ``bench`` folder as in its records."""
     return cast("_Digest", _load_module(bench_folder() / "digest.py")).folder_digest(str(folder))
 
 
@@ -214,52 +214,52 @@ def _variables() -> _Variables:
 
 @lru_cache(maxsize=1)
 def quantities() -> _Quantities:
-    """Return what reads a program's numbers, on the host and in a trial."""
+    """Return the module that parses a program's numbers, for the host and for trials."""
     return cast("_Quantities", _load_module(bench_folder() / "quantities.py"))
 
 
 def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable that tells the benchmark which values an environment sets itself, nothing where it knows."""
+    """Return the variable that lists which values set by an environment may be recorded; {} if none is needed."""
     names = sorted(name for name in variables if not _variables().bears_on_performance(name))
     return {_variables().NAMES: ",".join(names)} if names else {}
 
 
 def packages_to_look_up(claimed: Iterable[str]) -> dict[str, str]:
-    """Return the variable that tells the benchmark which packages these paths of claims name, nothing for none."""
+    """Return the variable that lists the packages named by these paths of checks; {} if there are none."""
     names = sorted({path.removeprefix(_PACKAGE) for path in claimed if path.startswith(_PACKAGE)})
     return {_variables().PACKAGES: ",".join(names)} if names else {}
 
 
 def recorded_variable(name: str, value: str) -> str:
-    """Return what a record says of a variable that the environment sets."""
+    """Return a record's text for a variable that the environment sets."""
     return _variables().shown(name, value, (name,))
 
 
 def is_secret(recorded: str | None) -> bool:
-    """Whether a record says of a variable only that it was there, as its name looks like a secret's."""
+    """Return whether a record hides a variable's value because its name looks like a secret."""
     return recorded == _variables().HIDDEN
 
 
 def is_only_set(recorded: str | None) -> bool:
-    """Whether a record says of a variable only that it was there: its process was not told that the value matters."""
+    """Return whether a record says only that a variable was set, because its value was not known to matter."""
     return recorded == _variables().SET
 
 
 def bears_on_performance(name: str) -> bool:
-    """Say whether the values of a variable are always written into a record."""
+    """Return whether the value of a variable is always recorded."""
     return _variables().bears_on_performance(name)
 
 
 def hides_value(name: str) -> bool:
-    """Say whether a record hides the value of a variable, as its name looks like a secret's."""
+    """Return whether a record hides a variable's value because its name looks like a secret."""
     return _variables().shown(name, "", (name,)) == _variables().HIDDEN
 
 
 def without_userinfo(text: str) -> str:
-    """Return a text whose URLs hold no password and no token."""
+    """Return a text with passwords and tokens removed from its URLs."""
     return _variables().without_userinfo(text)
 
 
 def node_count(values: Mapping[str, OptionValue]) -> int:
-    """Return how many machines a workload with these options is spread over; 1 for a program of the user's own."""
+    """Return the number of machines of a workload with these options; 1 for a user's program."""
     return cast("int", values.get("nodes") or 1)

@@ -1,4 +1,4 @@
-"""Facts of the machine: what templates are filled from, and what run.json says of the host."""
+"""Facts about this machine, for templates in matrix.yaml and for run.json."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Host:
 
     @property
     def memory_nodes(self) -> tuple[int, ...]:
-        """Return the memory nodes that this process may use; empty where nobody says, as of a node of a cluster."""
+        """The memory nodes that this process may use; empty if unknown, as for a cluster node."""
         allowed = _field(_read(Path("/proc/self/status")), "Mems_allowed_list") if self.kernel is not None else ""
         return parse_cpus(allowed) if allowed else ()
 
     def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
-        """Return the values of the templates of matrix.yaml that are known, for the CPUs a trial is confined to."""
+        """Return the known values of matrix.yaml's templates, for the CPUs a trial is limited to."""
         trial_cpus = tuple(cpus) or self.cpus
         physical = tuple(cpu for cpu in self.physical_cpus if cpu in trial_cpus) or trial_cpus
         numa_facts = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
@@ -66,12 +66,12 @@ class Host:
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """Read a Linux CPU list such as '0-3,8'; ValueError says what is wrong with it."""
+    """Parse a Linux CPU list such as '0-3,8'. Raises ValueError if it is invalid."""
     cpus: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         last = last if dash else first
-        number = first.isdecimal() and last.isdecimal() and len(last) < 6  # no machine has so many
+        number = first.isdecimal() and last.isdecimal() and len(last) < 6  # no machine has this many
         if not number or int(last) < int(first):
             msg = f"{text!r} is not a CPU list, such as 0-3,8"
             raise ValueError(msg)
@@ -80,7 +80,7 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """Write a Linux CPU list, ranges joined: (0, 1, 2, 8) -> '0-2,8'."""
+    """Format a Linux CPU list with ranges: (0, 1, 2, 8) -> '0-2,8'."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
         if ranges and cpu == ranges[-1][1] + 1:
@@ -91,12 +91,12 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def has_gpu(root: Path = Path("/")) -> bool:
-    """Say whether this machine shows a GPU of NVIDIA (in Windows' subsystem: /dev/dxg)."""
+    """Return whether this machine has an NVIDIA GPU (in Windows' subsystem for Linux: /dev/dxg)."""
     return any((root / "dev").glob("nvidia[0-9]*")) or (root / "dev/dxg").exists()
 
 
 def has_any_gpu(root: Path = Path("/")) -> bool:
-    """Say whether this machine shows a GPU that PyTorch can use, of whatever maker (AMD: kfd; Jetson: nvgpu)."""
+    """Return whether this machine has a GPU that PyTorch can use (AMD: kfd; Jetson: nvgpu)."""
     return has_gpu(root) or any((root / "dev" / name).exists() for name in ("kfd", "nvgpu", "nvhost-gpu"))
 
 
@@ -120,7 +120,7 @@ def _read(path: Path) -> str:
 
 
 def _one_per_core(cpus: Iterable[int]) -> tuple[int, ...]:
-    """Keep the first CPU of each physical core (SMT siblings share one)."""
+    """Return the first CPU of each physical core (SMT siblings share one)."""
     cores: set[str] = set()
     first_cpus = []
     for cpu in cpus:
@@ -144,7 +144,7 @@ def _os_release() -> Mapping[str, str]:
 
 
 def this_host() -> Host:
-    """Look at the machine."""
+    """Collect the facts about this machine."""
     cpuinfo = _read(Path("/proc/cpuinfo"))
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))

@@ -1,4 +1,4 @@
-"""Reading JSON that anybody may have changed: what is wrong with it is said with its line and column."""
+"""Parse JSON that may have been edited or damaged; report errors with line and column."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pydantic import JsonValue
 from envmatrix.errors import StoreError, Where, where_in
 
 _RESTORE = "restore it from a copy"
-#: An escape in JSON; a half of a character that stands without its other one is in the group.
+#: An escape in JSON; the group contains a lone surrogate.
 _ESCAPE = re.compile(r"\\(?:u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|(u[dD][89a-fA-F]\w\w)|.)")
-#: What makes JSON deep, and its numbers; texts are tokens of their own, so that nothing in them counts.
+#: Brackets and numbers of JSON; strings are separate tokens, so that their content does not count.
 _TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*"?|[\[\]{}]|\d+', re.DOTALL)
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """Return a text of JSON with U+FFFD for each half of a character, which a word that is no UTF-8 has."""
+    """Return a JSON text with U+FFFD for each lone surrogate, which represents bytes that are not UTF-8."""
     return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
 
 
 def parse_json(text: str, file: Path) -> JsonValue:
-    """Read the text of a JSON document; a StoreError says what is wrong with it, and where."""
+    """Parse a JSON document. Raises StoreError with the position of the error."""
     try:
         document: JsonValue = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ def parse_json(text: str, file: Path) -> JsonValue:
 
 
 def parse_json_line(line: str, file: Path, number: int, remedy: str) -> JsonValue:
-    """Read one line of a file as JSON; a StoreError says what is wrong with it, and where."""
+    """Parse one line of a file as JSON. Raises StoreError with the position of the error."""
     try:
         document: JsonValue = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -50,7 +50,7 @@ def parse_json_line(line: str, file: Path, number: int, remedy: str) -> JsonValu
 
 
 def json_error(text: str, error: ValueError | RecursionError) -> tuple[str, int]:
-    """Return what ``json`` could not read, and its position in the text."""
+    """Return a message for an error of ``json``, and its position in the text."""
     if isinstance(error, json.JSONDecodeError):
         return error.msg, error.pos
     tokens = _TOKEN.finditer(text)
@@ -61,7 +61,7 @@ def json_error(text: str, error: ValueError | RecursionError) -> tuple[str, int]
 
 
 def _deepest_nesting(tokens: Iterator[re.Match[str]]) -> int:
-    """Return where most lists and objects are open at once."""
+    """Return the position at which the most lists and objects are open."""
     depth, max_depth, position = 0, 0, 0
     for token in tokens:
         depth += (token[0] in "[{") - (token[0] in "]}")

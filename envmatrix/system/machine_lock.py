@@ -1,4 +1,4 @@
-"""Whoever measures on a machine is alone there: each would spoil the other's figures."""
+"""A lock that allows one measuring envmatrix per machine, because concurrent runs would disturb each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envmatrix.system.progress import ProgressCallback
 
 @contextlib.contextmanager
 def alone_on_machine(progress: ProgressCallback) -> Iterator[None]:
-    """Wait while another envmatrix with this cache measures, and let others wait."""
+    """Take the lock, and wait if another envmatrix with this cache is measuring."""
     folder = project.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / "measuring.lock", os.O_RDWR | os.O_CREAT, 0o644)

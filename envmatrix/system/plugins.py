@@ -1,7 +1,7 @@
-"""Catalogs: what is built in, by name, and what other installed packages add to it through entry points.
+"""Catalogs of extensions: built-in ones by name, and those of other packages through entry points.
 
-The entries of a catalog's literal dict are written as entry points are (``package.module:Name``), so that nothing is
-imported before it is asked for by name. Entry points are looked up only for a name that is not built in, or for a list.
+Entries are written like entry points (``package.module:Name``), so that nothing is imported until it is used. Entry
+points are looked up only for names that are not built in, and for lists.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Generic, TypeVar, cast
 from envmatrix.errors import EnvmatrixError, InputError, suggestion
 
 Thing = TypeVar("Thing")
-#: A name stands in arms (``workload/environment@engine``), in lists with commas and in paths.
+#: Names appear in ``workload/environment@engine``, in lists with commas and in paths.
 _NAME = re.compile(r"[a-z][a-z0-9_-]*\Z")
 
 
 class ExtensionError(EnvmatrixError):
-    """What another package adds cannot be used; the message names its distribution."""
+    """An extension of another package cannot be used; the message names its distribution."""
 
     topic = "extension-error"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One name of a catalog: ``target`` is ``package.module:Name``, ``origin`` the distribution ('': built in)."""
+    """One name of a catalog: ``target`` is ``package.module:Name``, ``origin`` its distribution ('': built in)."""
 
     name: str
     target: str
@@ -49,9 +49,9 @@ def _entry(point: EntryPoint) -> Entry:
 
 @dataclass(frozen=True)
 class Catalog(Generic[Thing]):
-    """Things of one ``kind`` by name. Each entry names what makes one; ``protocol`` names what that must have.
+    """Extensions of one ``kind`` by name. An entry names its factory; ``protocol`` names the required interface.
 
-    Other packages add to it through entry points of ``group``; ``reserved`` are names that mean something else.
+    Other packages add to it with entry points in ``group``; names in ``reserved`` have other meanings.
     """
 
     kind: str
@@ -61,26 +61,26 @@ class Catalog(Generic[Thing]):
     reserved: tuple[str, ...] = ()
 
     def names(self) -> tuple[str, ...]:
-        """Return every name: those built in, then those that other packages add."""
+        """Return every name: built-in ones first, then those of other packages."""
         return tuple(entry.name for entry in self.entries())
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return every entry; nothing is imported."""
+        """Return every entry without importing anything."""
         built_in = [Entry(name, target) for name, target in self.built_in.items()]
         added = {entry.name: entry for entry in map(_entry, self._added()) if not self._refusal(entry.name)}
         return (*built_in, *(added[name] for name in sorted(added)))
 
     def notes(self) -> tuple[str, ...]:
-        """Say which installed entries are ignored, and why."""
+        """Return messages on installed entries that are ignored, with reasons."""
         refusals = [(entry, self._refusal(entry.name)) for entry in map(_entry, self._added())]
         return tuple(
             f"{self.kind} {entry.name!r} of {entry.origin} is ignored: {why}" for entry, why in refusals if why
         )
 
     def make(self, name: str, *arguments: object) -> Thing:
-        """Make the thing of that name.
+        """Create the extension with that name.
 
-        An unknown name is an InputError with the nearest one, one that does not work an ExtensionError.
+        Raises InputError with a suggestion for an unknown name, and ExtensionError if it does not work.
         """
         entry = self._find(name)
         try:
@@ -100,7 +100,7 @@ class Catalog(Generic[Thing]):
         return cast("Thing", plugin)
 
     def make_all(self, *arguments: object) -> Iterator[tuple[Entry, Thing | ExtensionError]]:
-        """Make everything; one that another package broke is an error in its place, and the others go on."""
+        """Create all extensions; yield an error in place of one that another package broke."""
         for entry in self.entries():
             try:
                 yield entry, self.make(entry.name, *arguments)
@@ -108,7 +108,7 @@ class Catalog(Generic[Thing]):
                 yield entry, error
 
     def failed(self, name: str, error: Exception) -> ExtensionError:
-        """Return what a user is told when a thing of another package fails at its work."""
+        """Return the error to report if another package's extension fails while working."""
         entry = self._find(name)
         return _extension_error(self.kind, entry, f"{type(error).__name__}: {error}", "failed")
 
@@ -139,7 +139,7 @@ class Catalog(Generic[Thing]):
 
 
 def import_target(target: str) -> Callable[..., object]:
-    """Import what ``package.module:Name`` names; it can be called."""
+    """Import the callable that ``package.module:Name`` names."""
     module, _, attribute = target.partition(":")
     target_object: object = importlib.import_module(module.strip())
     for part in attribute.strip().split("."):
@@ -158,5 +158,5 @@ def _extension_error(kind: str, entry: Entry, why: str, problem: str = "cannot b
 
 
 def protocol_members(protocol: object) -> list[str]:
-    """Return the names that a protocol asks for: its methods and properties, those it inherits among them."""
+    """Return the members that a protocol requires: methods and properties, including inherited ones."""
     return [name for name in dir(protocol) if not name.startswith("_")]

@@ -31,7 +31,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Finished:
-    """A short command's result, with its output as text."""
+    """The result of a short command, with its output as text."""
 
     argv: tuple[str, ...]
     exit: Exit
@@ -39,15 +39,15 @@ class Finished:
     stderr: str
 
     def last_words(self, lines: int = 5) -> str:
-        """Return the last lines it printed, for an error message."""
+        """Return the last lines of output, for an error message."""
         output_lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return "\n".join(output_lines[-lines:])
 
 
 def parse_last_json(text: str) -> Any:
-    """Return what the last line of a text that is a list or a mapping in JSON says.
+    """Return the value of the last line that is a list or an object in JSON.
 
-    A ``sitecustomize`` of the Python that was asked may print before it, and at its end. Raises ValueError for none.
+    Skips other lines, which a ``sitecustomize`` may print before or after it. Raises ValueError if there is none.
     """
     for line in reversed(text.splitlines()):
         if line.lstrip().startswith(("[", "{")):
@@ -87,23 +87,23 @@ class SupervisedProcess(process.SupervisedProcess):
         return self
 
     def answer(self) -> Exit:
-        """Wait until the program has ended and nothing of it is left; return how it ended."""
+        """Wait until the program and its descendants have ended; return its exit."""
         with _with_remedy():
             return super().answer()
 
 
 def run_logged(order: Order, log: IO[bytes] | None) -> Exit:
-    """Run a program, its output into ``log``; without one it has our own stdin, stdout and stderr.
+    """Run a program with its output in ``log``; without one it uses our stdin, stdout and stderr.
 
-    Whatever it starts ends with it: at its own end, at the time limit, when this call is interrupted, and when this
-    process is killed.
+    Its descendants end with it: at its own end, at the time limit, and when this call is interrupted or this process is
+    killed.
     """
     with started(order, log) as program:
         return program.answer()
 
 
 def started(order: Order, log: IO[bytes] | None) -> SupervisedProcess:
-    """Start what ``run_logged`` runs. It is a context manager, and ends with it."""
+    """Start a program like ``run_logged``, as a context manager that ends it."""
     return SupervisedProcess(order, (subprocess.DEVNULL, log, log) if log else (None, None, None))
 
 
@@ -117,7 +117,7 @@ def run(
 ) -> Finished:
     """Run a short command and return its output; ``env`` None means this process's environment.
 
-    Raises NoTrialError when the program cannot be started; a non-zero status is the caller's to judge.
+    Raises NoTrialError if the program cannot start; the caller must check its exit status.
     """
     standard_input = subprocess.DEVNULL if input_text is None else subprocess.PIPE
     streams = (standard_input, subprocess.PIPE, subprocess.PIPE)
@@ -125,7 +125,7 @@ def run(
         input_bytes = None if input_text is None else input_text.encode()
         try:
             stdout_bytes, stderr_bytes = supervisor.process.communicate(input_bytes, timeout=limit_s + ENDED_S)
-        except subprocess.TimeoutExpired as stuck:  # the supervisor itself: it is killed, and its program with it
+        except subprocess.TimeoutExpired as stuck:  # the supervisor hangs; its program is killed with it
             return Finished(tuple(argv), Exit(-signal.SIGKILL, stuck.timeout, timed_out=True), "", "")
         exit_status = supervisor.answer()
     return Finished(

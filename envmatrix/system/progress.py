@@ -1,4 +1,4 @@
-"""Where progress goes: whoever starts something long passes in who is told, now and then of what takes long."""
+"""Progress reporting: callbacks that long operations call with one line of text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Takes one line of progress ("building torch-2.13.0 ...").
+#: Called with one line of progress ("building torch-2.13.0 ...").
 ProgressCallback = Callable[[str], None]
 
 
 def silent(_text: str) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 def report_once(progress: ProgressCallback) -> ProgressCallback:
-    """Return what tells each text the first time alone: of steps that all have the same to say."""
+    """Return a callback that reports each text only once, for steps with equal messages."""
     reported: set[str] = set()
 
     def tell(text: str) -> None:
@@ -27,17 +27,17 @@ def report_once(progress: ProgressCallback) -> ProgressCallback:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration as people read it: 4 min 05 s."""
+    """Return a duration in readable form: 4 min 05 s."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-#: How often (seconds) something is said of what takes long.
+#: Seconds between progress reports of a long operation.
 HEARTBEAT_INTERVAL_S = 30.0
 
 
 class Heartbeat:
-    """Says, now and then until it is stopped, how long something has been going on."""
+    """Reports at intervals how long an operation has been running, until it is stopped."""
 
     def __init__(self, tell: ProgressCallback, what: str, every_s: float = HEARTBEAT_INTERVAL_S) -> None:
         self._stopped = threading.Event()
@@ -55,5 +55,5 @@ class Heartbeat:
         self.stop()
 
     def stop(self) -> None:
-        """Say nothing more."""
+        """Stop reporting."""
         self._stopped.set()

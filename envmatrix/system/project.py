@@ -1,4 +1,4 @@
-"""Where things are: the benchmark's folder, the matrix, the cache. A checkout comes before the installed copy."""
+"""Paths of the benchmark, the matrix, the docs and the cache; a checkout takes precedence over the installed copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def bench_folder() -> Path:
-    """Return the folder ``bench`` (the checkout's, or the copy inside the installed package)."""
+    """Return the ``bench`` folder of the checkout or the installed package."""
     checkout = _PACKAGE.parent / "bench"
     return checkout if (checkout / "options.json").exists() else _PACKAGE / "_project" / "bench"
 
@@ -21,7 +21,7 @@ def default_matrix() -> Path:
 
 
 def beside(matrix: Path) -> Path:
-    """Return the folder in which files are made beside a matrix: its own, or this one for the package's matrix."""
+    """Return the output folder for a matrix: its own, or the working folder for the package's matrix."""
     folder = matrix.resolve().parent
     return Path.cwd() if folder.is_relative_to(_PACKAGE) else folder
 
@@ -33,14 +33,14 @@ def locks_folder() -> Path:
 
 
 def documentation_pages() -> dict[str, Path]:
-    """Return the pages of the documentation by name, the first one to read first."""
+    """Return the documentation pages by name, the README first."""
     checkout = _PACKAGE.parent / "docs"
     home = checkout.parent if (checkout / "matrix.md").exists() else _PACKAGE / "_project"
     return {"readme": home / "README.md", **{page.stem: page for page in sorted((home / "docs").rglob("*.md"))}}
 
 
 def cache_folder() -> Path:
-    """Return $ENVMATRIX_CACHE, else the user's cache folder for envmatrix."""
+    """Return $ENVMATRIX_CACHE, or envmatrix's folder in the user's cache."""
     if configured := os.environ.get("ENVMATRIX_CACHE"):
         return Path(configured).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()

@@ -1,7 +1,7 @@
-"""Files that anybody may have written: regular ones only, and no more of them than such a file can hold.
+"""Read files safely: regular files only, with a size limit.
 
-A pipe or a terminal would keep a reader waiting, a device or a sparse file would fill the memory. What is refused is an
-OSError like any other that a file gives, so that whoever reads says it in the same words.
+A pipe or a terminal would block the reader, and a device or a sparse file would fill the memory. Refused files raise an
+OSError subclass, so that callers report all read errors in the same way.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import IO
 from envmatrix.errors import Where, where_in
 
 MIB = 2**20
-#: A matrix that people write, and a lock.
+#: For files that people write, and for locks.
 MAX_TEXT_BYTES = 4 * MIB
-#: A document that a program writes, and one line of many: the step times of some million steps.
+#: For documents of programs, and for single lines: the times of millions of steps.
 MAX_DOCUMENT_BYTES = 64 * MIB
 
 
 class RefusedFileError(OSError):
-    """A file of another kind, or a larger one, than what is asked for can be."""
+    """The file is of another kind, or larger, than expected."""
 
 
 def open_regular(file: Path, *, to_change: bool = False) -> IO[bytes]:
-    """Open a regular file; anything else is an OSError, and is not waited for."""
-    _check_regular(file.stat(), file)  # before it is opened: opening a device can already do something
+    """Open a regular file without blocking. Raises OSError for anything else."""
+    _check_regular(file.stat(), file)  # before opening, because opening a device can have effects
     flags = os.O_RDWR if to_change else os.O_RDONLY
     handle = os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -50,7 +50,7 @@ def _check_regular(status: os.stat_result, file: Path) -> None:
 
 
 def read_bytes(file: Path, most: int = MAX_DOCUMENT_BYTES, *, pipe: bool = False) -> bytes:
-    """Return all of a regular file (or of a ``pipe``); more than ``most`` bytes are an OSError."""
+    """Return the content of a regular file (or a ``pipe``). Raises OSError beyond ``most`` bytes."""
     with open_regular(file) if not pipe or not file.is_fifo() else file.open("rb") as opened:
         content = opened.read(most + 1)
     if len(content) > most:
@@ -90,6 +90,6 @@ def _open_lines(file: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 
 
 def decode_error_position(error: UnicodeDecodeError, file: Path) -> Where:
-    """Return the place of the first byte of a file that is no UTF-8."""
+    """Return the position of the first byte of a file that is not UTF-8."""
     valid_text = error.object[: error.start].decode()
     return where_in(file, valid_text, len(valid_text))

@@ -1,4 +1,4 @@
-"""Files on a file system that several machines share: what cannot be read for a moment is not gone, nor damaged."""
+"""Read files on a shared file system, and retry temporary errors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from envmatrix.system.regular_files import RefusedFileError
 
 T = TypeVar("T")
 
-#: Seconds before each further try, 16 in all: a server of NFS that fails over takes some.
+#: Seconds before each retry, 16 in all: an NFS server needs some time to fail over.
 PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def read_with_retry(ask: Callable[[], T], path: Path) -> T | None:
-    """Return what ``ask`` learns of ``path``; None only where the system says that there is no such file.
+    """Return the result of ``ask`` about ``path``; None only if the file does not exist.
 
-    An error is asked again for some seconds (ESTALE, EIO and EMFILE pass), then it is a StoreError that names the path.
-    A file of another kind or size is a RefusedFileError at once.
+    Retries other errors for some seconds (ESTALE, EIO and EMFILE pass), then raises StoreError with the path. Raises
+    RefusedFileError at once for a file of another kind or size.
     """
     for pause in (*PAUSES_S, None):
         try:
@@ -38,12 +38,12 @@ def read_with_retry(ask: Callable[[], T], path: Path) -> T | None:
 
 
 def unreadable_error(error: OSError, path: Path) -> StoreError:
-    """Return what is said of a file that could not be read in all that time."""
+    """Return the error for a file that stayed unreadable."""
     final_error = store_error(error, path)
     remedy = final_error.remedy or "nothing in it is lost: when it is readable again, run `envmatrix resume`"
     return StoreError(final_error.message, where=Where(path), remedy=remedy)
 
 
 def exists(path: Path) -> bool:
-    """Say whether there is such a file or folder; what cannot be told is a StoreError."""
+    """Return whether a file or folder exists. Raises StoreError if that cannot be determined."""
     return read_with_retry(path.stat, path) is not None

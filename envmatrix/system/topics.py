@@ -1,7 +1,7 @@
-"""The words of verdicts, marks, warnings and errors, each with its meaning: stable identifiers, like a linter's rules.
+"""Names of verdicts, marks, warnings and errors with their meanings: stable identifiers, like a linter's rules.
 
-``envmatrix docs WORD`` prints the section of docs/verdicts.md that explains one; reports link to it. Other terms are in
-docs/glossary.md.
+``envmatrix docs WORD`` prints the section of docs/verdicts.md on one of them, and reports link to it. Other terms are
+in docs/glossary.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-#: The page of the documentation that has a section of its own for every word.
+#: The documentation page with a section for every word.
 PAGE = "verdicts"
 
 VERDICTS: Mapping[str, str] = {
@@ -79,28 +79,28 @@ ERRORS: Mapping[str, str] = {
     "extension-error": "An engine, launcher or report of another package cannot be used (exit code 2).",
     "system-refused": "The operating system refused to read, write or start something (exit code 2).",
 }
-#: Every word in the order in which a reader meets them.
+#: Every word, in the order in which a reader meets them.
 TOPICS: Mapping[str, str] = {**VERDICTS, **OUTCOME_MARKS, **WARNINGS, **ERRORS}
-#: The page that explains every other term in one line.
+#: The page that explains other terms in one line each.
 GLOSSARY = "glossary"
 _SECTION = r"^### {}\n(.*?)(?=^#{{1,3}} |\Z)"
 _TERM = re.compile(r"^### (.*)\n\n(.*?)(?: \*Also: (.*)\.\*)?$", re.MULTILINE)
 
 
 def explained_topics(words: Iterable[str]) -> tuple[str, ...]:
-    """Return those of ``words`` that are explained, each once, in the order of the page."""
+    """Return the topics among ``words``, each once, in the order of the page."""
     given_words = set(words)
     return tuple(word for word in TOPICS if word in given_words)
 
 
 def topic_section(page: str, word: str) -> str:
-    """Return what the page's text says of a word, its heading with it; '' where it has no such section."""
+    """Return a word's section in the page's text, with its heading; '' if there is none."""
     match = re.search(_SECTION.format(re.escape(word)), page, re.DOTALL | re.MULTILINE)
     return f"### {word}\n{match[1]}".rstrip() if match else ""
 
 
 def terms(page: str) -> dict[str, str]:
-    """Return the glossary's line for each term and for each of its other names."""
+    """Return the glossary's entry for each term and each of its other names."""
     return {
         name: f"{term}: {line}"
         for term, line, others in _TERM.findall(page)
@@ -109,5 +109,5 @@ def terms(page: str) -> dict[str, str]:
 
 
 def plain(word: str) -> str:
-    """Return a term as it is looked up: in lower case, with spaces, without a plural's ending."""
+    """Return a term in the form used for lookup: lower case, spaces, no plural ending."""
     return re.sub(r"[\s_-]+", " ", word.strip().lower()).removesuffix("s")

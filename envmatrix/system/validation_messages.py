@@ -1,4 +1,4 @@
-"""What a type found wrong with a value, in the words of whoever wrote the value; pydantic's are those of its types."""
+"""Convert pydantic's validation messages to wording for users of matrix.yaml."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MESSAGES = {
 
 
 def validation_message(problem: ErrorDetails) -> str:
-    """Return what is wrong with the value itself, without its place."""
+    """Return the message on an invalid value, without its location."""
     kind = problem["type"]
     if kind in _MESSAGES:
         return _MESSAGES[kind]

@@ -1,4 +1,4 @@
-"""What is written while a run goes on: a file system that refuses for a moment is waited for, and that is said."""
+"""Retry writes during a run while the file system is temporarily unavailable, and report it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envmatrix.system.progress import ProgressCallback
 
 T = TypeVar("T")
 
-#: Seconds that a folder may stay read-only (a server that fails over) before the run stops.
+#: Seconds that a folder may stay read-only, as during a server's failover, before the run stops.
 RETRY_LIMIT_S = 120.0
 _PAUSE_S = 0.5
 _TRANSIENT_ERRORS = frozenset({errno.EROFS, errno.ESTALE})
@@ -24,7 +24,7 @@ _say: ContextVar[ProgressCallback | None] = ContextVar("progress", default=None)
 
 @contextmanager
 def retry_writes(progress: ProgressCallback) -> Iterator[None]:
-    """Let ``insisting`` wait, and tell ``progress`` what it waits for. Outside of this an error is one at once."""
+    """Enable retries in ``insisting``, and report them to ``progress``; without it errors are raised at once."""
     token = _say.set(progress)
     try:
         yield
@@ -33,7 +33,7 @@ def retry_writes(progress: ProgressCallback) -> Iterator[None]:
 
 
 def insisting(act: Callable[[], T], path: Path) -> T:
-    """Return what ``act``, which may be done again, gives; its OSError when ``path`` cannot be written for too long."""
+    """Return the result of ``act``, which is repeated while ``path`` is temporarily not writable."""
     progress = _say.get()
     began = time.monotonic()
     is_reported = False

@@ -1,1 +1,1 @@
-"""From a design to prepared images, and from a slot of the plan to a trial."""
+"""Prepare the images of a design, and run the trials of its plan."""

@@ -1,4 +1,4 @@
-"""How a block is parted into what lives together: by the design's schedule, what can take turns, and the memory."""
+"""Split a block into groups of trials that run together, by schedule, eligibility for interleaving, and memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleaving_eligibility import memory_needs, sequential_reasons, single_turn_roots
 
-#: So many of those that take no turns are named; in a search they have long names.
+#: The most non-interleaved environments listed by name; in a search their names are long.
 _MOST_NAMED = 2
 
 
@@ -40,22 +40,22 @@ class TrialGrouper:
         self._single_turn_roots = single_turn_roots(experiment.run, experiment.engines) if self._interleaves else set()
 
     def note(self, trial: Reading | Trial) -> None:
-        """Remember the memory of a trial's process."""
+        """Record the peak memory of a trial's process."""
         peak = (trial.record.metrics or {}).get("peak_rss_bytes") if self._interleaves and trial.record else None
         if peak:
             self._peaks[trial.arm] = max(self._peaks.get(trial.arm, 0), int(peak))
             self._workload_peaks[trial.workload] = max(self._workload_peaks.get(trial.workload, 0), int(peak))
 
     def in_turns(self, slot: Slot) -> bool:
-        """Whether a trial's steps are taken in turns, also where it then lives alone for want of memory."""
+        """Return whether a trial's steps are interleaved, even if it runs alone for lack of memory."""
         return self._interleaves and self._roots[slot.arm.name] not in self._sequential_reasons
 
     def runs_side_by_side(self, slot: Slot) -> bool:
-        """Whether a trial and those that it is compared with start side by side: to take turns, or one turn each."""
+        """Return whether a trial starts together with those it is compared with, for many turns or for one each."""
         return self.in_turns(slot) or self._roots[slot.arm.name] in self._single_turn_roots
 
     def of(self, block: Sequence[Slot]) -> list[list[Slot]]:
-        """Part a block into what is measured as one: what is compared and lives together, else each trial."""
+        """Split a block into groups that are measured together: compared trials that run at once, or single trials."""
         if not self._interleaves:
             return [[slot] for slot in block]
         return [part for group in comparison_groups(block, self._roots) for part in self._parts(group)]
@@ -79,7 +79,7 @@ class TrialGrouper:
         return f"{', '.join(names)} and {reference_copies[0].environment}, which they are compared with"
 
     def split_by_memory(self, group: Sequence[Slot]) -> list[InterleavedGroup]:
-        """Part what lives together into what the memory that is there now can hold at once."""
+        """Split a group into parts that fit into the free memory."""
         root, design = self._roots[group[0].arm.name], self._experiment.run.design
         has_single_turn = root in self._single_turn_roots
         whole_group = InterleavedGroup((tuple(group),), one_turn=has_single_turn)
@@ -88,7 +88,7 @@ class TrialGrouper:
             return [whole_group]
         steps = self._experiment.run.workloads[group[0].arm.workload].options.get("steps")
         max_turns = math.ceil(int(steps) / design.turn) if isinstance(steps, (int, str)) else len(group)
-        command = self._experiment.run.workloads[group[0].arm.workload].command  # nobody knows how many turns it takes
+        command = self._experiment.run.workloads[group[0].arm.workload].command  # its number of turns is unknown
         smaller_groups = (
             None
             if command or has_single_turn
@@ -125,8 +125,8 @@ class TrialGrouper:
             self._say(text)
 
     def cut_short(self, block: Sequence[Slot], done: Collection[str]) -> Iterable[str]:
-        """Yield the trials of a block's groups that ``done`` holds in part: those that lived together are one whole."""
-        skipped = self._experiment.run.skipped  # what never runs can lie there alone
+        """Yield the recorded trials of groups that ``done`` has only in part: a group counts only as a whole."""
+        skipped = self._experiment.run.skipped  # a skipped trial may be recorded alone
         runnable = [slot for slot in block if self.runs_side_by_side(slot) and slot.arm.name not in skipped]
         for group in comparison_groups(runnable, self._roots):
             recorded_trials = [slot.trial for slot in group if slot.trial in done]

@@ -1,4 +1,4 @@
-"""Two matrices compared in one run: what each side is, whether they can be compared, and what is kept of them."""
+"""Comparison of two matrices in one run: its sides, whether they are comparable, and the saved matrices."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from envmatrix.trials.images import (
 
 @dataclass(frozen=True)
 class Side:
-    """A matrix that environments come from. ``name``: ``old`` or ``new`` (None: there is but one).
+    """A matrix that environments come from. ``name``: ``old`` or ``new`` (None: the run has one matrix).
 
-    ``file`` is what was read, where it is not the file beside which locks and programs lie; ``run`` the run that was
-    named, whose bits the images must have.
+    ``file``: the file that was read, if it is not the one next to the locks and programs. ``run``: the named run, whose
+    images must be the same.
     """
 
     name: str | None
@@ -40,29 +40,29 @@ class Side:
 
     @property
     def source(self) -> Path:
-        """The file to name when something is wrong."""
+        """The file to name in error messages."""
         return self.file or Path(self.matrix.path)
 
     def image_builder(self, engine_names: tuple[str, ...], bench: Path) -> ImageBuilder:
-        """Return what makes this side's images."""
+        """Return the builder of this side's images."""
         engines = open_engines(engine_names, build_places(Path(self.matrix.path), bench))
         return ImageBuilder(engines, environments.all_libraries(self.matrix))
 
     def of_run(self) -> SideOf:
-        """Return what run.json says of it."""
+        """Return this side's entry in run.json."""
         libraries = environments.all_libraries(self.matrix)
         return SideOf(matrix=str(self.source), matrix_digest=self.matrix.digest, libraries=libraries)
 
 
 def make_side_arms(design: Design, engine_names: tuple[str, ...]) -> tuple[Arm, ...]:
-    """Return the arms of a design whose environments are compared between two sides."""
+    """Return the arms of a design that compares its environments between two sides."""
     return side_arms(design.environments, design.workloads, engine_names)
 
 
 def side_design(design: Design, named: Sequence[str] | None) -> Design:
     """Return the design that compares the environments ``named`` (None: the baseline) of two sides.
 
-    Steps, cells, further programs and a race compare environments with one another, which is not asked here.
+    Steps, cells, further programs and races compare environments with one another: they are removed.
     """
     names = tuple(dict.fromkeys(named or (design.baseline,)))
     replaced_fields = {"factors": {}, "cumulative": (), "application": (), "reference_values": {}, "race": False}
@@ -70,7 +70,7 @@ def side_design(design: Design, named: Sequence[str] | None) -> Design:
 
 
 def check_comparable(sides: Sequence[Side], design: Design) -> None:
-    """Raise InputError, with its place, for an environment that a side lacks, or a workload that differs."""
+    """Raise InputError, with its location, for an environment that a side lacks, or a workload that differs."""
     for side in sides:
         for name in design.environments:
             try:
@@ -101,7 +101,7 @@ def check_sides(
     prepared_images: Images,
     unavailable: Mapping[tuple[str, str], str],
 ) -> None:
-    """Raise NothingRanError where a side cannot be had here, InputError for an image that is not its run's."""
+    """Raise NothingRanError if a side is not available here, InputError for an image that differs from its run's."""
     if unavailable and any(side.name for side in sides):
         (environment, engine), reason = next(iter(unavailable.items()))
         raise NothingRanError(f"{environment} cannot be had on {engine}, so there is nothing to compare: {reason}")
@@ -116,7 +116,7 @@ def _images_by_run_key(side: Side, environments_by_name: Mapping[str, Environmen
 
 
 def save_side_matrices(folder: RunFolder, sides: Sequence[Side], bench: Path) -> None:
-    """Keep the matrix and the locks of each side in the run's folder."""
+    """Save the matrix and the locks of each side in the run's folder."""
     for side in sides:
         if side.name:
             save_side_matrix(folder, side.name, side.matrix.text, build_places(Path(side.matrix.path), bench).locks)

@@ -1,4 +1,4 @@
-"""Data sets: made or fetched on the host before the first trial, by the benchmark's own code in a process."""
+"""Data sets: created or downloaded on the host before the first trial, by the benchmark's own code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from envmatrix.matrix.model import Workload
 from envmatrix.system.process import run
 from envmatrix.system.progress import ProgressCallback
 
-#: A slow link may need this long for a data set, in seconds.
+#: Time limit for the download of a data set over a slow link (seconds).
 _DOWNLOAD_LIMIT_S = 1800.0
 
 
 def prepare_data_sets(
     bench: Path, folder: Path, requested_names: Iterable[str | None], progress: ProgressCallback
 ) -> dict[str | None, str]:
-    """Put data sets into ``folder`` and return, for each asked for (None: the default), the name of what is there.
+    """Put data sets into ``folder`` and return requested name (None: the default) -> name of the available one.
 
-    Containers have no network, so this is done on the host. `python -m bench data` needs the standard library
-    alone; the host's own Python runs it.
+    Containers have no network, so this runs on the host. `python -m bench data` needs only the standard library, so the
+    host's own Python runs it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     return {name: _prepare_data_set(bench, folder, name, progress) for name in sorted(set(requested_names), key=str)}
@@ -41,13 +41,13 @@ def _prepare_data_set(bench: Path, folder: Path, name: str | None, progress: Pro
 
 
 def data_set_name(workload: Workload) -> str | None:
-    """Return the name of the data set that a workload asks for; None: the default one."""
+    """Return the name of the data set that a workload requests; None: the default one."""
     name = workload.options.get("data")
     return None if name is None else str(name)
 
 
 def pin_data_set(workload: Workload, names: Mapping[str | None, str]) -> Workload:
-    """Return a workload with the data set that is really there: a resumed run reads the same."""
+    """Return a workload with the available data set, so that a resumed run reads the same one."""
     if workload.command:
         return workload
     return workload.model_copy(update={"options": {**workload.options, "data": names[data_set_name(workload)]}})

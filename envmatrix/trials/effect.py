@@ -1,4 +1,4 @@
-"""Whether anything in the processes of a trial reads what its environment sets."""
+"""Check whether a trial's programs read the variables that its environment sets."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from envmatrix.matrix.readers import NOT_IN_EFFECT, PresenceTest, Reader, find_r
 
 
 def unread_variable_texts(variables: Mapping[str, str | None], program_evidence: Sequence[Evidence]) -> Iterator[str]:
-    """Say of each variable whose reader is in none of a trial's programs that it is not in effect, and why.
+    """Yield a message for each variable that none of a trial's programs reads, with the reason.
 
-    A program that could not be looked at may hold it: then that is said.
+    If a program could not be inspected, the message is that the variable is not verified.
     """
     for name, value in variables.items():
         reader = None if value is None else find_reader(name)
@@ -30,7 +30,7 @@ def unread_variable_texts(variables: Mapping[str, str | None], program_evidence:
 
 
 def _is_reader_loaded(reader: Reader, evidence: Evidence) -> bool | None:
-    """Say whether a program holds a reader, None where that cannot be told."""
+    """Return whether a program contains a reader, None if unknown."""
     if reader.presence_test is PresenceTest.OPENMP and evidence.openmp and evidence.openmp.library:
         library_paths = {f"/{name}" for name in (evidence.openmp.library, *(evidence.openmp.workers or ()))}
         return any(library.startswith(reader.libraries) for library in library_paths)
@@ -38,7 +38,7 @@ def _is_reader_loaded(reader: Reader, evidence: Evidence) -> bool | None:
         is_serving = f"/{evidence.malloc.library}".startswith(tuple(part.rstrip(".-") for part in reader.libraries))
         return is_serving or (
             None if evidence.source == "outside" else False
-        )  # a program may have one of its own inside
+        )  # a program may contain its own allocator
     if reader.presence_test is PresenceTest.GPU and evidence.cuda and evidence.cuda.available is False:
         return False
     if reader.presence_test is PresenceTest.INDUCTOR and evidence.torch and evidence.torch.version:
@@ -50,7 +50,7 @@ def _is_reader_loaded(reader: Reader, evidence: Evidence) -> bool | None:
 
 
 def _may_be_in_torch(reader: Reader, evidence: Evidence) -> bool:
-    """Say whether this PyTorch may hold MKL or oneDNN inside; which one has only what it says of itself."""
+    """Return whether this PyTorch may contain MKL or oneDNN; only its own report can rule that out."""
     reported = evidence.torch and {
         PresenceTest.MKL: evidence.torch.mkl,
         PresenceTest.ONEDNN: evidence.torch.onednn,

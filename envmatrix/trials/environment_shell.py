@@ -1,4 +1,4 @@
-"""One environment, open for single processes: evidence, any command, export."""
+"""Sessions: an environment prepared for single processes, such as evidence, any command, export."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from envmatrix.trials.trial import (
 )
 
 _EVIDENCE_LIMIT_S = 300.0
-#: A program that does nothing, to be looked at.
+#: A program that does nothing, to collect evidence.
 _IDLE_PROGRAM = Workload.model_validate({"name": "idle", "command": ("python", "-c", ""), "metric": {"wall": True}})
 
 
@@ -50,7 +50,7 @@ class Session:
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """What LD_PRELOAD lists: absolute paths inside the environment."""
+        """The content of LD_PRELOAD: absolute paths inside the environment."""
         return preload_paths(self.prepared, self.environment)
 
     def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
@@ -77,7 +77,7 @@ class Session:
         return {**base, **environment_variables(self.environment)}
 
     def evidence(self) -> dict[str, object]:
-        """Start one process that does nothing but read back what is active; a program's Python may have no torch."""
+        """Return the evidence of a process that only collects it. The Python of a user's program may have no torch."""
         if not self.workload:
             self.prepared.check_torch()
         with temporary_work_folder() as work:
@@ -101,9 +101,9 @@ class Session:
             return dict(body.get("evidence") or {})
 
     def execute(self, command: tuple[str, ...], limit_s: float) -> Exit:
-        """Run ``command`` in the current folder and return how it ended.
+        """Run ``command`` in the current folder and return its exit.
 
-        It has our stdin, stdout and stderr (in Docker no stdin); ``python`` means the environment's own.
+        It uses our stdin, stdout and stderr (no stdin in Docker); ``python`` means the environment's own.
         """
         argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
         prefix_words = memory_policy_command(self.environment, self.prepared.python)
@@ -112,7 +112,7 @@ class Session:
 
 @contextmanager
 def temporary_work_folder() -> Iterator[Path]:
-    """Give a work folder that is gone afterwards."""
+    """Yield a temporary work folder."""
     folder = orphans.work_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix=orphans.session_prefix(), dir=folder))
@@ -137,7 +137,7 @@ def prepare_session(
     workload: Workload | None = None,
     given: Images | None = None,
 ) -> Session:
-    """Prepare an environment on one engine with the locks beside ``matrix``; ``given`` images are ready already."""
+    """Prepare an environment on one engine with the locks next to ``matrix``; ``given`` images are ready already."""
     engine_name = choose_engine(progress) if engine_name == AUTO else engine_name
     check_placement([environment], this_host())
     bench = snapshot_bench()[1]

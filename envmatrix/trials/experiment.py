@@ -1,4 +1,4 @@
-"""From a design to something that can run: arms, environments, engines, prepared images, and the run's folder."""
+"""Experiments: create or reopen a run, with its arms, environments, engines, prepared images and folder."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import check_passed_variables, pass_available_variables
 from envmatrix.version import __version__
 
-#: What places an environment's processes on a machine, and what one of it is called.
+#: Attributes that place an environment's processes -> name of one item.
 PLACEMENT_NAMES = {"cpus": "CPU", "memory_nodes": "memory node"}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A run that is ready to go on: what run.json says, and the prepared images it needs on this machine.
+    """A run that is ready to run: the content of run.json, and the prepared images it needs on this machine.
 
-    An image that is lost in the middle of a run is prepared again; all else stays as it is.
+    An image that disappears during the run is prepared again; everything else is constant.
     """
 
     run: Run
@@ -68,12 +68,12 @@ class Experiment:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the run, as it stands."""
+        """The current plan of the run."""
         return self.run.plan
 
 
 def find_design(matrix: Matrix, name: str) -> Design:
-    """Return the design called ``name``, or an InputError that says which there are."""
+    """Return the design called ``name``. Raises InputError with the known names."""
     if name not in matrix.designs:
         raise InputError(f"no design {name!r}", remedy=suggestion(name, matrix.designs))
     return matrix.designs[name]
@@ -96,7 +96,7 @@ def make_design_arms(design: Design, names: tuple[str, ...], engines: tuple[str,
 
 
 def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
-    """Copy ``bench`` into the cache under its digest, so that an edit during a run changes nothing in it."""
+    """Copy ``bench`` into the cache under its digest, so that edits during a run do not affect the run."""
     source = source or project.bench_folder()
     digest = bench_options.folder_digest(source)
     target = _bench_copy_path(digest)
@@ -118,7 +118,7 @@ def _bench_copy_path(digest: str) -> Path:
 
 
 def find_image_builder(experiment: Experiment, environment: Environment) -> ImageBuilder:
-    """Return what makes the image of an environment again."""
+    """Return the builder that can rebuild the image of an environment."""
     run, folder = experiment.run, experiment.folder
     if environment.side is None:
         return ImageBuilder(experiment.engines, run_libraries(folder, run))
@@ -133,12 +133,12 @@ def create_experiment(
     launcher_options: LauncherOptions | None = None, bench: Path | None = None, name: str | None = None,
     given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False, parts: int = 1,
 ) -> Experiment:  # fmt: skip
-    """Prepare everything a design needs and write run.json; nothing has been measured yet.
+    """Prepare everything a design needs and write run.json; nothing is measured yet.
 
-    ``host`` is the machine that trials run on (None: this one), ``launcher_options`` what was asked of the launcher,
-    ``bench`` the benchmark (None: the project's), ``name`` the run's (None: design and time), ``given`` ready images.
-    ``sides``: old and new (``matrix`` is the new one's), where two are compared; or one, to name a run with its images.
-    ``host_names``: the run calls hosts what they are called, and not node-1. ``parts``: see ``Plan``.
+    ``host`` is the machine that trials run on (None: this one). ``bench`` is the benchmark (None: the project's),
+    ``name`` the run's (None: design and time), ``given`` ready images. ``sides``: old and new for a comparison
+    (``matrix`` is the new one's), or one, to name a run with its images. ``host_names``: record real host names, not
+    node-1. ``parts``: see ``Plan``.
     """
     digest, bench = snapshot_bench(bench)
     elsewhere = launcher if host else ""
@@ -190,7 +190,7 @@ def _prepare_all(
     tuple[Arm, ...],
     Mapping[str, Engine],
 ]:
-    """Return the environments of all sides by their names in the run, the arms, and the engines."""
+    """Return prepared images, unavailable environments, environments of all sides by name, arms, and engines."""
     all_sides = sides or (Side(None, matrix),)
     resolved = [
         env.for_side(side.name) for side in all_sides for env in resolve_on_host(host, side.matrix, design).values()
@@ -223,7 +223,7 @@ def _skip_reasons(
     design: Design, arms: tuple[Arm, ...], unavailable: Mapping[tuple[str, str], str], lacking_reasons: Mapping[str,
     str],
 ) -> dict[str, str]:  # fmt: skip
-    """Return arm name -> why it cannot run here; NothingRanError when none can, or none beside its reference."""
+    """Return arm name -> why it cannot run. Raises NothingRanError if all cannot, or none has a usable reference."""
     reasons = {arm.name: unavailable.get((arm.runs, arm.engine)) or lacking_reasons.get(arm.name) for arm in arms}
     skipped = {name: reason for name, reason in reasons.items() if reason}
     if len(skipped) == len(arms):
@@ -236,7 +236,7 @@ def _skip_reasons(
 
 
 def _place_workloads(matrix: Matrix, design: Design) -> dict[str, Workload]:
-    """Return the workloads of a design, those with a program of the user's own with its folder, which is there."""
+    """Return the workloads of a design, with the existing folder of each user's program."""
     matrix_folder = Path(matrix.path).resolve().parent
     workload_names = (*design.workloads, *design.application)
     return {name: resolve_program_folder(matrix.workloads[name], matrix_folder) for name in workload_names}
@@ -245,7 +245,7 @@ def _place_workloads(matrix: Matrix, design: Design) -> dict[str, Workload]:
 def _pin_data_sets(
     placed_workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback
 ) -> dict[str, Workload]:
-    """Return workloads as run.json keeps them, their data sets made ready and named."""
+    """Return workloads as stored in run.json, with their data sets prepared and named."""
     names = prepare_data_sets(bench, _data_folder(), _data_set_names(placed_workloads.values()), progress)
     return {
         name: pass_available_variables(pin_data_set(entry, names), progress) for name, entry in placed_workloads.items()
@@ -253,7 +253,7 @@ def _pin_data_sets(
 
 
 def _data_set_names(workloads: Iterable[Workload]) -> list[str | None]:
-    """Return the data sets that the built-in workloads among these ask for."""
+    """Return the data sets that the built-in workloads among these request."""
     return [data_set_name(workload) for workload in workloads if not workload.command]
 
 
@@ -286,7 +286,7 @@ def confined_cpus(design: Design, host: Host) -> tuple[int, ...]:
 
 
 def resolve_on_host(host: Host, matrix: Matrix, design: Design) -> dict[str, Environment]:
-    """Return the environments of a design on a machine; an InputError names what it does not have."""
+    """Return the environments of a design on a machine. Raises InputError for missing CPUs or memory nodes."""
     environments_by_name = design_environments(matrix, design, host.facts(confined_cpus(design, host)))
     check_placement(environments_by_name.values(), host)
     return environments_by_name
@@ -313,9 +313,9 @@ def _check_exists(subject: str, kind: str, requested: Iterable[int], available: 
 
 
 def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCallback) -> Experiment:
-    """Load a run that was begun earlier, and prepare on this machine what its remaining trials need.
+    """Load an earlier run, and prepare on this machine what its remaining trials need.
 
-    The environments are those the run began with; of today's matrix only the place of its locks is used.
+    The environments are those of the run's start; ``matrix_path`` only locates the locks.
     """
     run = folder.load_for_resume()
     check_passed_variables(run.workloads.values())
@@ -334,7 +334,7 @@ def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCa
 
 
 def _check_images_available(run: Run, unavailable: Mapping[tuple[str, str], str]) -> None:
-    """Raise NothingRanError for an image that the run began with and that cannot be had any more."""
+    """Raise NothingRanError for an image of the run that is no longer available."""
     for arm in run.arms:
         reason = unavailable.get((arm.runs, arm.engine))
         if reason and arm.name not in run.skipped:
@@ -343,7 +343,7 @@ def _check_images_available(run: Run, unavailable: Mapping[tuple[str, str], str]
 
 
 def find_bench_copy(digest: str) -> Path:
-    """Return the copy of bench/ that a run began with, or an InputError when it is gone."""
+    """Return the copy of bench/ that a run began with. Raises InputError if it is gone."""
     current, bench = snapshot_bench()
     if current == digest:
         return bench

@@ -1,4 +1,4 @@
-"""What a program that failed may lack, as far as its last words tell: one sentence each."""
+"""Hints for failed programs: modules, variables or paths that they may lack, from their last output."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.trials.program_variables import likely_needed_variables, missing_module_name
 
-#: A path that leads out of the folder that it begins in.
+#: A path that leads out of the folder that it starts in.
 _OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
 
 
 def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path) -> str:
-    """Return what a program of the command line may lack, and the option that gives it; '' where nothing tells.
+    """Return what a program on the command line may lack, with the option that supplies it; '' if unknown.
 
-    ``said`` is the end of what it printed, ``folder`` the one that it lies in.
+    ``said`` is the end of its output, ``folder`` the program's folder.
     """
     return "; ".join(_iterate_hints(workload, image, said, folder))
 
@@ -37,7 +37,7 @@ def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path) 
 
 
 def missing_module_hint(image: Image, output: str, folder: Path) -> str:
-    """Say which module the Python of a program of the command line lacks, and the option that gives it; else ''."""
+    """Return the module that the Python of a command-line program lacks, and the option to supply it; '' if none."""
     module = missing_module_name(output)
     if not module:
         return ""
@@ -52,7 +52,7 @@ def missing_module_hint(image: Image, output: str, folder: Path) -> str:
 
 
 def outside_path_hint(workload: Workload, output: str) -> str:
-    """Say what a trial sees of `..`, if the words of a program or its last ones name a path there; else ''."""
+    """Return a hint on the folders above a trial's, if the command or its output has a path with `..`; otherwise ''."""
     for text in (*workload.command, output):
         match = _OUTSIDE_PATH.search(text)
         if match:

@@ -1,4 +1,4 @@
-"""What a process said last: the line of its log that tells why it failed."""
+"""The reason for a process's failure, from the last lines of its log."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 _LONGEST_REASON = 400
 _TAIL_BYTES = 65536
-#: How the benchmark's own last line begins (docs/record.md), and where it is about how a program ended.
+#: The start of the benchmark's own last line (docs/record.md), and its form for a program's exit.
 _BENCH_ERROR_PREFIX = "bench: error: "
 _COMMAND_ENDED = re.compile(r"(the command ended with .+); its output is in the log\Z")
 #: The last line of a traceback, such as ``torch.cuda.OutOfMemoryError: ...``.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure)(:.*)?\Z")
 _COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segmentation|cannot|denied", re.IGNORECASE)
-#: What an error says -> what it means, where its own words name no cause.
+#: Part of an error -> its meaning, if the error itself names no cause.
 _MEANINGS = {
     "operator torchvision::": "torch and torchvision are of two builds (CPU, CUDA): install both from one index",
 }
@@ -21,7 +21,7 @@ _ANSI_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def log_tail(log: Path | None, lines: int = 15) -> list[str]:
-    """Return the last lines of a log as a terminal would show them: of a progress bar its last state."""
+    """Return the last lines of a log as a terminal would show them: only the last state of a progress bar."""
     if log is None:
         return []
     try:
@@ -35,15 +35,15 @@ def log_tail(log: Path | None, lines: int = 15) -> list[str]:
 
 
 def last_line(log: Path | None) -> str:
-    """Return ``: `` and the last line that a process printed, '' where there is none."""
+    """Return ``: `` and the last line that a process printed, '' if there is none."""
     last_lines = log_tail(log, 1)
     return f": {last_lines[-1].strip()[:_LONGEST_REASON]}" if last_lines else ""
 
 
 def why_program_failed(log: Path | None) -> str:
-    """Say why a program of the user's own failed: how it ended, and its own last error line.
+    """Return why a user's program failed: its exit, and its own last error line.
 
-    '' where the benchmark's last line is not there, as when it was killed.
+    '' if the benchmark's last line is missing, for example after a kill.
     """
     log_lines = log_tail(log, 200)
     if not log_lines or not log_lines[-1].startswith(_BENCH_ERROR_PREFIX):
@@ -61,7 +61,7 @@ def why_program_failed(log: Path | None) -> str:
 
 
 def _error_line(lines: list[str]) -> str:
-    """Return the line that tells most: an exception, else a complaint, else the last one."""
+    """Return the most informative line: an exception, otherwise another error, otherwise the last line."""
     for pattern in (_EXCEPTION.match, _COMPLAINT.search):
         error_line = next((line for line in reversed(lines) if pattern(line)), "")
         if error_line:

@@ -1,4 +1,4 @@
-"""What of a design can be known to fail before anything is built or fetched."""
+"""Checks of a design for certain failures, before anything is built or downloaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.system import bench_options
 
-#: Options of `uv run` with which it leaves the project's environment as it is.
+#: Options with which `uv run` leaves the project's environment unchanged.
 _NO_SYNC_OPTIONS = frozenset({"--no-sync", "--no-project", "--isolated"})
 _FOLDER_REMEDY = "`files:` names the folder that a program lies in; on the command line: cd there first"
 
@@ -41,7 +41,7 @@ def arms_without_torch(
     workloads: Mapping[str, Workload],
     prepared_images: Mapping[tuple[str, str], Prepared],
 ) -> dict[str, str]:
-    """Return arm name -> why its Python cannot run the built-in benchmark; a program of one's own may need no torch."""
+    """Return arm name -> why its Python cannot run the built-in benchmark. A user's program may not need torch."""
     images_by_arm = {arm: prepared_images.get((environments[arm.runs].image_key, arm.engine)) for arm in arms}
     return {
         arm.name: prepared.without_torch
@@ -51,7 +51,7 @@ def arms_without_torch(
 
 
 def arms_without_quota(arms: Iterable[Arm], environments: Mapping[str, Environment], launcher: str) -> dict[str, str]:
-    """Return arm name -> why a ``launcher`` that starts trials elsewhere ('': there is none) cannot limit CPU time."""
+    """Return arm name -> why ``launcher`` ('': trials run on this machine) cannot limit CPU time."""
     if not launcher:
         return {}
     reason = f"`cpu_quota` cannot be had with launcher {launcher}: no control group may be made in its jobs"
@@ -59,7 +59,7 @@ def arms_without_quota(arms: Iterable[Arm], environments: Mapping[str, Environme
 
 
 def check_home_access(workloads: Mapping[str, Workload], engines: Mapping[str, Engine]) -> None:
-    """Raise InputError for a program that wants its user's home where containers have none of it."""
+    """Raise InputError for a program that needs the user's home directory on an engine that does not show it."""
     for name, workload in workloads.items():
         isolated_engine = next((engine.name for engine in engines.values() if not engine.shares_files), None)
         if workload.home == "real" and isolated_engine:
@@ -73,7 +73,7 @@ def check_home_access(workloads: Mapping[str, Workload], engines: Mapping[str, E
 def resolve_program_folder(workload: Workload, matrix_folder: Path) -> Workload:
     """Return a workload with the absolute path of its program's folder (by default, that of matrix.yaml).
 
-    Raises InputError for a folder or a program that is not there.
+    Raises InputError for a missing folder or program.
     """
     if not workload.command:
         return workload
@@ -93,9 +93,9 @@ def resolve_program_folder(workload: Workload, matrix_folder: Path) -> Workload:
 
 
 def check_program_exists(workload: Workload, folder: Path) -> None:
-    """Raise InputError for a script that a command names by a relative path and that is not in its folder.
+    """Raise InputError for a script with a relative path that is not in the program's folder.
 
-    And for `uv run`, which installs a trial's copy of the project into the user's own environment.
+    Also for `uv run`, which installs a trial's copy of the project into the user's own environment.
     """
     program, *arguments = workload.command
     if program == "uv" and arguments[:1] == ["run"] and not _NO_SYNC_OPTIONS & set(arguments):

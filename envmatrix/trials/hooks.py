@@ -1,4 +1,4 @@
-"""What a user wants done around the trials of a program: commands, in the program's folder, on this machine."""
+"""The user's ``setup`` and ``cleanup`` commands around the trials of a program, run in its folder on this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_setup(workloads: Iterable[Workload], progress: ProgressCallback) -> None
 
 
 def run_cleanup(workloads: Iterable[Workload], progress: ProgressCallback) -> None:
-    """Run the ``cleanup`` of each workload; one that fails is told."""
+    """Run the ``cleanup`` of each workload, and report failures."""
     for workload in workloads:
         if workload.cleanup:
             try:
@@ -47,14 +47,14 @@ def _run_hook(workload: Workload, argv: Sequence[str]) -> Finished:
 def setup_and_cleanup(
     workloads: Iterable[Workload], progress: ProgressCallback, *, is_set_up: bool = False
 ) -> Iterator[None]:
-    """Set workloads up, unless that is done, and clean up after them whatever happens."""
+    """Set workloads up, unless that is done, and always clean up after them."""
     listed = tuple(workloads)
     try:
         if not is_set_up:
             run_setup(listed, progress)
         yield
     except KeyboardInterrupt:
-        interrupts.mark_handled()  # what cleans up now is not to be interrupted by the same signal
+        interrupts.mark_handled()  # so that this signal does not interrupt the cleanup too
         raise
     finally:
         run_cleanup(listed, progress)

@@ -1,4 +1,4 @@
-"""The images of a run: prepared from the locks of each side, given by a pack, and held to what the run began with."""
+"""Images of a run: prepared from each side's locks or supplied by a pack, and compared with the run's start."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from envmatrix.system import project
 from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.system.shared_files import exists
 
-#: Images that a run did not build (they came with a pack), beside its run.json.
+#: Images that a run did not build but got from a pack, next to its run.json.
 _SUPPLIED_IMAGES_FILE = "images.json"
-#: What the images of each side are made from, in the folder of a run that compares two.
+#: The matrix and locks of each side, in the folder of a run that compares two.
 _SIDES_FOLDER = "sides"
 
-#: So many of the files that differ are named.
+#: The most changed files listed by name.
 _MAX_NAMED_FILES = 5
 _VERSIONS_REMEDY = "check out the locks (containers/locks) that began it, or begin a new run"
 _PACKAGES_REMEDY = "put the packages of the interpreter back as they were, or begin a new run"
@@ -42,7 +42,7 @@ Images = Mapping[tuple[str, str], Prepared]
 
 @dataclass(frozen=True)
 class ImageBuilder:
-    """What makes the images of one side: engines that find its locks, and the libraries that every image holds."""
+    """The engines, with their locks, and the libraries that build the images of one side."""
 
     engines: Mapping[str, Engine]
     libraries: tuple[Library, ...]
@@ -55,9 +55,9 @@ def prepare_images(
     progress: ProgressCallback,
     given: Images | None = None,
 ) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
-    """Build every image on every engine; return what is ready and, per (environment, engine), why it is not.
+    """Build every image on every engine; return the ready images, and reasons per unavailable (environment, engine).
 
-    ``given`` (image, engine) is ready already.
+    ``given`` images, by (image, engine), are ready already.
     """
     prepared_images: dict[tuple[str, str], Prepared] = dict(given or {})
     unavailable: dict[tuple[str, str], str] = {}
@@ -82,9 +82,9 @@ def prepare_images(
 
 
 def check_preloaded_libraries(prepared: Prepared, env: Environment, *, here: bool) -> None:
-    """Find every library that ``env`` preloads, or raise SkipEnvironmentError with the install lines.
+    """Find every library that ``env`` preloads. Raises SkipEnvironmentError with the install lines if one is missing.
 
-    ``here``: an absolute path is one of this machine, and not one inside an image.
+    ``here``: an absolute path is on this machine, not inside an image.
     """
     for key, file in env.preload:
         path = library_path(prepared, key, file)
@@ -93,7 +93,7 @@ def check_preloaded_libraries(prepared: Prepared, env: Environment, *, here: boo
 
 
 def open_engines(names: Iterable[str], places: BuildPaths) -> dict[str, Engine]:
-    """Find the engines and make sure that each can be used here."""
+    """Return the engines by name. Raises EngineError if one cannot be used here."""
     engines = {name: find_engine(name, places) for name in names}
     for name, engine in engines.items():
         reason = engine.unavailable()
@@ -108,7 +108,7 @@ def prepare_side_images(
     progress: ProgressCallback,
     given: Images | None = None,
 ) -> tuple[dict[tuple[str, str], Prepared], dict[tuple[str, str], str]]:
-    """Prepare the images of every side (None: the run has but one) with its own maker; see ``prepare_images``."""
+    """Prepare the images of every side (None: the only one) with its own builder; see ``prepare_images``."""
     prepared_images: dict[tuple[str, str], Prepared] = dict(given or {})
     unavailable: dict[tuple[str, str], str] = {}
     for side, builder in builders.items():
@@ -124,7 +124,7 @@ def prepare_side_images(
 
 
 def side_image_builders(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str | None, ImageBuilder]:
-    """Return what makes the images of a run that was begun: locks beside ``matrix``, or those kept of each side."""
+    """Return the builders of an existing run's images: locks next to ``matrix``, or those saved for each side."""
     names = tuple(dict.fromkeys(arm.engine for arm in run.arms))
     if not run.sides:
         return {None: ImageBuilder(open_engines(names, build_places(matrix, bench)), run_libraries(folder, run))}
@@ -135,7 +135,7 @@ def side_image_builders(folder: RunFolder, run: Run, matrix: Path, bench: Path) 
 
 
 def save_side_matrix(folder: RunFolder, side: str, matrix: str, locks: Path) -> None:
-    """Keep what the images of a side are made from, so that ``resume`` needs neither worktree nor checkout."""
+    """Save the matrix and locks of a side, so that ``resume`` needs neither worktree nor checkout."""
     matrix_file = side_matrix_path(folder, side)
     locks_folder = matrix_file.parent / "containers" / "locks"
     locks_folder.mkdir(parents=True, exist_ok=True)
@@ -145,19 +145,19 @@ def save_side_matrix(folder: RunFolder, side: str, matrix: str, locks: Path) -> 
 
 
 def side_matrix_path(folder: RunFolder, side: str) -> Path:
-    """Return the matrix of a side, in the run's folder; its locks lie beside it."""
+    """Return the path of a side's matrix in the run's folder; its locks are next to it."""
     return folder.path / _SIDES_FOLDER / side / "matrix.yaml"
 
 
 def run_libraries(folder: RunFolder, run: Run) -> tuple[Library, ...]:
-    """Return the libraries that a run's images hold: those of its whole matrix, also of levels that it left out."""
+    """Return the libraries in a run's images: those of its whole matrix, including levels that it does not use."""
     if run.libraries is not None:
         return run.libraries
     return all_libraries(parse(str(folder.names.real(folder.matrix())), folder.run_file, begun=True))
 
 
 def check_images_unchanged(run: Run, prepared_images: Mapping[tuple[str, str], Prepared]) -> None:
-    """Raise InputError for an image that holds other versions than when the run began: one run, one set of bits."""
+    """Raise InputError for an image whose versions or files changed since the run began."""
     for (image, engine), prepared in prepared_images.items():
         for name, recorded_value in run.images.get(f"{image}@{engine}", {}).items():
             current_value = prepared.facts.get(name)
@@ -185,7 +185,7 @@ def _remedy(fact: str) -> str:
 
 
 def missing_file_digests(run: Run, prepared_images: Images) -> dict[str, str]:
-    """Return the digest of the files of each image that a run was begun without one of, by an older envmatrix."""
+    """Return the digests of image files that run.json lacks because an older envmatrix wrote it."""
     digests = {
         f"{image}@{engine}": prepared.facts.get("files_digest") for (image, engine), prepared in prepared_images.items()
     }
@@ -194,7 +194,7 @@ def missing_file_digests(run: Run, prepared_images: Images) -> dict[str, str]:
 
 
 def _changed_files_text(old_digest: str, new_digest: str | None) -> str:
-    """Say which files an image has otherwise than before, as far as this machine knows both."""
+    """Describe which files of an image changed, if this machine knows both listings."""
     changed_files = listing_differences(Cache(project.cache_folder()), old_digest, new_digest) if new_digest else []
     if not changed_files:
         return f"the digest of its files is {new_digest or 'not known'}, and was {old_digest}"
@@ -203,7 +203,7 @@ def _changed_files_text(old_digest: str, new_digest: str | None) -> str:
 
 
 def save_supplied_images(folder: RunFolder, supplied: Mapping[tuple[str, str], Prepared]) -> None:
-    """Note, beside run.json, which images were given, so that ``resume`` uses the same ones."""
+    """Save the supplied images next to run.json, so that ``resume`` uses the same ones."""
     if supplied:
         write_whole(
             folder.path / _SUPPLIED_IMAGES_FILE,
@@ -212,7 +212,7 @@ def save_supplied_images(folder: RunFolder, supplied: Mapping[tuple[str, str], P
 
 
 def load_supplied_images(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
-    """Return the images that a run was given; an InputError names one that is gone."""
+    """Return the supplied images of a run. Raises InputError for one that is gone."""
     file = folder.path / _SUPPLIED_IMAGES_FILE
     bodies = read_json(file) if exists(file) else []
     supplied = [prepared_from(body) for body in bodies] if isinstance(bodies, list) else []
@@ -227,12 +227,12 @@ def load_supplied_images(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
 
 
 def matrix_locks_folder(matrix_path: Path) -> Path:
-    """Return the folder of a matrix's own locks, whether it is there or not."""
+    """Return the folder of a matrix's own locks, whether it exists or not."""
     return matrix_path.resolve().parent / "containers" / "locks"
 
 
 def build_places(matrix_path: Path, bench: Path) -> BuildPaths:
-    """Return where engines find locks and bench/, and where they build. Locks beside the matrix come first."""
+    """Return the folders of locks, bench/ and builds for engines. Locks next to the matrix come first."""
     own_locks = matrix_locks_folder(matrix_path)
     locks = own_locks if own_locks.is_dir() else project.locks_folder()
     return BuildPaths(Cache(project.cache_folder()), locks, bench)

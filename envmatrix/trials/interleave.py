@@ -36,7 +36,7 @@ from envmatrix.trials.trial import (
 
 
 class _NotStartedError(Exception):
-    """A trial of the group came to nothing, for no fault of its environment: all of them begin anew."""
+    """A trial did not start through no fault of its environment: the whole group starts again."""
 
     def __init__(self, slot: Slot, cause: NoTrialError) -> None:
         super().__init__(str(cause))
@@ -45,7 +45,7 @@ class _NotStartedError(Exception):
 
 @contextlib.contextmanager
 def _attribute_errors(slot: Slot) -> Iterator[None]:
-    """Say of which trial a process came to nothing."""
+    """Attach the trial to an error that prevented its start."""
     try:
         yield
     except NoTrialError as error:
@@ -62,25 +62,25 @@ class _Process:
     started: float = field(default_factory=time.time)
 
     def fileno(self) -> int:
-        """Return what can be read when it has ended."""
+        """Return the file descriptor that becomes readable when it ends."""
         return self.running.fileno()
 
     def hold(self) -> None:
-        """Stop all its processes."""
+        """Pause all its processes."""
         with _attribute_errors(self.slot):
             self.running.hold()
 
     def release(self) -> None:
-        """Let all its processes go on."""
+        """Resume all its processes."""
         with _attribute_errors(self.slot):
             self.running.release()
 
     def end(self) -> None:
-        """Begin to end it."""
+        """Start ending it without waiting."""
         self.running.end()
 
     def exit(self) -> Exit:
-        """Wait for its end and return how it ended."""
+        """Wait for the process to end and return its exit."""
         with _attribute_errors(self.slot):
             return self.running.exit()
 
@@ -88,10 +88,10 @@ class _Process:
 def run_interleaved(
     experiment: Experiment, company: InterleavedGroup, progress: ProgressCallback, lengths: TurnLengths | None = None
 ) -> list[Trial]:
-    """Run trials that take turns, to the end of all of them; ``lengths`` of turns that differ (None: the design's).
+    """Run interleaved trials until all have ended. ``lengths``: varying turn lengths (None: the design's).
 
-    Where one did not come to a trial, what is missing is made again and all begin anew; one that is refused twice is a
-    failure of its environment, and the others go on without it. Raises EngineGoneError as ``run_with_rebuild`` does.
+    If a trial cannot start, rebuild what is missing and start the group again. A second failure counts for its
+    environment, and the others continue without it. Raises EngineGoneError like ``run_with_rebuild``.
     """
     trials_by_name: dict[str, Trial] = {}
     retried: set[str] = set()
@@ -110,7 +110,7 @@ def run_interleaved(
 
 
 def _run_group(experiment: Experiment, company: InterleavedGroup, lengths: TurnLengths | None) -> list[Trial]:
-    """Run trials together; the work folders are gone afterwards."""
+    """Run trials together, and remove their work folders."""
     ended_before = orphans.end_processes()
     folder = orphans.work_folder() / experiment.run.name
     try:
@@ -165,7 +165,7 @@ class _Company:
     def _start_member(self, slot: Slot, stack: ExitStack) -> Member:
         engine, job = self.experiment.engines[slot.arm.engine], self._make_job(slot)
         if not isinstance(engine, TakesTurns):
-            raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` says so before
+            raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` excludes this
         check_image_present(engine, job)
         with disk_errors(job.mounts.work):
             gate = stack.enter_context(barrier.open_gate(job.mounts.work))

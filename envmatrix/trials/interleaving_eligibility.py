@@ -1,4 +1,4 @@
-"""Which trials may live together and take turns, and why others run one after the other."""
+"""Eligibility for interleaving: which trials can run interleaved, and why others run one after the other."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from envmatrix.plan.environment import Environment
 from envmatrix.plan.interleaving import comparison_roots, with_separate_references
 from envmatrix.results import Run
 
-#: What a process is taken to need before one of its workload was measured: torch with its libraries takes a third.
+#: Memory assumed for a process of an unmeasured workload. Torch with its libraries takes a third of it.
 DEFAULT_PROCESS_BYTES = 2**30
-#: An arm of which none was measured may need so many times the most that others of its workload had.
+#: An unmeasured arm may need this many times the peak of its workload's other arms.
 PEAK_MARGIN = 1.25
-#: Options of a workload, with the values that ``schedule: auto`` wants for turns.
+#: Options of a workload -> values that ``schedule: auto`` requires for interleaving.
 _INTERLEAVABLE_OPTIONS: Mapping[str, object] = {"task": "training", "compile": "none", "workers": 0}
 
 
 def has_one_process(workload: Workload) -> bool:
-    """Whether a workload is the built-in benchmark in one process, whose steps are known."""
+    """Return whether a workload is the built-in benchmark in one process, whose steps are known."""
     options = workload.options
     return not workload.command and {options.get(name, "none") for name in ("parallel", "collective")} == {"none"}
 
 
 def not_interleaved_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
-    """Say why an arm takes no turns, '' when it can."""
+    """Return why an arm is not interleaved, '' if it can be."""
     if why := _cannot_pause_reason(arm, environment, workload, engine):
         return why
     if not environment.turns:
@@ -36,7 +36,7 @@ def not_interleaved_reason(arm: Arm, environment: Environment, workload: Workloa
 
 
 def _cannot_pause_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
-    """Say why no process of an arm can stand still at its gate, '' when they can."""
+    """Return why the processes of an arm cannot pause at their gates, '' if they can."""
     options = workload.options
     if workload.command and (why := _program_reason(workload)):
         return f"workload {arm.workload} is a program of your own {why}"
@@ -55,7 +55,7 @@ def non_interleaved_arms(
     arms: Iterable[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None],
 ) -> dict[str, str]:  # fmt: skip
-    """Return arm -> why it takes no turns, for those that take none."""
+    """Return arm -> reason, for the arms that are not interleaved."""
     reasons = {
         arm: not_interleaved_reason(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine))
         for arm in arms
@@ -67,11 +67,11 @@ def decide_schedule(
     design: Design, arms: tuple[Arm, ...], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None], skipped: Collection[str] = (),
 ) -> tuple[Design, tuple[Arm, ...]]:  # fmt: skip
-    """Return a design of which ``schedule: auto`` is decided, and its arms.
+    """Return a design with ``schedule: auto`` decided, and its arms.
 
-    In turns there are copies of references for those that take none; what is ``skipped`` runs in no way, so that it
-    needs none. Programs of one's own on a GPU would hold its memory all at once, and it works on for one that is
-    stopped.
+    If interleaved, the uninterrupted arms get copies of references. ``skipped`` arms do not run and need none. User
+    programs on a GPU are not interleaved: all would use its memory at once, and it continues to work for a stopped
+    program.
     """
     running_arms = [arm for arm in arms if arm.name not in skipped]
     if design.schedule == "auto":
@@ -88,11 +88,11 @@ def _can_interleave(
     arms: Sequence[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None],
 ) -> bool:  # fmt: skip
-    """Whether each process has steps that it can be stopped between, and no start is a part of the question.
+    """Return whether each process can pause between steps without affecting the measurement.
 
-    A start is where engines are compared, and where a model is compiled. Of a program of which only the wall time is
-    known its user alone knows whether anything goes on while it stands still, as loaders' workers may; and the tail of
-    latencies is what a pause, which leaves the caches to others, makes longer.
+    Start-up is measured too if engines are compared or a model is compiled. If only a program's wall time is known,
+    work such as loading data may continue during a pause. A pause also leaves the caches to others, which lengthens the
+    latency tail of predictions.
     """
     return len({arm.engine for arm in arms}) == 1 and all(
         (workload := workloads[arm.workload]).tells_steps
@@ -103,9 +103,9 @@ def _can_interleave(
 
 
 def sequential_reasons(run: Run, engines: Mapping[str, Engine]) -> dict[str, str]:
-    """Return root -> why it, and all that is compared with it, runs one after the other (``plan.turns.compared``).
+    """Return root -> why it and all arms compared with it run one after the other (``comparison_roots``).
 
-    What is compared is measured in one way: an arm that takes no turns would be held against one that does.
+    Compared arms must be measured in the same way: interleaved and non-interleaved arms are never compared.
     """
     roots = comparison_roots(run.arms)
     running_arms = [arm for arm in run.arms if arm.name not in run.skipped]
@@ -116,10 +116,10 @@ def sequential_reasons(run: Run, engines: Mapping[str, Engine]) -> dict[str, str
 
 
 def single_turn_roots(run: Run, engines: Mapping[str, Engine]) -> set[str]:
-    """Return the roots of what takes no turns for no other reason than that a pause would change what it does.
+    """Return the roots that are not interleaved only because a pause would change how their arms run.
 
-    Its processes can start side by side all the same, and stand still before their warm-up: then each takes all of its
-    steps in one go. A program of one's own has no such place.
+    Their processes can still start together and wait before their warm-up; each then takes all steps in one turn. A
+    user's program has no such waiting point.
     """
     roots = comparison_roots(run.arms)
     candidates = set(sequential_reasons(run, engines))
@@ -132,7 +132,7 @@ def single_turn_roots(run: Run, engines: Mapping[str, Engine]) -> set[str]:
 
 
 def _program_reason(workload: Workload) -> str:
-    """Say why a program takes no turns, '' when it can: its clock would go on while it stands still."""
+    """Return why a program is not interleaved, '' if it can be: its own clock would run during a pause."""
     main_metric, *further_metrics = workload.sources.values()
     if not (main_metric.wall or main_metric.steps) or further_metrics:
         return "that tells its own times (its wall time alone, or its `steps`, can be taken in turns)"
@@ -144,8 +144,8 @@ def memory_needs(
 ) -> dict[str, int]:
     """Return arm -> the most bytes that its process may need.
 
-    ``peaks`` are the most bytes that a process of an arm has had, ``usual`` that one of a workload has had in any arm,
-    ``limit`` what each may have at most.
+    ``peaks`` are peak bytes per arm, ``usual`` peak bytes per workload in any arm, ``limit`` the most bytes for each
+    process.
     """
     workload_estimates = {workload: int(PEAK_MARGIN * peak) for workload, peak in (usual or {}).items()}
     estimates = {

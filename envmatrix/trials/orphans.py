@@ -1,6 +1,6 @@
-"""What earlier trials of this machine left behind: nothing of it runs, or lies about, when a trial begins.
+"""Removal of processes and files that earlier trials left on this machine, before a trial begins.
 
-Whoever asks holds the lock of this cache's measuring, so nothing that is found here belongs to a run that goes on.
+Callers hold the measuring lock of this cache, so nothing found here belongs to a running run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from envmatrix.plan import Slot
 from envmatrix.system import project
 
 _OWNER_PID = re.compile(r"(?:session-|bench-[a-z]+\.)(\d+)[-.]")
-#: Where a trial without a container writes what is temporary (see ``base_variables``).
+#: Where a trial without a container writes temporary files (see ``base_variables``).
 _TMP = Path("/tmp")  # noqa: S108
 
 
 def _mark_prefix() -> str:
-    """Return what the marks of this cache's trials begin with: another cache's runs are none of our business."""
+    """Return the prefix of the marks of this cache's trials; runs of other caches are left alone."""
     return json_digest(str(project.cache_folder()))[:12] + "/"
 
 
@@ -36,24 +36,24 @@ def trial_mark(run: str, slot: Slot) -> dict[str, str]:
 
 
 def work_folder() -> Path:
-    """Return where work folders lie while their processes run; a cache may be shared with other machines."""
+    """Return the folder of the work folders of running processes, per machine, as a cache may be shared."""
     return project.cache_folder() / "work" / json_digest(platform.node())[:8]
 
 
 def session_prefix() -> str:
-    """Return how the name of a session's work folder begins: it says whose it is."""
+    """Return the prefix of a session's work folder, with its owner's process id."""
     return f"session-{os.getpid()}-"
 
 
 def killed_runs() -> list[str]:
-    """Return the names of the runs that were killed: their work folders are still there."""
+    """Return the names of killed runs, whose work folders still exist."""
     return sorted(path.name for path in work_folder().glob("*") if path.is_dir() and not _OWNER_PID.match(path.name))
 
 
 def remove_files() -> None:
-    """Remove the work folders of killed trials and sessions, and what the benchmark was then writing in /tmp.
+    """Remove the work folders of killed trials and sessions, and the benchmark's temporary files in /tmp.
 
-    What an engine keeps of a trial lies beside them as RUN.TRIAL; that engine may never be used again.
+    An engine's data of a trial, RUN.TRIAL, is removed too, as that engine may never be used again.
     """
     for name in killed_runs():
         for path in (*work_folder().parent.glob(f"*/{glob.escape(name)}.*"), work_folder() / name):
@@ -66,7 +66,7 @@ def remove_files() -> None:
 
 
 def end_processes() -> int:
-    """End every process of an earlier trial and return how many there were; EngineError when one cannot be ended."""
+    """End every process of earlier trials and return their number. Raises EngineError if one cannot be ended."""
     try:
         return orphans.end_processes(_mark_prefix())
     except orphans.CannotEndError as error:

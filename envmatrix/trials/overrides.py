@@ -1,4 +1,4 @@
-"""What is asked for beside matrix.yaml, laid over one of its designs."""
+"""Values from the command line that override a design of matrix.yaml."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from envmatrix.trials.experiment import find_design
 
 @dataclass(frozen=True)
 class Overrides:
-    """What lies over a design: texts as matrix.yaml has them ('10m', '2%') or values; None: as the design says."""
+    """Overrides of a design: texts as in matrix.yaml ('10m', '2%') or values; None: the design's."""
 
     seed: int | None = None
     budget: float | str | None = None
@@ -30,13 +30,13 @@ class Overrides:
 
 
 def apply_overrides(matrix: Matrix, name: str, overrides: Overrides) -> Design:
-    """Return the design called ``name`` with what was asked laid over it; an InputError names what cannot be."""
+    """Return the design called ``name`` with overrides applied. Raises InputError for invalid ones."""
     design = find_design(matrix, name)
     changes = {key: value for key, value in asdict(overrides).items() if value is not None}
     if not changes:
         return design
     if overrides.budget is not None:
-        changes["claims_first"] = False  # who says when it ends means that
+        changes["claims_first"] = False  # an explicit budget is a strict limit
     if overrides.environments is not None:
         _check_known("environment", overrides.environments, matrix.environments)
         changes |= {"factors": {}, "cumulative": ()}
@@ -45,13 +45,13 @@ def apply_overrides(matrix: Matrix, name: str, overrides: Overrides) -> Design:
     changed_design = with_changed_values(design, changes)
     if "min_blocks" in changes and (
         message := unreachable_verdict_reason(changed_design)
-    ):  # max_blocks alone: a short look
+    ):  # only max_blocks: a deliberately short run
         raise InputError(f"--min-blocks: {message}", remedy="lower --min-blocks, or raise --max-blocks")
     return changed_design
 
 
 def with_changed_values(design: Design, changes: Mapping[str, object]) -> Design:
-    """Return a design with other values; an InputError names, as an option, the one that cannot be."""
+    """Return a design with changed values. Raises InputError with the option's name for an invalid one."""
     try:
         return Design.model_validate({**design.model_dump(), **changes})
     except ValidationError as error:
@@ -67,7 +67,7 @@ def _check_known(kind: str, words: Iterable[str], known_names: Iterable[str]) ->
 
 
 def select_engines(design: Design, named: Sequence[str] | None, progress: ProgressCallback) -> tuple[str, ...]:
-    """Return the names of the engines to use: those ``named``, else the design's; 'auto' is the first one here."""
+    """Return the names of the engines to use: ``named``, otherwise the design's; 'auto' is the first one available."""
     engine_names = tuple(choose_engine(progress) if name == AUTO else name for name in (named or design.engines))
     if not set(engine_names) <= set(ENGINES.built_in):
         _check_known("engine", engine_names, ENGINES.names())

@@ -1,4 +1,4 @@
-"""The user's own program as a workload: how it is started, and where it finds its files."""
+"""The user's own program as a workload: its command, and the placement of its files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.metrics import MetricSource, ReportedNumber
 from envmatrix.matrix.model import Workload
 
-#: So many folders above the program's own appear around it, each if it has no more entries than this.
+#: How many folders above the program's own appear around it, and the most entries that each may have.
 _FOLDERS_ABOVE, _MOST_ENTRIES = 2, 1000
 _PYTHONS = {"python", "python3"}
 
 
 def metric_arguments(workload: Workload) -> list[str]:
-    """Return the arguments of ``python -m bench command`` that say where the program's numbers are."""
+    """Return the arguments of ``python -m bench command`` that name the sources of the program's numbers."""
     (_, main_metric), *further_metrics = workload.sources.items()
     further_texts = [json.dumps({"name": name, **_source_fields(source)}) for name, source in further_metrics]
     checks = [
@@ -58,8 +58,8 @@ def _metric_options(metric: MetricSource) -> list[str]:
 def command_arguments(workload: Workload, record: str, python: str, bench: str, gate: str = "") -> tuple[str, ...]:
     """Return the arguments that run a command workload; ``python`` in it means the environment's own.
 
-    ``gate`` is the folder of the gate at which it waits for its turns, '' where it takes none.
-    The benchmark is started by its path: the program's folder, where it runs, may hold a ``bench.py`` too.
+    ``gate`` is the folder of the gate at which it waits for its turns, '' if it is not interleaved. The benchmark is
+    started by its path, as the program's folder may contain a ``bench.py`` too.
     """
     program, *arguments = workload.command
     argv = [python if program in _PYTHONS else program, *arguments]
@@ -69,7 +69,7 @@ def command_arguments(workload: Workload, record: str, python: str, bench: str, 
 
 
 def metric_file(workload: Workload) -> str:
-    """Return the path, in the program's folder, of the file that it writes its numbers to; '' when there is none."""
+    """Return the path, in the program's folder, of the file that it writes its numbers to; '' if there is none."""
     path = PurePosixPath(workload.json_file)
     return "" if not path.parts or path.is_absolute() or ".." in path.parts else str(path)
 
@@ -77,7 +77,7 @@ def metric_file(workload: Workload) -> str:
 def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, metric: str = "") -> Job:
     """Make the program's folder appear for a job (``link_files``), and return the job that starts there.
 
-    If the engine can, what lies next to the folder and to its parent appears too, so that a program finds ``../data``.
+    If the engine can, entries next to the folder and to its parent appear too, so that a program finds ``../data``.
     """
     if not engine.starts_anywhere:
         link_files(job.mounts.work, files, inner_path, metric)
@@ -98,7 +98,7 @@ def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, 
 
 
 def _link_entries(place: Path, folder: Path, excluded: str) -> None:
-    """Link what lies in a folder into ``place``; nothing of one that is very large, or cannot be listed."""
+    """Link the entries of a folder into ``place``, unless it is very large or cannot be listed."""
     try:
         entries = list(folder.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of the user's own program: what they were when the run began, and which of them are not that any more."""
+"""Digests of the files of the user's own program, and changes to them since the run began."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST_FILES = 2000
 def program_files(workload: Workload) -> dict[str, str]:
     """Return the sha256 of each file of a program, by its path in the program's folder.
 
-    Those are the files that its command names, the Python files beside them (in the folder itself where the command
-    names none), and the packages there, all through. Data, and what lies elsewhere, is not among them.
+    These are the files that its command names and the Python files next to them (of the folder itself if it names
+    none), including packages. Data and files outside the folder are not included.
     """
     if not workload.command or not workload.files:
         return {}
@@ -40,7 +40,7 @@ def program_files(workload: Workload) -> dict[str, str]:
 
 
 def changed_file_texts(workload: Workload, began: Mapping[str, str]) -> list[str]:
-    """Return what of a program is no longer as ``began`` (path -> sha256) has it, each as a sentence."""
+    """Return a sentence for each program file that no longer matches ``began`` (path -> sha256)."""
     root = Path(workload.files or "")
     current_digests = {name: _file_digest(root / name) for name in began}
     return [
@@ -73,9 +73,9 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 
 def _file_digest(file: Path) -> str:
-    """Return the digest of a file; '' for what is large, gone or not for us to read.
+    """Return the digest of a file; '' if it is large, missing or not readable for this user.
 
-    One that cannot be read now is a StoreError: a file server that is away has edited nothing.
+    Raises StoreError for a temporary read error: an unreachable file server does not mean that a file was edited.
     """
     text = read_with_retry(lambda: _read_head(file), file)
     if text is None:

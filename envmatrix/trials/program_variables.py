@@ -1,4 +1,4 @@
-"""The variables of the user's own program: what it is given, and what of this shell's it has to do without."""
+"""Variables of the user's own program: those that it gets, and those of this shell that it does not get."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from envmatrix.plan.environment import Image
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 
-#: Lists of folders that hold ours and the user's own.
+#: Path lists that contain folders of envmatrix and of the user.
 _PATH_VARIABLES = ("PATH", "PYTHONPATH")
-#: What a terminal, a desktop or a login sets for itself; every trial has its own of the last ones.
+#: Set by terminals, desktops and logins for themselves; every trial has its own values for the last line.
 _SESSION_VARIABLES = re.compile(
     r"(_|SHELL|SHLVL|PWD|OLDPWD|TERM\w*|COLORTERM|EDITOR|VISUAL|PAGER|MAIL|LOGNAME|HOST|HOSTNAME|LS_COLORS|PS\d|DISPLAY|"
     r"INFOPATH|MANPATH|LESS\w*|(SSH|XDG|DBUS|GPG|GDM|GNOME|KDE|GTK|QT|VTE|WAYLAND|ENVMATRIX|PYENV|NVM|CI|GITHUB)_\w+|"
     r"HOME|USER|PATH|LANG|LC_\w+|TMPDIR|LD_PRELOAD)\Z"
 )
-#: Names that say that a program looks there for its modules, libraries, data or models.
+#: Names of locations of a program's modules, libraries, data or models.
 _LOCATION_NAME = re.compile(
     r"(\w+_)?(HOME|DIR|DIRS|PATH|ROOT|CACHE|DATA|PREFIX)\Z|PYTHONPATH\Z|(HF|TRANSFORMERS|WANDB)_\w+\Z"
 )
 _LARGEST_SOURCE = 2**20
-#: As an import says it, and as ``python -m`` does.
+#: The error of an import, and of ``python -m``.
 _NO_MODULE = re.compile(
     r"^ModuleNotFoundError: No module named '?([\w.]+)|^/\S*python[\w.]*: No module named ([\w.]+)", re.MULTILINE
 )
 
 
 def starting_variables(workload: Workload, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a trial of a program starts from: ``base``, and what its workload writes and passes."""
+    """Return a program's initial variables: ``base``, and those that its workload sets and passes on."""
     own_variables = {name: os.environ[name] for name in workload.pass_env if name in os.environ} | dict(workload.env)
     joined = {
         name: _join_path_lists(base[name], own_variables[name]) for name in _PATH_VARIABLES if own_variables.get(name)
@@ -46,13 +46,13 @@ def starting_variables(workload: Workload, base: Mapping[str, str]) -> dict[str,
 
 
 def _join_path_lists(ours: str, user_folders: str) -> str:
-    """Put the user's folders behind our first one: that of the environment's Python, or of the benchmark."""
+    """Put the user's folders after our first one: that of the environment's Python, or of the benchmark."""
     first_folder, _, remaining_folders = ours.partition(":")
     return ":".join(filter(None, (first_folder, user_folders, remaining_folders)))
 
 
 def pass_available_variables(workload: Workload, progress: ProgressCallback) -> Workload:
-    """Return a workload that passes on what this shell has of its ``pass_env``; the rest is told."""
+    """Return a workload that passes on the variables of ``pass_env`` set in this shell; report the others."""
     missing_names = [name for name in workload.pass_env if name not in os.environ]
     if missing_names:
         progress(f"workload {workload.name}: {', '.join(missing_names)}: not set here, so no trial has it (pass_env)")
@@ -62,7 +62,7 @@ def pass_available_variables(workload: Workload, progress: ProgressCallback) -> 
 
 
 def check_passed_variables(workloads: Iterable[Workload]) -> None:
-    """Raise InputError where this shell lacks a variable that a run began with."""
+    """Raise InputError if this shell lacks a variable that was passed on when the run began."""
     for workload in workloads:
         absent = next((name for name in workload.pass_env if name not in os.environ), None)
         if absent:
@@ -73,10 +73,10 @@ def check_passed_variables(workloads: Iterable[Workload]) -> None:
 
 
 def likely_needed_variables(sources: Iterable[Path], said: str = "", *, places: bool = True) -> list[str]:
-    """Return the variables of this shell that a program seems to look for: its sources name them, or they name a place.
+    """Return shell variables that a program seems to need: its sources mention them, or their names denote locations.
 
-    ``said`` is what it printed. Names alone: a value may be a secret. Without ``places`` those that name one do not
-    count.
+    ``said`` is its output. Only names are returned, as a value may be a secret. ``places=False`` ignores names of
+    locations.
     """
     shell_names = [name for name in sorted(os.environ) if not _SESSION_VARIABLES.match(name)]
     mentioned_names = words_in_sources(sources, said)
@@ -84,7 +84,7 @@ def likely_needed_variables(sources: Iterable[Path], said: str = "", *, places: 
 
 
 def describe_shell_variables(passed_names: Iterable[str]) -> list[str]:
-    """Say which variables of this shell that bear on speed every environment has, and which none has."""
+    """Describe which performance variables of this shell every environment has, and which none has."""
     settings = [
         f"{name}={os.environ[name]}" for name in sorted(passed_names) if find_reader(name) and name in os.environ
     ]
@@ -100,7 +100,7 @@ def describe_shell_variables(passed_names: Iterable[str]) -> list[str]:
 
 
 def words_in_sources(sources: Iterable[Path], said: str = "") -> set[str]:
-    """Return the words of a program's sources, and of what it ``said``, that can be names of variables."""
+    """Return the words of a program's sources, and of its output ``said``, that can be names of variables."""
     return set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", "\n".join([said, *_source_texts(sources)])))
 
 
@@ -113,9 +113,9 @@ def _source_texts(sources: Iterable[Path]) -> Iterator[str]:
 
 
 def dropped_variables_hint(workload: Workload, sources: Iterable[Path], output: str, *, by_option: bool = False) -> str:
-    """Say in one line which variables of this shell a program seems to look for and did not get; else ''.
+    """Return one line on shell variables that a program seems to need and did not get; otherwise ''.
 
-    ``by_option``: the program is of the command line, where an option gives them to it.
+    ``by_option``: the program comes from the command line, where an option passes variables on.
     """
     names = [
         name for name in likely_needed_variables(sources, output) if name not in (*workload.pass_env, *workload.env)
@@ -130,13 +130,13 @@ def dropped_variables_hint(workload: Workload, sources: Iterable[Path], output: 
 
 
 def missing_module_name(output: str) -> str:
-    """Return the module that a Python did not find, by what it said last; '' where it said no such thing."""
+    """Return the module that a Python did not find, from its output; otherwise ''."""
     match = _NO_MODULE.search(output)
     return (match[1] or match[2]) if match else ""
 
 
 def missing_module_text(workload: Workload, image: Image, output: str) -> str:
-    """Say in one line which Python lacks the module that a program wants, and how it gets another; else ''."""
+    """Return one line on the module that a program's Python lacks, and how to supply it; otherwise ''."""
     module = missing_module_name(output)
     if not module:
         return ""

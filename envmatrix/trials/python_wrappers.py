@@ -1,7 +1,7 @@
-"""Programs that start another one in a Python that they choose by the folder they are in: `uv run`, `poetry run`, ...
+"""Wrappers such as `uv run` and `poetry run`, which choose a Python by the current folder.
 
-A trial has a folder of its own. There `uv run` would take the project's files for another project, and install that
-into the user's own environment; others would make a new, empty one. So the Python that they choose is found here, once.
+A trial has a folder of its own. There `uv run` would install the copied project into the user's environment, and other
+wrappers would create an empty environment. So their Python is resolved here, once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from envmatrix.errors import InputError
 from envmatrix.system.progress import ProgressCallback
 
-#: What `NAME run` is of -> the command that prints the Python that it chooses.
+#: NAME of `NAME run` -> the command that prints its Python.
 _PYTHON_COMMANDS = {
     "poetry": "poetry env info --executable",
     "pipenv": "pipenv --py",
@@ -27,7 +27,7 @@ _PYTHON_COMMANDS = {
 
 
 def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
-    """Return the words of the program itself. Raises InputError where the Python that it would run in is not known."""
+    """Return the words of the program itself. Raises InputError if its Python is unknown."""
     if len(words) < 3 or words[1] != "run":
         return words
     if words[0] == "uv":

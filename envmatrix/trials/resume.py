@@ -1,4 +1,4 @@
-"""What `resume` finds and changes of a run: noted in its history before anything runs."""
+"""Changes that `resume` makes to a run, recorded in its history before anything runs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def apply_resume_changes(
     launcher_options: LauncherOptions | None = None,
     command: tuple[str, ...] = (),
 ) -> Experiment:
-    """Return the experiment with a new budget, target or most blocks, or more asked of its launcher.
+    """Return the experiment with a new budget, target, maximum of blocks, or launcher options.
 
-    None: as it stands.
+    None: unchanged.
 
-    What really changes is appended to the run's history, and holds from then on; so is after how many blocks the run
-    could be read by now, as whoever resumes may do so because of what was read; and what its images hold, where an
-    older envmatrix began it and did not say. The run is locked first: nobody changes it while another envmatrix
-    measures. Raises InputError for what cannot be, StoreError when it is locked.
+    Changes are appended to the run's history and apply from then on. The number of blocks on disk is recorded as an
+    interim analysis, since results may have been read before resuming. So are digests of image files that an older
+    envmatrix left out. The run is locked first, so that it cannot change while another envmatrix measures. Raises
+    InputError for invalid values, StoreError if it is locked.
     """
     requested = {"budget": budget, "target": target, "max_blocks": max_blocks}
     changes = {name: value for name, value in requested.items() if value is not None}
@@ -53,7 +53,7 @@ def apply_resume_changes(
 
 
 def record_interim_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> None:
-    """Note in the history that a run is read while it goes on: it may be ended because of what is read."""
+    """Record an interim analysis in the history, as the reader may end the run because of its results."""
     run = folder.load()
     change = _make_change(run, run.design, run.launcher_options, command, _unrecorded_blocks(folder, run), {})
     if change:
@@ -61,7 +61,7 @@ def record_interim_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> 
 
 
 def _unrecorded_blocks(folder: RunFolder, run: Run) -> int | None:
-    """Return how many blocks are on disk; None where no history needs to say so."""
+    """Return how many blocks are on disk; None if the history needs no entry for them."""
     misfits: list[RejectedLine] = []
     blocks = len({trial.block for trial in folder.readings(run.plan, misfits.append)})
     return None if blocks < run.plan.min_blocks or blocks in run.plan.looked else blocks
@@ -75,7 +75,7 @@ def _make_change(
     looked: int | None,
     files: Mapping[str, str],
 ) -> Change | None:
-    """Return what differs from the run as it stands as a line of the history; None when nothing does."""
+    """Return the differences from the current run as an entry of its history; None without any."""
     timestamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     values: dict[str, tuple[float | LauncherOptions, float | LauncherOptions]] = {
         "budget": (run.design.budget, design.budget),
@@ -100,7 +100,7 @@ def _make_change(
 
 
 def _check_blocks(old_design: Design, new_design: Design) -> None:
-    """Raise InputError where a run cannot have another most number of blocks."""
+    """Raise InputError if the run cannot have the new maximum of blocks."""
     if new_design.max_blocks < old_design.max_blocks:
         raise InputError(
             f"--max-blocks: the run may have {old_design.max_blocks} blocks already, and what was run stays",

@@ -1,4 +1,4 @@
-"""A trial whose process never started is no trial: what is missing is made again, or the run stops."""
+"""Retries of trials whose process never started: missing images are rebuilt, or the run stops."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from envmatrix.trials.trial import REPEATS, STOPPED_REASON, make_unstarted_trial
 
 
 def run_with_rebuild(experiment: Experiment, slot: Slot, progress: ProgressCallback) -> Trial:
-    """Run one slot. Where it did not come to a trial, look for what is missing and try once more.
+    """Run one slot. If its process does not start, rebuild what is missing and try once more.
 
-    One that was stopped for a while runs again, ``REPEATS`` times at most. What is refused twice, with engine and image
-    in place, is this environment's own failure. Raises EngineGoneError, with nothing of the slot recorded, when the
-    engine or an image is gone for good.
+    A trial that was paused from outside runs again, at most ``REPEATS`` times. A second failed start, with engine and
+    image available, counts as the environment's own failure. Raises EngineGoneError, without a record of the slot, if
+    the engine or an image is gone for good.
     """
     for repeated in range(REPEATS):
         trial = _run_or_rebuild(experiment, slot, progress)
@@ -41,7 +41,7 @@ def _run_or_rebuild(experiment: Experiment, slot: Slot, progress: ProgressCallba
 
 
 def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progress: ProgressCallback) -> None:
-    """Make a missing image again, the same bits; raise EngineGoneError where engine or image cannot be had."""
+    """Rebuild a missing image with identical files. Raises EngineGoneError if the engine or image is unavailable."""
     engine, environment = experiment.engines[slot.arm.engine], experiment.run.environments[slot.arm.runs]
     image, key = environment.image, (environment.image_key, engine.name)
     reason = engine.unavailable()

@@ -1,4 +1,4 @@
-"""One trial: a fresh process in one environment, and what its record says of it."""
+"""Run one trial: a fresh process in one environment, and the outcome that its record shows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from envmatrix.trials.verification import Verification, verify_evidence
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES_MOUNT = "files"
-#: Why a trial does not count that slept through a part of its time.
+#: Why a trial that was paused for part of its time does not count.
 STOPPED_REASON = (
     "it was stopped while it ran and went on later (SIGSTOP, a pause, a suspended job): its times are not its own"
 )
@@ -45,15 +45,15 @@ REPEATS = 3
 
 
 def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
-    """Return the variables every trial starts from; nothing else of the host gets in.
+    """Return the variables every trial starts from; nothing else comes from the host.
 
-    The programs beside ``python`` (torchrun, ...) come first on the PATH, as in an activated venv. HOME is the
-    trial's own folder, so that neither ~/.local nor a dot file of the user takes part.
+    The programs next to ``python`` (torchrun, ...) come first on the PATH, as in an activated venv. HOME is the trial's
+    own folder, so that ~/.local and dot files of the user have no effect.
     """
     return {
         "PATH": f"{PurePosixPath(python).parent}:{_PATH}",
         "HOME": work,
-        "USER": "envmatrix",  # a container's user has no entry in passwd, and torch asks for a name
+        "USER": "envmatrix",  # container users are not in passwd; torch needs a name
         "LANG": "C.UTF-8",
         "TMPDIR": "/tmp",  # noqa: S108 - the one writable place a read-only container has
         "PYTHONPATH": str(PurePosixPath(bench).parent),
@@ -64,21 +64,21 @@ def base_variables(work: str, bench: str, python: str) -> dict[str, str]:
 
 
 def environment_variables(environment: Environment, written: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what an environment sets; a variable it declares absent is simply not there.
+    """Return the variables that an environment sets, without those it declares absent.
 
-    The values of these may be recorded, and of those that a workload has ``written``.
+    A further variable lists those whose values may be recorded: these, and a workload's ``written`` ones.
     """
     variables = {name: value for name, value in environment.variables.items() if value is not None}
     return {**variables, **bench_options.variables_to_show({**(written or {}), **variables})}
 
 
 def packages_to_look_up(environments: Iterable[Environment]) -> dict[str, str]:
-    """Return the variable that has a process say which version it has of each package that a claim names."""
+    """Return the variable that makes a process record the versions of the packages named in checks."""
     return bench_options.packages_to_look_up(claim.path for environment in environments for claim in environment.claims)
 
 
 def trial_variables(workload: Workload, environment: Environment, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a trial: the base's, its program's own, and above all what the environment sets."""
+    """Return a trial's variables: the base's, overridden by its program's, then by the environment's."""
     absent_names = {name for name, value in environment.variables.items() if value is None}
     variables = starting_variables(workload, base) if workload.command else base
     return {
@@ -88,12 +88,12 @@ def trial_variables(workload: Workload, environment: Environment, base: Mapping[
 
 
 def preload_paths(prepared: Prepared, environment: Environment) -> tuple[str, ...]:
-    """Return the absolute paths, inside the environment, that LD_PRELOAD lists."""
+    """Return the absolute paths, inside the environment, for LD_PRELOAD."""
     return tuple(library_path(prepared, key, file) for key, file in environment.preload)
 
 
 def process_limits(environment: Environment, seconds: float, cpus: str | None = None) -> Limits:
-    """Return the limits of a process: its time, and where the environment (else ``cpus``) places it."""
+    """Return the limits of a process: its time, and the CPUs of the environment (otherwise ``cpus``)."""
     cpu_list, nodes = environment.cpus or cpus, environment.memory_nodes
     return Limits(
         seconds=seconds,
@@ -104,7 +104,7 @@ def process_limits(environment: Environment, seconds: float, cpus: str | None = 
 
 
 def make_limits(design: Design, environment: Environment) -> Limits:
-    """Return a trial's limits: the design's, narrowed by where the environment places its CPUs."""
+    """Return a trial's limits: the design's, narrowed by the environment's CPUs."""
     return replace(
         process_limits(environment, design.trial_limit, design.cpus),
         memory_bytes=design.memory,
@@ -118,7 +118,7 @@ def bench_arguments(
 ) -> tuple[str, ...]:
     """Return the arguments that run a workload with ``python -m bench``.
 
-    With a ``gate`` it waits for its turns, with ``look_s`` it is a long look.
+    With ``gate`` it is interleaved; ``look_s`` makes it a steady-state run.
     """
     record = f"{inner_paths['work']}/{RECORD}"
     gate_folder = f"{inner_paths['work']}/{FOLDER}" if gate else ""
@@ -140,7 +140,7 @@ def bench_arguments(
 
 
 def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = False) -> Job:
-    """Make the job of one slot: a pure function of the experiment but for the paths the engine gives."""
+    """Return the job of one slot. It depends only on the experiment and on the engine's paths."""
     arm = slot.arm
     environment = experiment.run.environments[arm.runs]
     engine = experiment.engines[arm.engine]
@@ -172,9 +172,9 @@ def make_job(experiment: Experiment, slot: Slot, work: Path, *, gate: bool = Fal
 
 
 def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, str, str] | None:
-    """Return the folder of the user's own program, its path inside the environment, and the name of its metric file.
+    """Return the folder of the user's program, its path inside the environment, and its metric file.
 
-    None where there is no such program.
+    None if there is no such program.
     """
     if _FILES_MOUNT not in job.mounts.read:
         return None
@@ -187,9 +187,9 @@ def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, 
 
 
 def run_trial(experiment: Experiment, slot: Slot) -> Trial:
-    """Run one slot to its end. A broken trial is a value with its reason, never an exception.
+    """Run one slot to its end. A failed trial is returned with its reason, never raised.
 
-    Raises NoTrialError when its process was not started, or its engine or image went away.
+    Raises NoTrialError if its process was not started, or its engine or image disappeared.
     """
     reason = experiment.run.skipped.get(slot.arm.name)
     if reason:
@@ -218,7 +218,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
 
 
 def check_image_present(engine: Engine, job: Job) -> None:
-    """Raise NoTrialError where an image is gone, or another lies in its place (it may well run), or nobody can say."""
+    """Raise NoTrialError if an image is gone, was replaced (even by a working one), or cannot be checked."""
     try:
         is_present = engine.holds(job.prepared)
     except EngineError as error:
@@ -237,16 +237,16 @@ def _run_job(engine: Engine, job: Job) -> Exit:
 def make_unstarted_trial(
     slot: Slot, error: EnvmatrixError, *, started: float | None = None, wall_s: float = 0.0
 ) -> Trial:
-    """Make the trial of a process that could not be started as this environment says."""
+    """Return the failed trial of a process that could not be started in this environment."""
     return trial_of(slot, "failed", str(error), wall_s=wall_s, started=time.time() if started is None else started)
 
 
 def make_finished_trial(
     experiment: Experiment, slot: Slot, exit_status: Exit, job: Job, *, started: float, node: str = ""
 ) -> Trial:
-    """Make the trial of a process that has ended, here or on ``node``, from what it left in its work folder.
+    """Return the trial of a process that has ended, here or on ``node``, from its work folder.
 
-    A StoreError where it failed and its log's disk is full: that may be why, and nothing of it could be recorded.
+    Raises StoreError if it failed and its log's disk is full: that may be the cause, and it could not be recorded.
     """
     outcome, reason, document, unproven = classify_outcome(experiment, slot, exit_status, job)
     if outcome == "failed" and job.log:
@@ -258,7 +258,7 @@ def make_finished_trial(
 def classify_outcome(
     experiment: Experiment, slot: Slot, exit_status: Exit, job: Job
 ) -> tuple[Outcome, str, Mapping[str, object] | None, tuple[str, ...]]:
-    """Say what a trial's end, record and evidence amount to, and what of its environment nothing was seen of."""
+    """Return outcome, reason, record and unverified settings of a trial, from its exit, record and evidence."""
     body, record = load_record(job.mounts.work / RECORD)
     if exit_status.stops or count_stops(record):
         return "invalid", STOPPED_REASON, body, ()
@@ -281,7 +281,7 @@ def classify_outcome(
 
 
 def count_stops(record: Record | None) -> int:
-    """Return how often the process of a trial was stopped and went on later, as far as it could see that itself."""
+    """Return how often a trial's process was stopped and continued, as far as the process noticed."""
     evidence = record.evidence if record else None
     ranks = evidence.parallel.ranks if evidence and evidence.parallel else None
     evidence_parts = (evidence, *(rank.evidence_differs for rank in ranks or ()))
@@ -289,7 +289,7 @@ def count_stops(record: Record | None) -> int:
 
 
 def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verification:
-    """Hold a record against what the trial was meant to be."""
+    """Compare a record with the trial's environment, benchmark version and program files."""
     run, workload = experiment.run, slot.arm.workload
     environment = drop_named_variables(
         run.environments[slot.arm.runs], run.workloads[workload], run.programs.get(workload, {})
@@ -306,7 +306,7 @@ def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verifica
 
 
 def drop_named_variables(environment: Environment, workload: Workload, files: Iterable[str]) -> Environment:
-    """Return an environment without doubts about variables that the files of the user's own program name."""
+    """Return an environment without warnings for variables that the files of the user's own program mention."""
     unexplained = [name for name in environment.unread if near(name) is None]
     mentioned_names = words_in_sources([Path(workload.files or "") / file for file in files]) if unexplained else set()
     return replace(
@@ -316,9 +316,9 @@ def drop_named_variables(environment: Environment, workload: Workload, files: It
 
 
 def load_record(path: Path) -> tuple[Mapping[str, object], Record] | tuple[None, None]:
-    """Read a trial's record, as it was written and as it is understood; None when there is none, or a damaged one.
+    """Return a trial's record as written and as parsed; None, None if it is missing or damaged.
 
-    One that cannot be read now is a StoreError: nothing may be recorded of its trial.
+    Raises StoreError if it cannot be read now: then its trial must not be recorded.
     """
     try:
         body = json.loads((read_with_retry(lambda: _read_if_allowed(path), path) or b"").decode())

@@ -1,4 +1,4 @@
-"""The first look at a program: it is run once, as a trial of no design, to see how long it takes and what it prints."""
+"""The trial run of a program: one run outside any design, to learn its duration and output."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from envmatrix.trials.images import build_places, open_engines
 from envmatrix.trials.program_variables import starting_variables
 from envmatrix.trials.trial import base_variables, load_record
 
-#: How much output (bytes) was there so many seconds after the start, whenever it had grown.
+#: Pairs of (seconds since the start, bytes of output so far), one whenever the output had grown.
 Arrivals = Sequence[tuple[float, int]]
-#: How often (seconds) it is looked whether output has come.
+#: Interval between checks for new output (seconds).
 _POLL_INTERVAL_S = 0.02
 _PYTHON = re.compile(r"python(\d(\.\d+)?t?)?\Z")
 
 
 @dataclass(frozen=True)
 class ProgramCommand:
-    """A program as a workload has it: the Python that it runs with, and its words (``python`` is that one)."""
+    """A program as in a workload: its Python, and its words (in which ``python`` means that one)."""
 
     interpreter: str
     command: tuple[str, ...]
@@ -52,9 +52,9 @@ class ProgramCommand:
 
 @dataclass(frozen=True)
 class TrialRunResult:
-    """What one run of a program showed; ``wall_s`` is start to end as the host saw it.
+    """Result of one run of a program; ``wall_s`` is start to end as measured on the host.
 
-    ``output`` is what it printed, of a long one both ends; ``arrivals`` say when its first part came.
+    ``output`` is cut in the middle if it is long; ``arrivals`` are the times of its first part.
     """
 
     wall_s: float
@@ -65,12 +65,12 @@ class TrialRunResult:
 
 
 def find_program(words: tuple[str, ...]) -> ProgramCommand:
-    """Find the program that a command line names, and its Python: the one that `python` is here, or a script's own.
+    """Return the program that a command line names, with its Python: the current `python`, or a script's own.
 
-    Raises InputError for what cannot be started from this folder.
+    Raises InputError for a program that cannot be started from this folder.
     """
     program = words[0]
-    # Debian calls it python3; in a command of a matrix, `python` is the environment's own wherever it is.
+    # Debian has only python3; in a command of a matrix, `python` always means the environment's own.
     program_path = shutil.which(program) or (_default_python() if program == "python" else None)
     if program_path is None:
         raise InputError(f"there is no program {program!r} here", remedy=_start_remedy(words))
@@ -80,12 +80,12 @@ def find_program(words: tuple[str, ...]) -> ProgramCommand:
 
 
 def is_python(program: str) -> bool:
-    """Say whether a program is a Python, by its name."""
+    """Return whether a program is a Python, by its name."""
     return _PYTHON.match(Path(program).name) is not None
 
 
 def with_interpreter(words: tuple[str, ...], interpreter: str) -> ProgramCommand:
-    """Return a program with the Python that was named for it, whether or not it is here."""
+    """Return a program with the given Python, which need not exist on this machine."""
     return ProgramCommand(interpreter, ("python", *words[1:]) if is_python(words[0]) else words)
 
 
@@ -109,7 +109,7 @@ def _start_remedy(words: tuple[str, ...]) -> str:
 
 
 def _real_interpreter(path: str) -> str:
-    """Return the interpreter that a path starts: a shim of pyenv or a link starts another one."""
+    """Return the interpreter that a path starts, which differs from the path for a pyenv shim or a link."""
     python = inspect_interpreter(path)
     if python is None:
         raise InputError(f"{path} is no Python that starts", remedy="activate the environment that has one")
@@ -117,7 +117,7 @@ def _real_interpreter(path: str) -> str:
 
 
 def _shebang_python(file: str) -> str | None:
-    """Return the Python that a script names in its first line, as console scripts of a venv do."""
+    """Return the Python in the first line of a script, such as a console script of a venv."""
     with Path(file).open("rb") as body:
         first_line = body.readline(4096).decode(errors="replace")
     words = first_line[2:].split() if first_line.startswith("#!") else []
@@ -139,9 +139,9 @@ def run_once(
     progress: ProgressCallback,
     begins: Callable[[], None] = lambda: None,
 ) -> TrialRunResult:
-    """Run a program once in its own Python with nothing set; a NothingRanError has its last words if it fails.
+    """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails.
 
-    ``begins`` is called when that is prepared.
+    ``begins`` is called when the Python is prepared.
     """
     current_folder = Path.cwd()
     workload = resolve_program_folder(workload, current_folder)
@@ -156,13 +156,13 @@ def run_once(
         _, record = load_record(work / RECORD)
     if record is None or not exit_status.ok:
         raise _failure_error(exit_status, log, workload, image)
-    output = log.read_bytes().decode(errors="replace")  # its carriage returns are kept: they end states of a bar
+    output = log.read_bytes().decode(errors="replace")  # keeps carriage returns: they end states of a progress bar
     return TrialRunResult(exit_status.wall_s, output, record, log, tuple(arrivals))
 
 
 @contextmanager
 def _record_arrivals(log: Path) -> Iterator[list[tuple[float, int]]]:
-    """Note when a log grows, while this is entered."""
+    """Record when a log grows, while the context is open."""
     arrivals, start_s, stop_event = [(0.0, 0)], time.monotonic(), threading.Event()
 
     def watch() -> None:

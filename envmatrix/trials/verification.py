@@ -1,4 +1,4 @@
-"""Whether a trial was what its environment promises: held against every program that did its work."""
+"""Verification of a trial: every program that did its work is compared with the environment."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from envmatrix.plan.environment import Environment
 from envmatrix.system import bench_options
 from envmatrix.trials.effect import unread_variable_texts
 
-#: Parts of the evidence that a program without PyTorch and without threads has nothing for.
+#: Parts of the evidence that a program without PyTorch and without threads lacks.
 _TORCH_PARTS = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "parallel", "xla")
-#: What only a Python has, so that helpers in other languages have nothing to show of it.
+#: Evidence that only a Python has, so that helpers in other languages lack it.
 _PYTHON_PATHS = ("system.python", "system.gil", "system.jit", "system.executable", "packages.")
-#: Which runtime's settings these are says nothing where no thread of it ever ran.
+#: Settings of an OpenMP runtime, which show nothing if it never had a thread.
 _OPENMP_SETTINGS = tuple(f"openmp.{name}" for name in
                   ("affinity", "blocktime", "places", "proc_bind", "sleeps", "spin_count", "wait_policy"))  # fmt: skip
-#: What a thread may run on afterwards shows whether these had an effect.
+#: The CPUs allowed to a thread at the end show whether these settings had an effect.
 _BINDING_SETTINGS = ("openmp.affinity", "openmp.proc_bind")
-#: Evidence that is not there where there was nothing to see: NCCL starts with GPUs alone.
+#: Evidence that may legitimately be missing: NCCL starts only with GPUs.
 _NCCL_PATH = "parallel.nccl"
-#: What `bench command` heeds itself before it starts a program of the user's own (bench/memory.py).
+#: Variables that `bench command` applies itself before it starts a user's program (bench/memory.py).
 _BENCH_VARIABLES = ("BENCH_HUGE_PAGES", "BENCH_INTERLEAVE")
 _PYTHONS = ("python", "pypy", "libpython", "libpypy")
 _THREADING_LIBRARIES = ("libgomp", "libiomp5", "libomp", "libtorch")
@@ -35,7 +35,7 @@ _THREADING_LIBRARIES = ("libgomp", "libiomp5", "libomp", "libtorch")
 
 @dataclass(frozen=True)
 class Verification:
-    """``wrong``: how the evidence contradicts the environment; ``unproven``: what nothing was seen of."""
+    """``wrong``: contradictions between evidence and environment; ``unproven``: settings that were not verified."""
 
     wrong: tuple[str, ...] = ()
     unproven: tuple[str, ...] = ()
@@ -43,10 +43,10 @@ class Verification:
 
 @dataclass(frozen=True)
 class _Program:
-    """One program that worked. The ``leading`` one worked most, and must bear every claim out itself.
+    """A program that did work in a trial. The ``leading`` one worked most, and must meet every check.
 
-    ``kind`` is its name without what differs from trial to trial. ``busy`` threads worked in its busiest process.
-    ``spared``: it had no work for a team, and another program of the trial had.
+    ``kind`` is its name without parts that vary between trials. ``busy`` threads worked in its busiest process.
+    ``spared``: it had no team of OpenMP threads, but another program of the trial had one.
     """
 
     name: str
@@ -59,7 +59,7 @@ class _Program:
     spared: bool = False
 
     def is_concerned(self, claim: Claim) -> bool:
-        """Whether a claim's subject is anything that this program has; what it has cannot always be told."""
+        """Return whether a check applies to this program; True if that is unknown."""
         part = SHORT_PATHS.get(claim.path, claim.path).partition(".")[0]
         mapped = self.evidence.libraries
         if claim.path.startswith(_PYTHON_PATHS):
@@ -73,14 +73,14 @@ class _Program:
 
     @property
     def may_be_python(self) -> bool:
-        """Whether nothing shows that it is no Python."""
+        """Return whether it may be a Python, as nothing rules that out."""
         mapped = [self.path, *(self.evidence.libraries or ())]
         names = [PurePosixPath(path).name for path in mapped if path]
         return self.path is None or any(name.startswith(_PYTHONS) for name in names)
 
 
 def verify_evidence(environment: Environment, evidence: Evidence) -> Verification:
-    """Hold the evidence of one trial against what its environment sets and claims."""
+    """Compare the evidence of one trial with the settings and checks of its environment."""
     wrong: list[str] = []
     unproven: list[str] = []
     programs = list(_working_programs(evidence))
@@ -111,12 +111,12 @@ def _working_programs(evidence: Evidence) -> Iterator[_Program]:
 
 
 def _has_openmp_threads(evidence: Evidence) -> bool:
-    """Whether threads of any OpenMP runtime were there."""
+    """Return whether any OpenMP runtime had worker threads."""
     return bool(evidence.openmp and any((evidence.openmp.workers or {}).values()))
 
 
 def _findings(environment: Environment, program: _Program) -> Iterator[tuple[bool, str]]:
-    """Yield (whether it is only unproven, sentence) of all that does not stand as it should."""
+    """Yield a message for every deviation, with whether it is only unverified."""
     evidence = program.evidence
     for _, file in environment.preload:
         mapped = _is_mapped(file, evidence.preloaded)
@@ -142,7 +142,7 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
 
 
 def _unused_runtime(evidence: Evidence) -> Iterator[tuple[bool, str]]:
-    """Say that the runtime which would serve was not used: none of its threads is there, or those of another one."""
+    """Yield a finding if the active OpenMP runtime has no threads, even if another one has."""
     openmp = evidence.openmp
     if openmp is None or not openmp.library:
         return
@@ -156,14 +156,14 @@ def _unused_runtime(evidence: Evidence) -> Iterator[tuple[bool, str]]:
 
 
 def _unbound_threads(evidence: Evidence) -> Iterator[tuple[bool, str]]:
-    """Say that the thread which leads may run wherever it might before: a runtime may be told to bind, and fail to."""
+    """Yield a finding if the first thread may still run on all its CPUs: binding may have failed without an error."""
     cpu = evidence.cpu
     if cpu and len(cpu.affinity_before or ()) > 1 and cpu.affinity_end == cpu.affinity_before:
         yield True, "its first thread may run on every CPU that it has: nothing shows that threads were bound"
 
 
 def _check_claim(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
-    """Hold a claim against what a program was in the end, and a number of threads against what it was on the way."""
+    """Compare a check with a program's final state, and a thread count also with earlier ones."""
     evidence = program.evidence
     is_thread_claim = SHORT_PATHS.get(claim.path, claim.path) == SHORT_PATHS["threads"]
     torch = evidence.torch if is_thread_claim else None
@@ -185,7 +185,7 @@ def _check_claim(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
 
 
 def _cause_text(claim: Claim, evidence: Evidence) -> str:
-    """Say why a setting that was taken has no effect, if that is known; else ''."""
+    """Return why a setting that was accepted has no effect, if known; otherwise ''."""
     isa = evidence.onednn.isa if evidence.onednn else None
     if claim.path == "onednn.rounds" and isa and isa.startswith("Intel") and "AMX" not in isa:
         return f": oneDNN rounds float32 with AMX alone, and has {isa} here"
@@ -193,7 +193,7 @@ def _cause_text(claim: Claim, evidence: Evidence) -> str:
 
 
 def _check_thread_count(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
-    """Hold a number of threads against those that were seen at work in a program that could not be asked."""
+    """Compare a check of the thread count with the busy threads of a program seen only from outside."""
     workers = program.evidence.openmp.workers if program.evidence.openmp else None
     number = 1 + sum(workers.values()) if workers else 1 if program.busy == 1 else None
     if number is None:
@@ -203,7 +203,7 @@ def _check_thread_count(claim: Claim, program: _Program) -> Iterator[tuple[bool,
 
 
 def _has_too_few_threads(evidence: Evidence) -> bool:
-    """Whether fewer threads were there than a runtime would start: a limit of its own, or nothing to do."""
+    """Return whether fewer threads existed than the runtime would start: by its own limit, or for lack of work."""
     if not (evidence.torch and evidence.openmp and evidence.openmp.library):
         return False
     return (evidence.openmp.workers or {}).get(evidence.openmp.library, 0) < (evidence.torch.threads or 1) - 1
@@ -216,7 +216,7 @@ def _is_mapped(file: str, preloaded: Mapping[str, str | None] | None) -> bool | 
 
 
 def _is_unobservable(claim: Claim, evidence: Evidence) -> bool:
-    """Whether it is no fault of an own program that a claim's evidence is not there: it could not be asked for it."""
+    """Return whether evidence for a check is missing because the program could not be inspected for it."""
     if lookup(evidence, claim.path) is not None:
         return False
     if not evidence.source:
@@ -226,10 +226,10 @@ def _is_unobservable(claim: Claim, evidence: Evidence) -> bool:
 
 
 def contradicting_variables(expected: Mapping[str, str | None], evidence: Evidence) -> list[str]:
-    """Return which variables were not in the process as the environment sets them.
+    """Return a message for each variable that the process did not have as the environment sets it.
 
-    Of one whose name looks like a secret's the record says only that it was there, as it does of any in a program that
-    was not told which matter. A program that ended before anybody could look at it from outside contradicts nothing.
+    For secrets, and in programs that did not know which variables matter, the record only shows that a variable was
+    set. A program that ended before an inspection from outside contradicts nothing.
     """
     if evidence.source == "outside" and evidence.variables is None:
         return []
@@ -256,7 +256,7 @@ def _unreadable_variables(expected: Mapping[str, str | None], evidence: Evidence
 
 
 def contradicting_ranks(claims: Sequence[Claim], evidence: Evidence) -> list[str]:
-    """Return what the other ranks of a parallel trial contradict, by what of their evidence is not as rank 0's."""
+    """Return contradictions in other ranks of a parallel trial, from evidence that differs from rank 0's."""
     contradictions = []
     ranks = evidence.parallel.ranks if evidence.parallel else None
     for part in ranks or ():

@@ -1,4 +1,4 @@
-"""Real runs of bench/ in a Python that has torch (BENCH_PYTHON, or the Python of the tests)."""
+"""Fixtures for real runs of bench/ with a Python that has torch (BENCH_PYTHON, or the Python of the tests)."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def python():
-    """The interpreter whose torch is used; without one these tests are skipped."""
+    """Return an interpreter with torch, or skip the test."""
     found = os.environ.get("BENCH_PYTHON", sys.executable)
     probe = subprocess.run([found, "-c", "import torch"], capture_output=True, check=False)
     if probe.returncode:
@@ -30,7 +30,7 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture
 def bench(python, data_dir, tmp_path):
-    """Run ``python -m bench run`` with options in a bare environment; return (record or None, process)."""
+    """Return a function that runs ``python -m bench run`` in a bare environment, giving (record or None, process)."""
 
     def run(command="run", *, env=None, status=0, group=None, **options):
         record = tmp_path / "record.json"
@@ -42,7 +42,7 @@ def bench(python, data_dir, tmp_path):
         for name, value in options.items():
             argv += ["--" + name.replace("_", "-"), str(value)]
         base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        if command == "run":  # nothing is measured here, and spinning threads are ten times slower on a busy machine
+        if command == "run":  # spinning threads are ten times slower on a busy machine, and nothing is measured here
             base["OMP_WAIT_POLICY"] = "PASSIVE"
         done = subprocess.run(
             argv,

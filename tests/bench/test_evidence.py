@@ -1,4 +1,4 @@
-"""Evidence follows what is really active, seen in real processes under real preloads."""
+"""Evidence of what is active, collected in real processes under real preloads."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Inductor's level that calls graphs through C++: really compiled, and its claim held against what was run."""
+"""Inductor's level that calls graphs through C++: it is compiled, and its check is compared with what ran."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every level of the library that does nothing is found out: what it claims does not hold where it has no effect."""
+"""Tests of every shipped level with faked settings: its checks must fail if it has no effect."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.shipped_levels import ALREADY, environment, levels, matrix
 
 @pytest.fixture(scope="module")
 def plain(python, data_dir, tmp_path_factory):
-    """The evidence of a small training without any setting."""
+    """Return the evidence of a short training run without any setting."""
     import subprocess
 
     record = tmp_path_factory.mktemp("plain") / "record.json"
@@ -29,8 +29,8 @@ def plain(python, data_dir, tmp_path_factory):
 
 @pytest.mark.parametrize(("factor", "name"), list(levels()))
 def test_a_level_that_does_nothing_is_found_out(plain, factor, name):
-    """Its variables are there, as if it had been set; nothing else of it happened."""
-    wanted = environment(factor, name, cpus=1)  # no level asks for what a run without it has
+    """Only the variables are set, as the level would set them; its checks must notice that nothing else changed."""
+    wanted = environment(factor, name, cpus=1)  # no level requires something that a run without it has
     seen = dict(plain.variables or {}, **{key: value for key, value in wanted.variables.items() if value is not None})
     for key in wanted.variables:
         if wanted.variables[key] is None:

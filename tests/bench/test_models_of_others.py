@@ -1,4 +1,4 @@
-"""A network of another package is built, trained and recorded like ours."""
+"""A network from another package is built, trained and recorded like a built-in one."""
 
 import os
 

@@ -103,7 +103,7 @@ def test_without_data_in_a_read_only_folder_the_stand_in_is_made_in_a_temporary_
         empty, record = Path(folder, "data"), Path(folder, "record.json")
         empty.mkdir(mode=0o555)
         Path(folder).chmod(0o777)
-        # Root may write anywhere, so an ordinary user runs it.
+        # Root can write anywhere, so run as an ordinary user.
         who = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
         probe = subprocess.run([*who, python, "-c", "import bench, torch"], cwd=ROOT, capture_output=True, check=False)
         if probe.returncode:

@@ -1,4 +1,4 @@
-"""Every application-layer workload computes what it says, on the torch of BENCH_PYTHON (try 1.13 as well)."""
+"""Results of every application-layer workload, with the torch of BENCH_PYTHON (also try 1.13)."""
 
 import json
 import os
@@ -15,9 +15,9 @@ SHORT = {"steps": 3, "warmup_steps": 1, "eval_samples": 100}
 
 @pytest.fixture(scope="module")
 def warm(python, tmp_path_factory):
-    """A process that has imported torch and runs bench commands in forks of itself (``warm.py``)."""
+    """Start a process that has imported torch and runs bench commands in forks (``warm.py``)."""
     home = str(tmp_path_factory.mktemp("home"))
-    # One thread: these check results, and two spinning teams on a busy machine are ten times slower.
+    # One thread: only results are checked, and two spinning thread pools are ten times slower on a busy machine.
     env = {"PATH": os.environ["PATH"], "HOME": home, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     argv = [python, "-W", "ignore", "-m", "tests.bench.warm"]
     process = subprocess.Popen(argv, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -27,7 +27,7 @@ def warm(python, tmp_path_factory):
 
 @pytest.fixture
 def bench(warm, data_dir, tmp_path):
-    """Run ``bench run`` with options in a fork; return (record, what was said)."""
+    """Return a function that runs ``bench run`` with options in a fork and returns (record, log)."""
 
     def run(**options):
         record, log = tmp_path / "record.json", tmp_path / "log"
@@ -44,7 +44,7 @@ def bench(warm, data_dir, tmp_path):
 
 
 def ran(bench, **options):
-    """Run a short trial and return its record; skip where this torch lacks what the workload states."""
+    """Run a short trial and return its record; skip the test if this torch does not support the workload."""
     record, _ = bench(**{**SHORT, **options})
     if record["skipped"]:
         assert record["timing"] is record["metrics"] is record["result"] is None
@@ -55,11 +55,11 @@ def ran(bench, **options):
 @pytest.mark.parametrize(
     ("options", "parameters"),
     [
-        # The book's notebook prints the first; by hand: 618 biases less; 512*256+256 and 256*10-512*10 more.
+        # The book's notebook prints the first number. By hand: 618 biases fewer; + 512*256+256 + 256*10-512*10.
         ({}, 1_630_090),
         ({"bias": "false"}, 1_629_472),
         ({"extra_layer": "true"}, 1_758_858),
-        # PyTorch's CIFAR-10 tutorial network, and LeNet-5 on 28x28.
+        # The network of PyTorch's CIFAR-10 tutorial, and LeNet-5 on 28x28 images.
         ({"model": "lenet5", "data": "cifar10"}, 62_006),
         ({"model": "lenet5"}, 61_706),
         # 3*5*5*4+4 + 4*5*5*8+8 + 200*32+32 + 32*16+16 + 16*10+10
@@ -68,7 +68,7 @@ def ran(bench, **options):
         ({"model": "mlp", "widths": "10"}, 7_960),
         ({"model": "transformer"}, 71_242),
         ({"model": "lstm"}, 82_186),
-        # torchvision's tables give 11,689,512 and 25,557,032 for 1000 classes; ours have 10.
+        # torchvision's tables list 11,689,512 and 25,557,032 for 1000 classes; these have 10.
         ({"model": "resnet18", "batch_size": 4}, 11_689_512 - 513_000 + 5_130),
         ({"model": "resnet50", "batch_size": 4}, 25_557_032 - 2_049_000 + 20_490),
     ],
@@ -119,7 +119,7 @@ def test_options_that_change_only_the_computing_keep_the_result(bench, options, 
     same = {"model": "lenet5", "steps": 12, "drop_last": "true"}
     changed = ran(bench, **same, **options)
     plain = ran(bench, **same)
-    # Another loader draws another order of the samples, so only its loss's size can be compared.
+    # Another loader draws the samples in another order, so only the size of the loss can be compared.
     assert changed["result"]["training_loss"] == pytest.approx(plain["result"]["training_loss"], rel=tolerance or 0.1)
     assert (changed["timing"]["compile_ns"] is not None) == ("compile" in options)
 
@@ -138,7 +138,7 @@ INFERENCE = {"task": "inference", "model": "lenet5", "eval_samples": 1000}
 
 @pytest.fixture(scope="module")
 def plain_inference():
-    """The float32 record, made once."""
+    """Return the shared cache of the float32 record."""
     return {}
 
 

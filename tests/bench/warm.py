@@ -1,7 +1,7 @@
-"""Runs one bench command after the other, each in a fork of a process that has already imported torch.
+"""Process that runs bench commands one after the other, each in a fork after torch has been imported.
 
-What a run computes is the same, and its start costs nothing. Standard input: one JSON line a command, its arguments
-and the file for what it says; standard output: its exit status.
+The results are the same, without the time to start. Standard input: one JSON line per command with its arguments and
+the log file; standard output: the exit status.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 
 from bench.__main__ import main
 
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # the first optimiser imports more of torch
-gc.freeze()  # no fork looks through what torch has imported
+torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # the first optimiser imports further parts of torch
+gc.freeze()  # garbage collection in a fork skips what torch has imported
 
 for line in sys.stdin:
     argv, log = json.loads(line)

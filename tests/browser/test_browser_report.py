@@ -1,4 +1,4 @@
-"""Every page that envmatrix writes, in a real, headless Chromium. Screenshots stay in $SCREENSHOTS, if set."""
+"""Every page that envmatrix writes, in a real headless Chromium; screenshots are kept in $SCREENSHOTS, if set."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ QUIET = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--allow-file-access-from-files",
 )  # fmt: skip
-#: Axe-core is no dependency: `npm install axe-core`, then AXE=node_modules/axe-core/axe.min.js.
+#: Axe-core is not a dependency: `npm install axe-core`, then AXE=node_modules/axe-core/axe.min.js.
 AXE = os.environ.get("AXE")
 DARK = "--blink-settings=preferredColorScheme=0"
-#: All pages beside each other, each as wide as a screen, and what a script of ours finds in each.
+#: All pages side by side, each as wide as a screen, with the problems that a script finds in each.
 SHEET = """<!doctype html><body style="margin:0;display:flex;gap:8px;background:#888">{frames}<script>
 const found = [];
 const answer = () => {{ document.body.dataset.found = JSON.stringify(found); }};
@@ -82,7 +82,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
         tuned.Machine(patched, {"large": 0.2, "there": 0.1, "broken": None})
         tunes.finish_search(tuned.begun(), tuned.watch)
     tune = path / "results" / "mine" / "report.html"
-    long = tune.read_text().replace("=large", "=as-large-as-the-names-of-real-levels-are")  # which the tables must bear
+    long = tune.read_text().replace("=large", "=as-large-as-the-names-of-real-levels-are")  # long names must fit
     assert long.count("real-levels") > 1
     tune.write_text(long)
     return {
@@ -116,7 +116,7 @@ def found(tmp_path: Path, pages: dict[str, Path], width: int, axe: str = "", *mo
 
 
 def pixel(png: bytes) -> tuple[int, ...]:
-    """Return the first pixel: whatever its filter, it is stored as it is."""
+    """Return the first pixel of a PNG; a filter does not change it."""
     data, at = b"", 8
     while at < len(png):
         (length,) = struct.unpack(">I", png[at : at + 4])

@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes for as long as a command runs: `python -m tests.cluster COMMAND...`."""
+"""Run a command with a real two-node Slurm: `python -m tests.cluster COMMAND...`."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ def main() -> int:
     try:
         cluster.start()
         process = subprocess.Popen(sys.argv[1:], env=cluster.variables)
-        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the command's: the daemons end after it
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the command; the daemons end after it
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         return process.wait()
     finally:

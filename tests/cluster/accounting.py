@@ -1,4 +1,4 @@
-"""A real Slurm that keeps accounts: MariaDB and slurmdbd beside it, on sockets and the loopback interface only."""
+"""A real Slurm with accounting: MariaDB and slurmdbd, on sockets and the loopback interface only."""
 
 import shutil
 import subprocess
@@ -24,13 +24,13 @@ CommunicationParameters=NoInAddrAny
 
 
 def missing():
-    """Say what is missing for accounting, '' when nothing is."""
+    """Return what is missing for accounting, or '' if nothing is."""
     absent = [name for name in PROGRAMS if not shutil.which(name)]
     return f"{absent[0]} is not installed; .ci/slurm installs it on Debian" if absent else ""
 
 
 class AccountedCluster(Cluster):
-    """A cluster whose jobs need an account, and whose past jobs sacct knows."""
+    """A cluster whose jobs need an account and whose finished jobs are listed by sacct."""
 
     def __init__(self):
         super().__init__()
@@ -42,7 +42,7 @@ class AccountedCluster(Cluster):
         )
 
     def start_accounting(self):
-        """Make an empty database, start both daemons, and give root one account."""
+        """Create an empty database, start both daemons, and add an account for root."""
         database = self.folder / "db"
         socket = database / "socket"
         database.mkdir()
@@ -69,10 +69,10 @@ class AccountedCluster(Cluster):
         self.do("sacctmgr", "-i", "add", "user", "root", "Account=lab", "DefaultAccount=lab")
 
     def limit(self, **limits):
-        """Set limits of root's account, such as MaxSubmitJobs=1 (-1: none)."""
+        """Set limits of root's account, such as MaxSubmitJobs=1 (-1: no limit)."""
         words = [f"{name}={value}" for name, value in limits.items()]
         self.do("sacctmgr", "-i", "modify", "user", "root", "set", *words)
 
     def past(self, job):
-        """Return how sacct says a job ended."""
+        """Return the final state of a job according to sacct."""
         return self.do("sacct", "-n", "-P", "-X", "-j", job, "-o", "State").strip()

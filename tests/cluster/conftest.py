@@ -1,4 +1,4 @@
-"""A project folder on a real Slurm of two nodes."""
+"""Fixtures: a project folder and a real Slurm of two nodes."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def cluster():
 
 
 class Project:
-    """A folder with a matrix.yaml in which the real command is run against the real Slurm."""
+    """A folder with a matrix.yaml, in which the real command runs against the real Slurm."""
 
     def __init__(self, folder, cluster):
         self.folder = folder
@@ -83,7 +83,7 @@ class Project:
         return {**self.cluster.variables, "PYTHONPATH": str(PROJECT)}
 
     def wait_for_word(self):
-        """Let trials wait until the file that is returned last is there; each touches the first when it runs."""
+        """Make trials wait for a file; return (the file that a running trial creates, the file to wait for)."""
         here, go = self.folder / "here", self.folder / "go"
         text = f"import os, time\nopen({str(here)!r}, 'w')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
         (self.folder / "programs" / "wait.py").write_text(text)
@@ -106,7 +106,7 @@ class Project:
         return max((self.folder / "results").glob("*/run.json"), key=lambda file: file.stat().st_mtime).parent
 
     def trials(self):
-        """Return the lines of the newest run, with nodes as they are really called."""
+        """Return the trials of the newest run, with the real names of the nodes."""
         try:
             lines = (self.newest() / "trials.jsonl").read_text().splitlines()
             hosts = json.loads((self.newest() / "names.json").read_text())["hosts"]
@@ -116,12 +116,12 @@ class Project:
         return [json.loads(re.sub(r"\bnode-\d+\b", lambda match: real[match[0]], line)) for line in lines]
 
     def started(self):
-        """Return (trial, node) of every start of a trial so far."""
+        """Return (trial, node) of every trial started so far."""
         files = sorted((self.folder / "results").glob("*/*/b[0-9]*/starts"))
         return [(row[0], row[4]) for file in files for row in map(str.split, file.read_text().splitlines())]
 
     def hear(self, process, words):
-        """Read what the tool writes to stderr until these words have come, and return it."""
+        """Read the tool's stderr until these words appear, and return the text."""
         said = b""
         while words.encode() not in said:
             piece = os.read(process.stderr.fileno(), 4096)

@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes on this machine: loopback only, started by the test session, gone at its end."""
+"""A real Slurm of two nodes on this machine: loopback only, started and ended by the test session."""
 
 import contextlib
 import os
@@ -61,7 +61,7 @@ ConstrainSwapSpace=no
 
 
 def missing() -> str:
-    """Say what is missing for a real Slurm here, '' when nothing is."""
+    """Return what is missing for a real Slurm on this machine, or '' if nothing is."""
     absent = [name for name in PROGRAMS if not shutil.which(name)]
     if absent:
         return f"Slurm is not installed (no {absent[0]}); .ci/slurm installs it on Debian"
@@ -93,14 +93,14 @@ def wait_for(condition, seconds=60.0, what="it"):
 
 
 class Nowhere:
-    """No cluster: a project that runs on this machine alone."""
+    """Stand-in for a cluster, for a project that runs on this machine only."""
 
     def __init__(self):
         self.variables = dict(os.environ)
 
 
 class Cluster:
-    """munged, slurmctld and two slurmd, each a child of the test session."""
+    """The daemons of a cluster: munged, slurmctld and two slurmd, each a child of the test session."""
 
     accounting = "AccountingStorageType=accounting_storage/none"
 
@@ -109,7 +109,7 @@ class Cluster:
         self.conf = self.folder / "slurm.conf"
         self.processes = {}
         self.variables = {**os.environ, "SLURM_CONF": str(self.conf)}
-        #: Memory is confined only where Slurm's cgroup plugin can work.
+        #: Memory is limited only if Slurm's cgroup plugin works here.
         self.confines_memory = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
 
     def start(self):
@@ -136,7 +136,7 @@ class Cluster:
         self.wait_idle()
 
     def start_accounting(self):
-        """Start nothing: this cluster keeps no accounts."""
+        """Do nothing: this cluster has no accounting."""
 
     def _write_configuration(self):
         (self.folder / "cgroup.conf").write_text(_CGROUP)
@@ -194,11 +194,11 @@ class Cluster:
         self._spawn("unshare", "--mount", "sh", "-c", covered, "sh", node, key=node)
 
     def break_prolog(self, node):
-        """Let every job fail to start on a node, until ``clean``."""
+        """Make every job fail to start on a node, until ``clean``."""
         (self.folder / f"no-job-starts-on-{node}").touch()
 
     def take_license(self):
-        """Keep the jobs of designs that want the license waiting until the job that is returned is cancelled."""
+        """Take the license; jobs that need it wait until the returned job is cancelled."""
         asked = ("--parsable", "--licenses=machine:1", "--output=/dev/null", "--wrap=sleep 3600")
         job = self.do("sbatch", *asked).strip()
         wait_for(lambda: self.jobs("running"), 30, "the job that has the license")
@@ -224,7 +224,7 @@ class Cluster:
         wait_for(lambda: set(self.node_states().values()) == {"idle"}, 60, "two idle nodes")
 
     def clean(self):
-        """Bring everything back up for the next test: no job, both nodes idle."""
+        """Restore the cluster for the next test: no jobs, both nodes idle."""
         for mark in self.folder.glob("no-job-starts-on-*"):
             mark.unlink()
         if "slurmctld" not in self.processes:
@@ -253,14 +253,14 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _kill_left(self):
-        """Kill the steps that a killed slurmd lost sight of, with all their processes; never another cluster's."""
+        """Kill this cluster's leftover steps (a killed slurmd loses track of them), with all their processes."""
         for pid, _ in self.left():
             for one in (*_descendants(pid), pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(one), signal.SIGKILL)
 
     def left(self):
-        """Return the processes of this cluster that are still there."""
+        """Return this cluster's processes that still run."""
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:

@@ -1,4 +1,4 @@
-"""Slurm with accounting: its states are used where nobody watched, and its limits are obeyed."""
+"""Slurm with accounting: states of unwatched jobs come from sacct, and limits of accounts are obeyed."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def accounted():
 
 @pytest.fixture
 def cluster(accounted):
-    """The cluster that ``project`` uses."""
+    """Return the cluster that ``project`` uses."""
     return accounted
 
 
@@ -72,7 +72,7 @@ def test_a_job_that_was_lost_while_nobody_watched_is_explained_by_accounting(pro
     wait_for(lambda: cluster.past(job).startswith("CANCELLED"), 60, "the end of the job in sacct")
     project.held.let_go()
     cluster.stop("slurmctld")
-    cluster.start_controller(clean=True)  # slurmctld has forgotten the job: only accounting knows it
+    cluster.start_controller(clean=True)  # slurmctld has forgotten the job: only accounting has it
     cluster.wait_idle()
     resumed = project.run("resume")
     assert resumed.returncode == 0, resumed.stderr

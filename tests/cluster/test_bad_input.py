@@ -1,4 +1,4 @@
-"""What a user or a site can get wrong, each provoked for real: a shared folder, a clock, a module, a full disk."""
+"""Mistakes of users and sites, each provoked for real: a shared folder, a clock, a module, a full disk."""
 
 import os
 import re
@@ -76,7 +76,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-#: The command, whose jobs wait ten seconds for a folder that cannot be written, and not a minute.
+#: The command, but its jobs wait ten seconds for an unwritable folder instead of a minute.
 IMPATIENT = """
 import runpy
 from envmatrix.launchers import block_orders
@@ -127,7 +127,7 @@ def test_results_that_are_read_only_for_a_while_are_waited_for_while_jobs_go_on(
 
 @pytest.fixture
 def read_only():
-    """Give what makes a folder read-only for everybody by its path, and what undoes that."""
+    """Return a function that makes a folder read-only, even for root, and one that undoes it."""
     over = []
 
     def begin(folder):

@@ -1,4 +1,4 @@
-"""A Python that comes with a module, in jobs of a real Slurm."""
+"""A Python that is provided by an environment module, in jobs of a real Slurm."""
 
 import sys
 

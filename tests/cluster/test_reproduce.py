@@ -1,4 +1,4 @@
-"""From one clone into another: a run is packed, verified elsewhere, run again and compared."""
+"""A run is packed in one clone, then verified, repeated and compared in another."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
     told = json.loads(packed.stdout)
     shutil.move(here.folder / "run.tar.gz", there.folder / "run.tar.gz")
     shutil.rmtree(here.folder)
-    for name in ("matrix.yaml", "containers"):  # all that is needed is in the archive
+    for name in ("matrix.yaml", "containers"):  # the archive has everything that is needed
         (there.folder / name).unlink()
 
     checked = there.run("reproduce", "run.tar.gz", "--check", "--sha256", told["sha256"])
@@ -50,7 +50,7 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
 @pytest.mark.slurm
 def test_two_matrices_are_measured_in_the_same_blocks_under_slurm(project):
     old = Project(project.folder.parent / "old", project.cluster)
-    shutil.copy(project.folder / "matrix.yaml", old.folder / "matrix.yaml")  # the same program: it names a folder
+    shutil.copy(project.folder / "matrix.yaml", old.folder / "matrix.yaml")  # the same program: the file names a folder
     design = ("--design", "short", "--launcher", "slurm", "--nodelist", "n1,n2")
     done = project.run("compare", "--rerun", str(old.folder), ".", *design, "--json")
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_two_matrices_are_measured_in_the_same_blocks_under_slurm(project):
     assert {trial["outcome"] for trial in trials} == {"ok"}
 
 
-#: The image of tests/faults, of a wheel of a few bytes: what is packed, sent and unpacked is as small as can be.
+#: The image of tests/faults, with a wheel of a few bytes, so that archives are as small as possible.
 SMALL = """
 version: 1
 factors: {image: {plain: {requirements: [tinypkg]}}}
@@ -96,16 +96,16 @@ def test_a_run_in_apptainer_is_reproduced_under_slurm_from_the_images_in_its_arc
     trials = there.trials()
     assert {(trial["outcome"], trial["node"], trial["engine"]) for trial in trials} == {("ok", "n2", "apptainer")}
     script = next((there.newest() / "slurm").glob("*/script-1.sh")).read_text()
-    assert f"{there.folder}/results/packed-" in script  # the very file that was unpacked is what ran
+    assert f"{there.folder}/results/packed-" in script  # the unpacked file itself was run
     answer = json.loads(again.stdout)
-    assert answer["effects"] == []  # the baseline and its control alone
+    assert answer["effects"] == []  # only the baseline and its control
     assert not [item for item in answer["differences"] if item["where"].startswith(("image", "benchmark", "host"))]
 
     kept = json.loads((there.newest() / "images.json").read_text())
     sif = Path(kept[0]["reference"])
     sif.unlink()
     lost = there.run("reproduce", "run.tar.gz", answer["run"])
-    assert lost.returncode == 0, lost.stderr  # opening the archive has brought it back
+    assert lost.returncode == 0, lost.stderr  # opening the archive has restored it
     assert sif.exists()
 
 

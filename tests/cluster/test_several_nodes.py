@@ -1,4 +1,4 @@
-"""One workload over both nodes of a Slurm job: its ranks meet, are held equal to one process, and die by name."""
+"""One workload on both nodes of a Slurm job: ranks connect, match one process, and are named when they die."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ BOTH = ("--workloads", "both", "--max-blocks", "1")
 
 
 def check_ranks(record):
-    """Check that each node started one rank, that each gave its own evidence, and that they trained as one process."""
+    """Check that each node started one rank with its own evidence, and that they trained as one process."""
     seen = record["evidence"]["parallel"]
     assert (seen["processes"], seen["nodes"], seen["backend"], seen["interface"]) == (2, 2, "gloo", "lo")
     assert [(part["rank"], part["node"]) for part in seen["ranks"]] == [(0, "n1"), (1, "n2")]
@@ -49,7 +49,7 @@ def test_it_runs_in_apptainer_too(project):
 
 
 def ranks_of(project, number):
-    """Return the processes of this rank; their HOME is the trial's work folder, so they are no other run's."""
+    """Return the processes of this rank in this project's run; HOME is the trial's work folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -63,7 +63,7 @@ def ranks_of(project, number):
 
 
 def cpu_s(pid):
-    """Return the CPU time (s) that a process has taken; 0 where it is gone."""
+    """Return the CPU time (s) of a process, or 0 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -77,7 +77,7 @@ def test_a_rank_that_dies_ends_its_trial_which_names_rank_and_node(project):
     )
     for number in (1, 2):
         project.wait_for(lambda number=number: len(project.started()) == number and ranks_of(project, 1), 200)
-        # Its trials train without end; what has taken so much CPU has imported torch and met the other.
+        # Its trials train forever. After this much CPU time, a rank has imported torch and met the other one.
         project.wait_for(lambda: any(cpu_s(one) > 6 for one in ranks_of(project, 1)), 200)
         for one in ranks_of(project, 1):
             os.kill(one, signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_a_node_that_fails_under_a_block_is_named_and_the_trial_that_ran_is_run_
     )
     project.wait_for(lambda: project.started() and ranks_of(project, 1), 200)
     for one in ranks_of(project, 1):
-        os.kill(one, signal.SIGSTOP)  # so that the trial does not end before its node does
+        os.kill(one, signal.SIGSTOP)  # the trial must not end before its node fails
     cluster.do("scontrol", "update", "nodename=n2", "state=down", "reason=pulled the plug")
     _, said = process.communicate(timeout=200)
     assert "node n2 is left out" in said

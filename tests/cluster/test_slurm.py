@@ -1,4 +1,4 @@
-"""The main job on a real Slurm of two nodes, and everything that can go wrong there, provoked for real."""
+"""The main job on a real Slurm of two nodes, and its faults, each provoked for real."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from envmatrix.trials.experiment import design_environments
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 SLURM = ("--launcher", "slurm")
-#: The design ``tiny``, one node after the other, with trials that end at once.
+#: The workload ``short``: trials that end at once.
 QUICK = ("--workloads", "short", "--environments", "baseline")
 
 
@@ -30,7 +30,7 @@ def planned(folder):
 
 
 def done_once(project):
-    """Check that every planned trial is there once, as planned, and each block on one node."""
+    """Check that every planned trial ran exactly once, and each block on one node."""
     trials = project.trials()
     assert {trial["trial"]: trial["environment"] for trial in trials} == planned(project.newest())
     assert len(trials) == len(planned(project.newest()))
@@ -42,7 +42,7 @@ def done_once(project):
 
 
 def in_a_block(project):
-    """Start a run of one block after the other, and return its process when the first block's second trial is held."""
+    """Start a run, one block after the other; return its process when the first block's second trial is held."""
     project.held.hold(2)
     process = project.start("bench", "short", *SLURM, "--nodelist", "n1,n2")
     project.wait_for(lambda: project.held.starts() == 2)
@@ -78,7 +78,7 @@ def test_a_cancelled_job_is_not_fought_and_resume_finishes_its_block(project, cl
     cluster.do("scancel", *cancelled)
     project.wait_for(lambda: not {job for job, *_ in cluster.jobs()} & set(cancelled))
     project.held.let_go()
-    project.wait_for(lambda: len(project.started()) >= 3)  # the other block goes on
+    project.wait_for(lambda: len(project.started()) >= 3)  # the other block continues
     _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
     assert "it was cancelled" in said
@@ -139,7 +139,7 @@ def test_a_trial_whose_job_times_out_twice_is_an_outcome_and_its_block_goes_on(p
     for number in (1, 2):
         project.wait_for(lambda number=number: len(project.started()) == number)
         ((job, *_),) = cluster.jobs("running")
-        cluster.do("scontrol", "update", f"jobid={job}", "endtime=now")  # a limit itself counts in minutes
+        cluster.do("scontrol", "update", f"jobid={job}", "endtime=now")  # Slurm's own time limits are in minutes
     project.wait_for(project.trials, 200)
     (trial,) = project.trials()
     assert (trial["trial"], trial["outcome"]) == ("b0000-p000", "timed_out")
@@ -169,7 +169,7 @@ def test_a_restart_of_slurmctld_loses_nothing(project, cluster):
     process = in_a_block(project)
     cluster.stop("slurmctld")
     project.held.let_go()
-    project.wait_for(lambda: len(project.trials()) >= 2)  # files arrive although Slurm is silent
+    project.wait_for(lambda: len(project.trials()) >= 2)  # files arrive although Slurm does not answer
     cluster.start_controller()
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
@@ -182,7 +182,7 @@ def test_a_requeued_job_goes_on_and_repeats_no_finished_trial(project, cluster):
     cluster.do("scontrol", "requeue", job)
     project.wait_for(lambda: cluster.jobs("pending"))
     project.held.let_go()
-    cluster.do("scontrol", "update", f"jobid={job}", "starttime=now")  # Slurm lets a requeued job wait two minutes
+    cluster.do("scontrol", "update", f"jobid={job}", "starttime=now")  # a requeued job would wait two minutes
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     done_once(project)
@@ -198,7 +198,8 @@ def test_a_job_that_slurm_could_not_start_and_holds_is_told_and_its_block_goes_t
     no_srun.write_text("#!/bin/sh\nexit 1\n")
     no_srun.chmod(0o755)
     path = f"{no_srun.parent}:{os.environ['PATH']}"
-    done = project.run("bench", "short", *SLURM, "--max-blocks", "1", PATH=path)  # Slurm chooses the node
+    # Without a node list, Slurm chooses the node.
+    done = project.run("bench", "short", *SLURM, "--max-blocks", "1", PATH=path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"could not start it on node n1, which is drain\S* \(Prolog error\), and holds it", done.stderr)
     assert re.search(r"`scontrol release \d+` would let it try again", done.stderr)
@@ -223,7 +224,7 @@ def test_a_job_that_somebody_holds_is_told_and_left_to_resume_while_the_other_bl
     resumed = project.run("resume")
     assert resumed.returncode == 0, resumed.stderr
     done_once(project)
-    assert len(project.started()) == 4  # by the job that was released
+    assert len(project.started()) == 4  # started by the job that was released
 
 
 def test_a_trial_whose_job_is_suspended_runs_again_and_says_so(project, cluster):
@@ -248,7 +249,7 @@ def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
     process.kill()
     process.communicate()
     project.held.let_go()
-    project.wait_for(lambda: not cluster.jobs())  # both jobs end with nobody watching
+    project.wait_for(lambda: not cluster.jobs())  # both jobs end while nobody watches
     starts = len(project.started())
     resumed = project.run("resume")
     assert resumed.returncode == 0, resumed.stderr
@@ -305,7 +306,7 @@ def test_a_ctrl_c_at_a_terminal_asks_whether_to_cancel_the_jobs(project, cluster
 
 
 def read_all(end, into):
-    """Read from a terminal until whoever writes to it is gone."""
+    """Read from a terminal until its writer is gone."""
     with contextlib.suppress(OSError):
         while piece := os.read(end, 4096):
             into += piece
@@ -337,7 +338,7 @@ def test_a_job_that_slurm_would_refuse_is_told_with_its_own_words_before_anythin
 
 
 def test_no_slurm_is_one_clear_message(project, cluster, tmp_path):
-    conf = tmp_path / "slurm.conf"  # of a cluster whose controller is gone; Slurm's programs wait a second for it
+    conf = tmp_path / "slurm.conf"  # a cluster whose controller is gone; Slurm's programs wait a second for it
     text = re.sub("SlurmctldPort=.*", "SlurmctldPort=9", cluster.conf.read_text())
     conf.write_text(f"{text}MessageTimeout=1\n")
     done = project.run("bench", "tiny", *SLURM, SLURM_CONF=str(conf))

@@ -9,8 +9,8 @@ import pytest
 from envmatrix.results.folder import RunFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-#: It says how fast it was, as its environment has it. Ten times as fast is more than other programs on its CPUs can
-#: explain, if it runs for longer than it takes to look at it.
+#: Prints a speed that depends on its environment. A factor of ten is more than other programs on its CPUs can explain,
+#: provided that it runs for longer than one check of them.
 PROGRAM = """
 import os, time
 end = time.process_time() + 0.2

@@ -1,4 +1,4 @@
-"""Trials that take turns in a block's job on a real Slurm, and nothing of them that is left stopped."""
+"""Interleaved trials in a block's job on a real Slurm; none of their processes may be left stopped."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ environments:
   lone: {how: lone}
   steady: {how: lone}
 """
-#: Spins for half a second beside a child that spins, when it may.
+#: Spins for half a second together with a child that spins, once it may.
 OWN = """
 import os, signal, sys, time
 child = os.fork()
@@ -55,7 +55,7 @@ def turning(project):
 
 
 def left(project):
-    """Return what of the trials runs or stands still: the program's own process and its child."""
+    """Return the command lines of trial processes that still run or are stopped: the program and its child."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -144,10 +144,10 @@ def test_a_job_that_ends_in_the_middle_leaves_nothing_stopped_and_its_group_runs
     turning.go.touch()
     if what == "requeue":
         turning.wait_for(lambda: cluster.jobs("pending"))
-        cluster.do("scontrol", "update", f"jobid={job}", "starttime=now")  # Slurm lets it wait for two minutes
+        cluster.do("scontrol", "update", f"jobid={job}", "starttime=now")  # otherwise Slurm delays it by two minutes
     _, said = process.communicate(timeout=600)
     if what == "scancel":
-        assert process.returncode == 4, said  # there is no trial at all
+        assert process.returncode == 4, said  # there is no trial
         assert turning.trials() == []
         said = turning.run("resume").stderr
     assert [(trial["outcome"], trial["together"]) for trial in done_once(turning)] == [("ok", 2)] * 2, said

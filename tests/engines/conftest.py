@@ -1,4 +1,4 @@
-"""Small real wheels, a cache of its own per test, and engines that must be there where CI says so."""
+"""Fixtures of engine tests: small real wheels, a cache per test, and engines, which CI may require."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from envmatrix.system import project
 IMAGE = Image("tiny", requirements=("tinypkg==1.0",))
 LIBRARIES = (Library("malloc-jemalloc", (), ("libjemalloc2",), ("libjemalloc.so.2",)),)
 MakeWheel = Callable[..., Path]
-#: A stand-in for bench/ that says what it sees.
+#: A stand-in for bench/ that prints what it sees.
 BENCH = """
 import os, json, sys
 json.dump({"arguments": sys.argv[1:], "variables": dict(os.environ), "uid": os.getuid()}, sys.stdout)
@@ -39,7 +39,7 @@ json.dump({"arguments": sys.argv[1:], "variables": dict(os.environ), "uid": os.g
 
 
 def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes], needs: str = "") -> Path:
-    """Write a valid wheel for any Python that holds ``files``, and that ``needs`` another one."""
+    """Write a valid wheel for any Python that contains ``files`` and depends on ``needs``."""
     info = f"{name}-{version}.dist-info"
     needed = f"Requires-Dist: {needs}\n" if needs else ""
     members = {
@@ -61,7 +61,7 @@ def write_wheel(folder: Path, name: str, version: str, files: dict[str, bytes], 
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a folder of wheels that is all the host's pip knows."""
+    """Return a folder of wheels, the only packages that the host's pip can find."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
@@ -77,13 +77,13 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give one folder for the pip that all tests of a session use."""
+    """Return a folder for the pip that all tests of a session share."""
     return tmp_path_factory.mktemp("tools")
 
 
 @pytest.fixture
 def places(tmp_path: Path, tools: Path) -> BuildPaths:
-    """Give an empty cache and an empty folder of locks."""
+    """Return build paths with an empty cache and an empty folder of locks."""
     root = tmp_path / "cache"
     root.mkdir()
     (root / "tools").symlink_to(tools)
@@ -93,7 +93,7 @@ def places(tmp_path: Path, tools: Path) -> BuildPaths:
 
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildPaths]:
-    """Give places whose cache is the user's (bases are large), and wheels of a few bytes."""
+    """Yield build paths with the user's downloads (bases are large) and wheels of a few bytes."""
     folder = tmp_path_factory.mktemp("ground")
     for name in ("wheels", "locks", "bench"):
         (folder / name).mkdir()
@@ -110,7 +110,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildPaths]:
 
 
 def demand(reason: str | None) -> None:
-    """Skip where an engine is absent; fail instead where CI has set ENVMATRIX_REQUIRE_ENGINES=1."""
+    """Skip the test if there is a reason; fail instead if CI has set ENVMATRIX_REQUIRE_ENGINES=1."""
     if reason and os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
         pytest.fail(reason)
     if reason:
@@ -118,21 +118,21 @@ def demand(reason: str | None) -> None:
 
 
 def seconds_of(prepare: Callable[[], object], expected: object) -> float:
-    """Return the wall time of ``prepare``, which gives what is expected; the least of some is not the load."""
+    """Return the wall time of ``prepare`` and check its result; take the minimum of several to exclude other load."""
     started = time.monotonic()
     assert prepare() == expected
     return time.monotonic() - started
 
 
 def images_of_build(client: DockerClient, stage: str) -> set[str]:
-    """Return all images, its unnamed ones too, of builds whose name so begins: others may build beside a test."""
+    """Return all images, unnamed ones too, of builds whose stage has this prefix: others may build at the same time."""
     label = "org.envmatrix.stage"
     found = client.images.list(all=True, filters={"label": label})
     return {str(image.id) for image in found if image.labels[label].startswith(stage)}
 
 
 def untagged(label: str) -> list[str]:
-    """Return the images of that label which no name leads to, with the Docker API's engine."""
+    """Return the untagged images with a label, from the engine of the Docker API."""
     client = connect()
     try:
         return [str(image.id) for image in client.images.list(filters={"dangling": True, "label": label})]
@@ -141,7 +141,7 @@ def untagged(label: str) -> list[str]:
 
 
 def labels_of(reference: str) -> dict[str, str]:
-    """Return the labels of an image or a SIF, without those that an engine adds of its own."""
+    """Return the labels of an image or a SIF, without those added by the engine."""
     if reference.endswith(".sif"):
         argv = ["apptainer", "inspect", "--json", reference]
         said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -154,7 +154,7 @@ def labels_of(reference: str) -> dict[str, str]:
 
 
 def builders_folders(sif: str) -> list[str]:
-    """Return the lines of what a SIF says of itself that name a folder of the machine it was built on."""
+    """Return the lines of a SIF's metadata that name a folder of the build machine."""
     argv = ["apptainer", "inspect", "--all", "--json", sif]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert "deffile.from" in said
@@ -163,14 +163,14 @@ def builders_folders(sif: str) -> list[str]:
 
 
 def valid_bill(file: Path) -> Any:
-    """Return a bill of materials that the official schema holds for."""
+    """Return a bill of materials after checking it against the official schema."""
     text = file.read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     return json.loads(text)
 
 
 class Said(list[str]):
-    """What was said to the user; call it as a ``Say``."""
+    """Collects the messages to the user; callable as a progress callback."""
 
     def __call__(self, text: Any) -> None:
         self.append(str(text))
@@ -178,7 +178,7 @@ class Said(list[str]):
 
 @pytest.fixture
 def said() -> Said:
-    """Collect what is said."""
+    """Return an empty collection of messages."""
     return Said()
 
 
@@ -191,7 +191,7 @@ def said() -> Said:
     ],
 )
 def engine(request: pytest.FixtureRequest, ground: BuildPaths) -> Iterator[Engine]:
-    """Give each engine in turn; Podman is the docker engine on Podman's socket."""
+    """Yield each engine in turn; Podman is the docker engine on Podman's socket."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "podman":
             socket = os.environ.get("ENVMATRIX_TEST_PODMAN")
@@ -209,7 +209,7 @@ def prepared(engine: Engine) -> Prepared:
 
 @pytest.fixture
 def job(prepared: Prepared, ground: BuildPaths, tmp_path: Path) -> Job:
-    """Give a job whose program a test fills in."""
+    """Return a job without a program; tests fill it in."""
     work = tmp_path / "work"
     work.mkdir()
     return Job(
@@ -220,7 +220,7 @@ def job(prepared: Prepared, ground: BuildPaths, tmp_path: Path) -> Job:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
-    """Serve an empty registry on the loopback interface; give its address."""
+    """Serve an empty registry on the loopback interface and yield its address."""
     program = shutil.which("docker-registry")
     demand(None if program else "no docker-registry: apt-get install docker-registry")
     with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""What an image starts from: a real registry, a base that is none, a lock that does not fit its base."""
+"""Bases of images: a real registry, a base that does not exist, a lock that does not fit its base."""
 
 from __future__ import annotations
 

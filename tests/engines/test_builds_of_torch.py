@@ -30,7 +30,7 @@ from tests.engines.conftest import Said, demand, write_wheel
 
 NOWHERE = "http://127.0.0.1:9/whl/cpu"
 IMAGE = Image("torch-tiny", requirements=("torch==1.0", "torchvision==1.0"), index=(NOWHERE,))
-#: Two boxes that overlap, and one beside them.
+#: Two boxes that overlap, and one apart from them.
 PROGRAM = """
 import torch
 from torchvision.ops import nms
@@ -51,14 +51,14 @@ designs: {default: {workloads: boxes, max_blocks: 1, budget: 10m}}
 
 
 def has(folder: Path, *wheels: str) -> None:
-    """Have a folder hold the wheels (name==version), each of which says its version when it is imported."""
+    """Write wheels (name==version) into a folder; each has its version as a module variable."""
     for wheel in wheels:
         name, version = wheel.split("==")
         write_wheel(folder, name, version, {f"{name}/__init__.py": f"VERSION = {version!r}\n".encode()})
 
 
 def locked_elsewhere(places: BuildPaths, wheels: Path, said: Said) -> Path:
-    """Return the lock that was made where the index was reached."""
+    """Return a lock that was made while the index was reachable."""
     has(wheels, "torch==1.0+cpu", "torchvision==1.0+cpu")
     return Locks(places.locks, places.cache).make([IMAGE], (), said)[0]
 
@@ -100,7 +100,7 @@ def test_where_only_another_build_can_be_had_it_is_taken_and_said(places: BuildP
 
 @pytest.fixture
 def index(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Two indexes of this machine: as PyPI, with torchvision==1.0, and as PyTorch's for the CPU, with 1.0+cpu."""
+    """Serve two local indexes: PyPI's, with torchvision==1.0, and PyTorch's for the CPU, with 1.0+cpu."""
     for path, version in (("simple", "1.0"), ("whl/cpu", "1.0+cpu")):
         folder = tmp_path / "www" / path / "torchvision"
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A Dockerfile that `export --bundle` prints builds as it stands, where nothing else of envmatrix is."""
+"""The Dockerfile from `export --bundle` builds unchanged on a machine without envmatrix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEEN = "import os; print('libjemalloc' in open('/proc/self/maps').read(), os.env
 
 @pytest.fixture
 def base(ground: BuildPaths):
-    """Return the name of an image with a Python, which is there without a registry."""
+    """Return the name of an image with a Python that needs no registry."""
     demand(DockerEngine(ground).unavailable())
     return DockerEngine(ground).prepare(Image("tiny", requirements=("tinypkg==1.0",)), (), Said())
 

@@ -1,4 +1,4 @@
-"""The generated definitions, built with the plain tools as their own first lines say, hold what envmatrix builds."""
+"""Generated definitions: building them with plain tools, as their first lines explain, gives the same files."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def said(*argv: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def folder(ground: BuildPaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a project whose definitions are written and whose build/context is filled."""
+    """Return a project whose definitions and build/context have been written."""
     folder = tmp_path_factory.mktemp("by-hand")
     (folder / "matrix.yaml").write_text(MATRIX)
     said(sys.executable, "-m", "envmatrix", "definitions", cwd=folder)
     said(sys.executable, "-m", "envmatrix", "context", "jemalloc", "--output", "build/context", cwd=folder)
-    for file in (folder / "build" / "context" / "bench").rglob("*"):  # as with another umask
+    for file in (folder / "build" / "context" / "bench").rglob("*"):  # as if written with another umask
         file.chmod(file.stat().st_mode | 0o020)
     return folder
 
 
 def by_hand(folder: Path, file: str) -> str:
-    """Return the commands that the first lines of a definition give, but for the first, which makes the context."""
+    """Return the build commands in a definition's first lines, without the first one, which makes the context."""
     lines = (folder / "containers" / file).read_text().partition("Build it by hand:\n")[2].splitlines()
     return "\n".join(line.removeprefix("#   ") for line in lines[1:] if line.startswith("#   "))
 
 
 def check_same_files(ground: BuildPaths, by_hand: str, by_tool: str) -> None:
-    """Hold what was built by hand to what envmatrix built of the same, path by path: kind, mode and content."""
+    """Compare an image built by hand with the one built by envmatrix, path by path: kind, mode and content."""
     assert by_hand.count("\n") > 5000
     first = store_listing(ground.cache, by_hand)
     assert listing_differences(ground.cache, first, by_tool) == []

@@ -1,4 +1,4 @@
-"""The same small image in real Docker, Podman and Apptainer: what a process sees there, and how it ends."""
+"""One small image in real Docker, Podman and Apptainer: what a process sees there, and how it ends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ json.dump({
     "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
 }, open("out.json", "w"))
 """
-#: Each call would change the machine, its other processes or what is measured later; what is there is written back.
+#: Calls that would change the machine, its other processes or later measurements; they write existing values back.
 TRIES = """
 import ctypes, glob, json, os, sys
 libc, host, managed = ctypes.CDLL(None), int(sys.argv[1]), []
@@ -91,7 +91,7 @@ try_out("gained priority", os.nice, -1)
 json.dump(managed, open("managed.json", "w"))
 print("uid", os.getuid())
 """
-#: Seconds that no other program on this machine sleeps.
+#: A number of seconds that no other program on this machine sleeps.
 FOREVER = f"{600_000_000 + os.getpid()}"
 
 pytestmark = pytest.mark.timeout(900)
@@ -145,7 +145,7 @@ def test_nothing_of_the_machine_can_be_changed(engine: Engine, job: Job, monkeyp
 
 
 def managed(engine: Engine, job: Job) -> list[str]:
-    """Return what a process in a container managed to do to this machine."""
+    """Return the changes to this machine that a process in a container managed to make."""
     ended = engine.run(replace(job, argv=(job.prepared.python, "-c", TRIES, str(os.getpid()))))
     assert ended.ok, job.log.read_text()
     found: list[str] = json.loads((job.mounts.work / "managed.json").read_text())
@@ -210,7 +210,7 @@ def test_ways_of_ending_are_told_apart(engine: Engine, job: Job) -> None:
 
 
 def leftovers(run: str) -> list[str]:
-    """Return what still runs of a run: containers, and processes that sleep."""
+    """Return what still runs of a run: containers and sleeping processes."""
     ours = subprocess.run(["pgrep", "-f", f"^sleep {FOREVER}$"], capture_output=True, text=True).stdout.split()
     try:
         client = connect()
@@ -280,11 +280,11 @@ def test_named_environments_of_one_image_differ_only_in_metadata(
     assert one.attrs["Config"]["Env"] != two.attrs["Config"]["Env"]
     assert untagged(f"org.envmatrix.stage={prepared.reference}") == []
     engine.build_named(replace(OTHER, variables={"A": "another"}), LIBRARIES, tmp_path, Said())
-    assert untagged("org.opencontainers.image.title=envmatrix/tiny-other") == []  # what the newer one replaced
+    assert untagged("org.opencontainers.image.title=envmatrix/tiny-other") == []  # the image that was replaced
 
 
 def stand_alone(engine: Engine, tmp_path: Path) -> list[str]:
-    """Build the named environment, look at its labels, and return the plain command that runs it."""
+    """Build the named environment, check its labels, and return the plain command that runs it."""
     assert isinstance(engine, (DockerEngine, ApptainerEngine))
     image = engine.build_named(NAMED, LIBRARIES, tmp_path, Said())
     facts = engine.prepare(IMAGE, LIBRARIES, Said()).facts

@@ -1,4 +1,4 @@
-"""What Docker alone builds: an image of a Debian suite's own Python, and one that cannot be built."""
+"""Docker builds: an image with a Debian suite's own Python, and an image that cannot be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of an engine that is not there, or that this user may not use."""
+"""Messages about an engine that is missing, or that this user may not use."""
 
 from __future__ import annotations
 

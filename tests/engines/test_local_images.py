@@ -1,4 +1,4 @@
-"""Locks, wheelhouse, library folders and venvs, with the real pip and uv, on wheels a few bytes long."""
+"""Locks, wheelhouse, library folders and venvs, with the real pip and uv and wheels of a few bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIBRARIES = (
 
 
 def usage(folder: Path) -> int:
-    """Return the bytes a folder takes on disk, hard links counted once."""
+    """Return the disk usage of a folder in bytes, counting hard links once."""
     said = subprocess.run(["du", "-s", "--block-size=1", folder], capture_output=True, text=True, check=True)
     return int(said.stdout.split()[0])
 
@@ -46,7 +46,7 @@ def test_a_venv_is_built_from_a_lock_and_a_second_prepare_builds_nothing(
     assert out.stdout == "1.0\n", out.stderr
     assert first.facts["package tinypkg"] == "1.0"
     for wheel in wheels.iterdir():
-        wheel.unlink()  # whatever is built now comes from the cache
+        wheel.unlink()  # anything built from now on comes from the cache
     said.clear()
     assert min(seconds_of(lambda: engine.prepare(IMAGE, LIBRARIES, said), first) for _ in range(5)) < 0.2
     assert said == []
@@ -166,7 +166,7 @@ def test_an_interpreter_without_torch_is_there_for_programs_that_need_none(
 
 
 def put(site: Path, name: str, version: str) -> None:
-    """Have a Python hold a package of that version, which says it."""
+    """Install a package of that version, with ``__version__``, into a site-packages folder."""
     for old in site.glob(f"{name}-*.dist-info"):
         (old / "METADATA").unlink()
         old.rmdir()
@@ -193,7 +193,7 @@ def test_what_was_upgraded_in_an_interpreter_since_it_was_looked_at_is_seen(
 def test_what_torch_an_interpreter_has_is_asked_once_for_all_images_of_it(
     places: BuildPaths, said: Said, tmp_path: Path
 ) -> None:
-    """To import it takes seconds: of the first look at a program, and of the run that follows."""
+    """Guards against importing torch twice, which takes seconds: for the first look at a program and for its run."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
     site, imports = next((tmp_path / "own").glob("lib/python3*/site-packages")), tmp_path / "imports"
     put(site, "torch", "1.0")
@@ -209,7 +209,7 @@ def test_what_torch_an_interpreter_has_is_asked_once_for_all_images_of_it(
 def test_the_packages_of_a_conda_environment_are_known_with_their_builds(
     places: BuildPaths, said: Said, tmp_path: Path
 ) -> None:
-    """No channel of conda's can be had here: what it leaves in an environment is laid there by hand."""
+    """Without a conda channel at hand, the test writes the files that conda leaves in an environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
     put(next((tmp_path / "own").glob("lib/python3*/site-packages")), "torch", "1.0")
     records = tmp_path / "own" / "conda-meta"
@@ -282,7 +282,7 @@ def test_a_second_venv_costs_a_tenth_of_the_first_at_most(places: BuildPaths, wh
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """Give a place to mount on, unmounted afterwards."""
+    """Yield a folder to mount on; it is unmounted afterwards."""
     place = tmp_path / "mount"
     place.mkdir()
     yield place

@@ -1,4 +1,4 @@
-"""Real processes on the local engine: what they see, and how each way of ending is told."""
+"""Real processes on the local engine: what they see, and how each way of ending is reported."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_process_sees_its_variables_and_nothing_of_the_host(
     assert LocalEngine(places).run(replace(job, env=hostile)).ok
     variables = outcome(job)[0]
     assert {name: variables.get(name) for name in hostile} == hostile
-    assert set(variables) - set(hostile) <= {"LC_CTYPE"}  # Python itself sets this one
+    assert set(variables) - set(hostile) <= {"LC_CTYPE"}  # set by Python itself
 
 
 def test_a_preload_is_set_in_the_child_alone(places: BuildPaths, job: Job) -> None:
@@ -81,11 +81,11 @@ def test_arguments_arrive_exactly_as_written(places: BuildPaths, job: Job) -> No
 
 
 def test_a_process_past_its_limit_is_ended_with_its_children(places: BuildPaths, job: Job) -> None:
-    code = "sleep 77 & echo $! >out; wait"  # a shell, which has done that long before its limit on any machine
+    code = "sleep 77 & echo $! >out; wait"  # a shell does this long before its limit, on any machine
     ended = LocalEngine(places).run(replace(job, argv=("/bin/sh", "-c", code), limits=Limits(seconds=1.5)))
     assert ended.timed_out
     child = int((job.mounts.work / "out").read_text())
-    for _ in range(600):  # it is killed; on a busy machine it may still wait for a CPU to end on
+    for _ in range(600):  # it is killed; on a busy machine it may have to wait for a CPU before it ends
         if has_ended(child):
             return
         time.sleep(0.1)
@@ -121,7 +121,7 @@ def test_memory_can_be_bound_to_a_node(places: BuildPaths, job: Job) -> None:
     assert "bind:0" in (job.mounts.work / "out").read_text()
 
 
-@pytest.mark.timeout(900)  # where no test before has made it, the venv is made here
+@pytest.mark.timeout(900)  # the venv is made here unless an earlier test has made it
 def test_torch_of_the_default_lock_runs_with_a_preloaded_allocator(job: Job, said: Said) -> None:
     matrix = load(default_matrix())
     image = resolve_environment(matrix, "baseline", {}).image

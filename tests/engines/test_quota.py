@@ -1,4 +1,4 @@
-"""A CPU quota holds in real processes, and is read back inside them; where there can be none that is said before."""
+"""A CPU quota limits real processes and is verified inside them; if none is possible, that is reported first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image
 from tests.engines.conftest import demand
 
-#: Works for a tenth of a second of CPU time: what of a tenth of a CPU takes ten periods, on a busy machine too.
+#: Uses a tenth of a second of CPU time: ten periods at a tenth of a CPU, on a busy machine too.
 WORK = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -87,7 +87,7 @@ def test_a_quota_and_a_memory_limit_hold_together(ground: BuildPaths, job_of_hos
 
 @pytest.fixture
 def quota_above(tmp_path: Path) -> Iterator[Path]:
-    """Return a group without a quota of its own, in one that has a twentieth of a CPU."""
+    """Yield a control group without its own quota, inside one with a twentieth of a CPU."""
     place = confinement._find_cgroup("cpu")
     demand(None if place else "no control group may be made here")
     assert place

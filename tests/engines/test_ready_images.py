@@ -1,4 +1,4 @@
-"""An image that somebody else made, as it is, in real Docker, Podman and Apptainer."""
+"""Ready-made images from others, used unchanged in real Docker, Podman and Apptainer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ except OSError:
 
 @pytest.fixture(scope="module")
 def mine(ground: BuildPaths, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Make an image that has a tag and a variable of its own; give its archive."""
+    """Build an image with a tag and a variable of its own; yield its archive."""
     demand(DockerEngine(ground).unavailable())
     body = {"tinylib-1.0.data/data/lib/libtiny.so": b"\x7fELF no library"}
     write_wheel(Path(os.environ["PIP_FIND_LINKS"]), "tinylib", "1.0", body)
@@ -80,7 +80,7 @@ def mine(ground: BuildPaths, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def check(engine: Engine, ready: str, work: Path) -> str:
-    """Prepare and use an image on an engine; return the digest that a run keeps of it, and where it lies."""
+    """Prepare and use an image on an engine; return its recorded digest and where it was found."""
     prepared = engine.prepare(Image("mine", ready=ready), LIBRARIES, Said())
     assert prepared.variables["MINE"] == "of-the-image"
     assert prepared.facts["libc"].startswith("glibc 2.")
@@ -135,7 +135,7 @@ def benchmarked(folder: Path, image: str, engines: str, monkeypatch: pytest.Monk
 def test_a_program_is_benchmarked_in_an_archive_by_docker_and_by_apptainer(
     ground: BuildPaths, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The probe, a program's own files, its data, its variables and another allocator: none is in the image."""
+    """The probe, the program's files, its data, its variables and another allocator all come from outside the image."""
     demand(ApptainerEngine(ground).unavailable())
     found = benchmarked(tmp_path, str(mine), "docker, apptainer", monkeypatch)
     assert found["apptainer"] == f"sha256:{file_digest(mine)}"

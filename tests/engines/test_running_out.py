@@ -1,4 +1,4 @@
-"""Memory and disks that run out in real Docker, Podman and Apptainer: what is told, and what is left."""
+"""Running out of memory or disk in real Docker, Podman and Apptainer: messages and leftovers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand
 pytestmark = pytest.mark.timeout(900)
 
 
-#: Asks for too much in one piece. In small ones the kernel may never kill: with all but the program's own pages gone it
-#: reads those again and again, as far as the limit of the time.
+#: Asks for too much in one piece. In small pieces the kernel may never kill it: once only its own pages are left, it
+#: reads those from disk again and again until the time limit.
 TOO_MUCH = "x = bytearray(600 * 2**20); x[::4096] = b'x' * len(x[::4096])"
 MEMORY_BYTES = 200 * 2**20
 

@@ -1,4 +1,4 @@
-"""Packages without a wheel, really built by the real pip and uv from a source distribution of a few bytes."""
+"""Packages without a wheel, built by the real pip and uv from a source distribution of a few bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.engines.conftest import Said
 
 pytestmark = pytest.mark.local
 
-#: A build backend (PEP 517) of its own; it imports what the environment has, as Horovod's build imports torch.
+#: A build backend (PEP 517) that imports an installed package, as Horovod's build imports torch.
 BACKEND = """
 import os, time, zipfile
 INFO = "tinyext-1.0.dist-info"
@@ -62,7 +62,7 @@ IMAGE = Image("built", requirements=("tinypkg==1.0", "tinyext==1.0"), builds=(BU
 
 @pytest.fixture
 def source(wheels: Path) -> Path:
-    """Give the source distribution, beside the wheels that pip knows."""
+    """Write the source distribution next to the wheels that pip finds, and return it."""
     file = wheels / "tinyext-1.0.tar.gz"
     with tarfile.open(file, "w:gz") as archive:
         for name, text in FILES.items():
@@ -78,7 +78,7 @@ def said_by(python: str) -> str:
 
 
 def left_behind(places: BuildPaths) -> list[str]:
-    """Return what of a build that failed is in the cache, its log apart."""
+    """Return the files of a failed build that are left in the cache, without its log."""
     folders = [places.cache.root / name for name in ("built", "scratch")]
     return [str(path) for folder in folders if folder.exists() for path in folder.iterdir() if path.suffix != ".log"]
 

@@ -1,4 +1,4 @@
-"""A PyTorch of another generation (Debian bookworm's 1.13.1) in a container: what it can, and what it skips and why."""
+"""An older PyTorch (Debian bookworm's 1.13.1) in a container: what runs, and what is skipped for which reason."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ def test_every_workload_runs_or_is_skipped_with_its_reason(ground: BuildPaths, t
             assert trial["outcome"] == "ok", trial["reason"]
             assert trial["record"]["evidence"]["torch"]["version"].startswith(
                 "1.13."
-            )  # Debian calls its build 1.13.0a0
+            )  # Debian's build has the version 1.13.0a0

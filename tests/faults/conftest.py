@@ -1,4 +1,4 @@
-"""Whole runs of a program of a few lines, without torch, as a user starts them: real engines, real kills."""
+"""Fixtures for whole runs of a tiny program without torch, started as a user would: real engines, real kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from envmatrix.results import RunFolder
 from envmatrix.system import project as places
 from tests.engines.conftest import write_wheel
 
-#: What a cache of our own shares with the user's: downloads and bases are large.
+#: Folders that a test's cache shares with the user's: downloads and bases are large.
 _SHARED = ("apt", "bases", "packages", "pythons", "tools", "uv", "wheelhouse")
 MATRIX = """
 version: 1
@@ -47,9 +47,8 @@ ENGINES = [
     pytest.param("docker", marks=pytest.mark.docker),
     pytest.param("apptainer", marks=pytest.mark.apptainer),
 ]
-#: Ignores every kind word, as do the daemon and the child that it starts. Told `held`, it ends when a test lets it;
-#: told `spin`, it takes four turns of a tenth of a second. Its speed is chance: no run of it is precise enough to end
-#: before its plan.
+#: Ignores all catchable signals, as do its daemon and child. `held` ends when a test lets it; `spin` uses four turns of
+#: a tenth of a second. Its speed is random: no run of it is precise enough to end before its plan.
 PROGRAM = """
 import os, signal, subprocess, sys, time
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -70,7 +69,7 @@ print("speed", 1 + os.urandom(1)[0] / 256)
 
 
 def running(mark: str) -> list[int]:
-    """Return the processes of the toy program that run with ``mark`` in their command line, in containers too."""
+    """Return the processes of the toy program with ``mark`` in their command line, in containers too."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -83,7 +82,7 @@ def running(mark: str) -> list[int]:
 
 
 def until(condition: Callable[[], Any], seconds: float = 200.0) -> Any:
-    """Wait for a condition, and return what it gave; fail when it never comes."""
+    """Wait until a condition is true and return its value; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
@@ -93,7 +92,7 @@ def until(condition: Callable[[], Any], seconds: float = 200.0) -> Any:
 
 
 class Toy:
-    """A folder with a matrix.yaml in which the real command is run, with a cache of its own."""
+    """A folder with a matrix.yaml, in which the real command runs with a separate cache."""
 
     def __init__(self, folder: Path, cache: Path, variables: dict[str, str]) -> None:
         self.folder, self.cache = folder, cache
@@ -138,15 +137,15 @@ class Toy:
         return [slot.trial for slot in next(iter(RunFolder(self.newest).load().plan.blocks()))]
 
     def left(self) -> list[int]:
-        """Return what of the trial still runs: all of its processes have the mark among their arguments."""
+        """Return the trial's processes that still run; all have the mark among their arguments."""
         return running(self.mark)
 
     def at_work(self) -> bool:
-        """Whether the program has started its two daemons."""
+        """Return whether the program has started its two daemons."""
         return len(running(f"# {self.mark}")) == 2
 
     def programs(self) -> list[int]:
-        """Return the programs that are held at work, without what is around them: it names the same file."""
+        """Return the held programs, without their wrappers, whose arguments name the same file."""
         found = []
         for pid in self.left() if self.at_work() else ():
             with contextlib.suppress(OSError):
@@ -155,13 +154,13 @@ class Toy:
         return found
 
     def let_end(self) -> None:
-        """Let the trial that is held end, as soon as it is at work, and wait until it is recorded."""
+        """Let the held trial end once it is running, and wait until it is recorded."""
         before = len(self.trials())
         os.kill(until(self.programs, 400)[0], signal.SIGUSR1)
         until(lambda: len(self.trials()) > before)
 
     def let_all_end(self, process: subprocess.Popen[str]) -> str:
-        """Let one trial after the other end until all are recorded, and return what the tool wrote to stderr."""
+        """Let the trials end one after the other until all are recorded; return the tool's stderr."""
         while len(self.trials()) < len(self.planned()):
             self.let_end()
         return process.communicate(timeout=200)[1]
@@ -169,7 +168,7 @@ class Toy:
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a cache with the user's downloads, and with images, locks and work folders of its own."""
+    """Return a cache with the user's downloads, but separate images, locks and work folders."""
     root = tmp_path_factory.mktemp("faults") / "cache"
     root.mkdir()
     users = places.cache_folder()
@@ -181,7 +180,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Give what lets pip see nothing but a wheel of a few bytes."""
+    """Return variables with which pip finds only a wheel of a few bytes."""
     wheels = tmp_path_factory.mktemp("wheels")
     write_wheel(wheels, "tinypkg", "1.0", {"tinypkg/__init__.py": b"VERSION = '1.0'\n"})
     return {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
@@ -189,7 +188,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def toy(tmp_path: Path, cache: Path, variables: dict[str, str]) -> Iterator[Toy]:
-    """Give a project, and end what a failing test leaves running."""
+    """Yield a project, then end any process that a failing test left running."""
     made = Toy(tmp_path / "toy", cache, variables)
     yield made
     for process in made.started:

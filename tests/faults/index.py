@@ -1,7 +1,7 @@
-"""The index: which fault, on which engine, under which launcher, is shown by which test, and what comes of it.
+"""Index of faults: for each fault, engine and launcher, the test that provokes it and the expected outcome.
 
 In every row nothing is left running, no line is lost or doubled, and ``resume`` completes the plan in its order, unless
-the outcome says otherwise.
+the outcome differs.
 """
 
 # ruff: noqa: E501 - one fault, one line
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """One fault; ``test`` is a file below tests/ and a function in it."""
+    """One fault; ``test`` is a file in tests/ and a function in that file."""
 
     fault: str
     engines: str
@@ -87,7 +87,7 @@ INDEX = (
 
 
 class Reason(NamedTuple):
-    """Why there is no row for these faults, engines and launcher ("": all faults)."""
+    """The reason why these faults ("": all) have no row for these engines and this launcher."""
 
     faults: str
     engines: str
@@ -95,7 +95,7 @@ class Reason(NamedTuple):
     why: str
 
 
-#: The faults that every engine and launcher is asked about, and the rows that answer.
+#: Faults that every engine and launcher must have a row for, with the names used in the rows.
 FAULTS = {
     "tool killed": ("tool killed (SIGKILL)", "tool killed while daemons run", "tool killed"),
     "wrapper killed": ("wrapper in the trial killed", "wrapper in the trial killed, or a daemon left"),

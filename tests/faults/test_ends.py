@@ -1,4 +1,4 @@
-"""Whatever a trial started ends with it: the toy program and its daemons ignore every kind word."""
+"""Everything that a trial started ends with it: the toy program and its daemons ignore polite signals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.timeout(600)]
 
 
 def wrapper(toy: Toy) -> list[int]:
-    """Return the process that watches the program from inside the trial."""
+    """Return the process that supervises the program from inside the trial."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -63,7 +63,7 @@ def test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up(toy: T
 def test_a_daemon_that_outlived_its_supervisor_is_ended_before_the_next_trial_and_the_trial_says_so(toy: Toy) -> None:
     process = toy.start("bench", "held", "--engine", "local", "--quiet")
     toy.let_end()
-    toy.let_end()  # one of the two is the baseline or the control: a run goes on where one of them ran well
+    toy.let_end()  # one of the two is the baseline or the control: a run continues if one of them was successful
     until(toy.programs, 400)
     outlived = wrapper(toy)
     supervisor = int((Path("/proc") / str(outlived[0]) / "stat").read_text().rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""A disk that is full under a trial: what it measured is kept, and what is missing is said."""
+"""A disk that fills up under a trial: measured data is kept, and missing data is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print("speed 1.5")
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder on a disk of a megabyte."""
+    """Yield a folder on a disk of one megabyte."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]

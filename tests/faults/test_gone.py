@@ -1,4 +1,4 @@
-"""A trial whose process never started is no trial: what is missing is made again, or the run stops."""
+"""A trial whose process never started does not count: what is missing is rebuilt, or the run stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(900)]
 
 
 def lengthen(file: Path) -> None:
-    """Write into a file: a SIF starts as before."""
+    """Append to a file: a SIF still starts."""
     with file.open("ab") as image:
         image.write(bytes(4096))
 
@@ -46,7 +46,7 @@ def test_an_image_that_is_removed_or_overwritten_in_the_middle_is_made_again(
 
 
 class Daemon:
-    """A Docker daemon of our own."""
+    """A separate Docker daemon for a test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Daemon:
         return subprocess.run(["docker", "--host", self.host, *words], capture_output=True, check=False)
 
     def remove_image(self) -> None:
-        """Remove the image of the toy, which Docker refuses as long as a container runs in it."""
+        """Remove the toy's image; Docker refuses that while a container uses it."""
         until(lambda: not self.docker("ps", "-q").stdout)
         name = self.docker("images", "-q", "envmatrix/image-image-plain").stdout.decode().strip()
         removed = self.docker("rmi", "--force", name)
@@ -87,10 +87,10 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def give_image(toy: Toy, daemon: Daemon) -> None:
-    """Build the toy's image with the daemon that all tests share, and give it to another one."""
+    """Build the toy's image with the daemon that all tests share, and load it into another one."""
     built = toy.run("build", "held", "--engine", "docker")
     assert built.returncode == 0, built.stderr
-    ours, tags = built.stdout.split()[-1], "{{range .RepoTags}}{{.}} {{end}}"  # others may have images of this name
+    ours, tags = built.stdout.split()[-1], "{{range .RepoTags}}{{.}} {{end}}"  # others may have images with this name
     name = subprocess.run(["docker", "inspect", "-f", tags, ours], capture_output=True, text=True, check=True)
     saved = subprocess.Popen(["docker", "save", name.stdout.split()[0]], stdout=subprocess.PIPE)
     subprocess.run(["docker", "--host", daemon.host, "load"], stdin=saved.stdout, check=True, capture_output=True)
@@ -115,7 +115,7 @@ def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resu
     daemon.start()
     again = toy.start("resume")
     held = until(toy.programs, 400)
-    again.send_signal(signal.SIGSTOP)  # so that no further trial starts before the image is removed
+    again.send_signal(signal.SIGSTOP)  # no further trial may start before the image is removed
     os.kill(held[0], signal.SIGUSR1)
     daemon.remove_image()
     again.send_signal(signal.SIGCONT)

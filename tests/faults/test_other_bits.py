@@ -1,4 +1,4 @@
-"""A run goes on with the bits that it began with, or not at all."""
+"""A run continues with exactly the files that it began with, or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client() -> Iterator[DockerClient]:
 
 
 def write_into(client: DockerClient, image: str, files: dict[str, bytes]) -> None:
-    """Give an image's name to one that holds some files otherwise."""
+    """Give an image's name to a copy with some other files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, body in files.items():

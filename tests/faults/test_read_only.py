@@ -1,4 +1,4 @@
-"""Results that cannot be written for a while are waited for: nothing of the trial that ran meanwhile is lost."""
+"""Results that are temporarily unwritable: the run waits, and loses nothing of the trial that ran meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT = ("--environments", "baseline", "--max-blocks", "1")
 
 
 def own_mounts() -> str | None:
-    """Say why no process can have mounts of its own here, None where it can."""
+    """Return why a process cannot have its own mounts here, or None."""
     if os.getuid():
         return "mounts of our own need root"
     tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
@@ -26,7 +26,7 @@ def own_mounts() -> str | None:
 
 
 def inside(pid: int, *argv: str) -> None:
-    """Run a command where a process has its mounts."""
+    """Run a command in the mount namespace of a process."""
     subprocess.run(["nsenter", f"--target={pid}", "--mount", *argv], check=True, timeout=60)
 
 
@@ -36,7 +36,7 @@ def test_results_that_are_read_only_for_a_while_are_waited_for(toy: Toy, engine:
     results = str(toy.folder / "results")
     process = toy.start("bench", "held", "--engine", engine, *SHORT, before=("unshare", "--mount"))
     held = until(toy.programs, 400)
-    inside(process.pid, "mount", "--bind", results, results)  # above the one in which the trial's log is open
+    inside(process.pid, "mount", "--bind", results, results)  # above the mount with the trial's open log
     inside(process.pid, "mount", "-o", "remount,bind,ro", results)
     os.kill(held[0], signal.SIGUSR1)
     said = process.stderr

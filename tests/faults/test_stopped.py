@@ -1,4 +1,4 @@
-"""A trial that slept through a part of its time is not counted: it is told, and runs again."""
+"""A trial that was stopped for a part of its time does not count: this is reported, and it runs again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envmatrix.engines.docker_client import connect
 from tests.faults.conftest import ENGINES, Toy, running, until
 
 pytestmark = [pytest.mark.timeout(400)]
-#: Stops itself, unless somebody has said that it need not.
+#: Stops itself unless the file again.txt exists.
 STOPS = """
 import os, signal
 if not os.path.exists("again.txt"):
@@ -23,7 +23,7 @@ if not os.path.exists("again.txt"):
 print("speed", 1)
 """
 
-#: Waits in its work folder until it may end, unless somebody has said that it need not.
+#: Waits in its work folder until it may end, unless the file again.txt exists.
 WAITS = """
 import os, time
 if not os.path.exists("again.txt"):
@@ -53,7 +53,7 @@ def test_a_trial_that_was_stopped_for_a_while_is_told_and_runs_again(toy: Toy, e
 
 
 def waiting(toy: Toy) -> Path:
-    """Return the work folder of the trial that waits; the next one will not."""
+    """Return the work folder of the waiting trial; the next trial will not wait."""
     (ready,) = until(lambda: list(toy.cache.glob("work/**/ready")))
     (toy.folder / "program" / "again.txt").touch()
     return ready.parent
@@ -81,7 +81,7 @@ def test_a_container_that_somebody_paused_is_told_and_runs_again(toy: Toy) -> No
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Path]:
-    """Give a control group of version 2."""
+    """Yield a control group of version 2."""
     roots = [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
     root = next((root for root in roots if (root / "cgroup.controllers").exists()), None)
     if root is None or not os.access(root, os.W_OK):
@@ -122,7 +122,7 @@ def test_supervisors_that_were_stopped_when_the_tool_was_killed_are_swept_by_the
 
 
 def below(pid: int) -> list[int]:
-    """Return all processes that came of one."""
+    """Return all descendants of a process."""
     found = [
         int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
     ]

@@ -1,6 +1,6 @@
-"""Turns in whole runs, without torch: nobody is left stopped, and whoever breaks in a turn breaks alone.
+"""Interleaved trials in whole runs, without torch: none is left stopped, and one that fails does not stop others.
 
-The benchmark is the real one but for its work: a process that spins, with a child that spins, and waits at its gate.
+This is the real benchmark with another workload: a process that spins, has a child that spins, and waits at its gate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ designs:
   stepping: {environments: [dies], workloads: steps, schedule: turns, turn: 2, max_blocks: 1, budget: 10m}
   owning-waiting: {environments: [waits], workloads: own, schedule: turns, turn: 1, max_blocks: 1, budget: 10m}
 """
-#: A program of one's own that spins for half a second beside a child that spins.
+#: A user's program that spins for half a second together with a child that spins.
 OWN = """
 import os, signal, sys, time
 child = os.fork()
@@ -55,7 +55,7 @@ while time.process_time() < 0.5: pass
 os.kill(child, signal.SIGKILL)
 sys.exit(9 if how == "dies" else 0)
 """
-#: A program of one's own that tells of its steps.
+#: A user's program that prints its steps.
 STEPS = """
 import os, sys, time
 for number in range(10):
@@ -64,7 +64,7 @@ for number in range(10):
     if number == 5 and os.environ.get("HOW") == "dies": sys.exit(9)
     print("step", number)
 """
-#: Takes the place of bench/workload.py, whose import of torch is what takes the time.
+#: Replaces bench/workload.py, whose import of torch is slow.
 WORKLOAD = """
 import os, signal, threading, time
 from bench import digest, record, variables
@@ -104,7 +104,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 class Turning(Toy):
-    """A project whose benchmark takes turns and does nothing else."""
+    """A project whose workload only waits for its turns."""
 
     def __init__(self, folder: Path, cache: Path, variables: dict[str, str]) -> None:
         super().__init__(folder, cache, variables)
@@ -123,7 +123,7 @@ class Turning(Toy):
         )  # fmt: skip
 
     def left(self) -> list[int]:
-        """Return what of the trials still runs or is stopped: the level's variable is in all of their processes."""
+        """Return trial processes that still run or are stopped; all have the level's variable."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -136,7 +136,7 @@ class Turning(Toy):
         return found
 
     def in_turn(self) -> bool:
-        """Whether a process has its turn and waits in it for ever."""
+        """Return whether a process has its turn and waits in it forever."""
         return bool(list(self.cache.glob("work/*/*/*/**/in-turn")))
 
 
@@ -150,7 +150,7 @@ def turning(tmp_path: Path, cache: Path, variables: dict[str, str]):
 
 
 def three_of_which_one_dies(turning: Turning, design: str, engine: str) -> dict[str, Any]:
-    """Run a design whose programs live together; return its trials by their environments."""
+    """Run a design whose programs are alive together; return its trials by environment."""
     done = turning.run("bench", design, "--engine", engine, "--quiet")
     assert done.returncode == 3, done.stderr
     found = {trial["environment"]: trial for trial in turning.trials()}

@@ -1,4 +1,4 @@
-"""Real runs in real venvs. Everything built is kept in the user's cache, so that a second test session is quick."""
+"""Fixtures for real runs in real venvs; builds stay in the user's cache, so later sessions are quick."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from tests import held
 
 PROJECT = Path(__file__).parents[2]
-#: Threads that wait sleep: nothing is measured here, and spinning ones are ten times slower on a busy machine.
+#: Waiting threads sleep: nothing is measured here, and spinning ones are ten times slower on a busy machine.
 TINY = """
 version: 1
 factors:
@@ -50,7 +50,7 @@ designs:
 
 
 class Project:
-    """A folder with a matrix.yaml in which the real command is run."""
+    """A folder with a matrix.yaml, in which the real command runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Programs of every kind that people have, each really run."""
+"""Programs of many kinds, each really run."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""exec, evidence and export use what was measured: the program's own Python, also without a matrix.yaml."""
+"""exec, evidence and export use what was measured: the program's own Python, even without a matrix.yaml."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Benchmark a program whose Python alone has a module, in a folder without a matrix.yaml."""
+    """Benchmark a program that needs a module of its own Python, in a folder without a matrix.yaml."""
     made = Project(tmp_path_factory.mktemp("measured"))
     (made.folder / "matrix.yaml").unlink()
     (made.folder / "train.py").write_text(PROGRAM)
@@ -39,7 +39,7 @@ def measured(tmp_path_factory):
 
 
 class Copy:
-    """A copy of that folder, in which commands run in this process: to start one takes seconds."""
+    """A copy of that folder, in which commands run in this process: starting one takes seconds."""
 
     def __init__(self, folder, python, capfd):
         self.folder, self.python, self._capfd = folder, python, capfd
@@ -52,7 +52,7 @@ class Copy:
 
 @pytest.fixture
 def own(measured, tmp_path, monkeypatch, capfd):
-    """Give a copy of the folder, whose run knows the program and its Python where they were."""
+    """Return a copy of the folder; its run still names the original program and Python."""
     monkeypatch.setenv("CORPUS", "a b")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(measured.folder / "results", tmp_path / "results")
@@ -122,7 +122,7 @@ def test_what_cannot_be_had_of_a_run_is_told_with_what_to_do(own):
         assert "gone/bin/python" in done.stderr
         assert "`--matrix FILE`" in done.stderr
     run.write_text(whole)
-    (run.parent / "matrix.yaml").unlink()  # what was measured stands in run.json
+    (run.parent / "matrix.yaml").unlink()  # run.json has what was measured
     assert own.run("export", "one-thread").returncode == 0
     run.write_text(whole[:100])
     for words in (["export", "one-thread"], ["exec", "one-thread", "--run", "mine", "--", "true"]):

@@ -1,4 +1,4 @@
-"""Conda packages as a level: solved, locked and installed by the real py-rattler, from a channel made here."""
+"""Conda packages as a level: solved, locked and installed by the real py-rattler, from a local channel."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The user's own program, measured for real: equal work is checked, and an edit in the middle is seen."""
+"""A user's own program, really measured: equal work is checked, and an edit during the run is noticed."""
 
 import pytest
 

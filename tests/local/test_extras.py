@@ -1,4 +1,4 @@
-"""The level that has torchao and onnx beside the reference torch: what asks for them runs, and is not skipped."""
+"""The level with torchao and onnx next to the reference torch: workloads that need them run and are not skipped."""
 
 import json
 import os

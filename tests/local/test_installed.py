@@ -1,4 +1,4 @@
-"""The wheel, built from the sdist, in a fresh venv outside of the checkout: an own program without a matrix."""
+"""The wheel, built from the sdist, in a fresh venv outside the checkout: a user's program without a matrix."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""The kinds of programs that people have, each benchmarked by the one command without a matrix."""
+"""Many kinds of programs, each benchmarked by the one command without a matrix."""
 
 import json
 import os
@@ -55,12 +55,12 @@ print("trained")
 VENV = "import sys\nassert sys.prefix == sys.argv[1], sys.prefix\nassert sys.prefix != sys.base_prefix\n"
 BENCHMARK = "def test_sum(benchmark):\n    assert benchmark(sum, range(1000)) == 499500\n"
 SHELL = '#!/bin/bash\nset -e\ncd "$(dirname "$0")"\npython plain.py | tail -n 1\n'
-#: Of transformers.
+#: Version of transformers.
 VERSION = "5.23.0"
 BAR = "from tqdm import tqdm\nfor _ in tqdm(range(500), desc='train', mininterval=0):\n    pass\n"
 WALL = "metric: wall time, as no number"
 QUICK = ("--benchmark-max-time=0.01", "--benchmark-min-rounds=1", "--benchmark-json=speed.json")
-#: kind -> its files, what stands behind the options, the options, what is said of it.
+#: kind -> its files, the command, the options, the expected message.
 KINDS = {
     "plain": ({"plain.py": PLAIN}, ("python", "plain.py"), (), WALL),
     "argparse and JSON": (
@@ -76,13 +76,13 @@ KINDS = {
     ),
     "shell script": ({"run.sh": SHELL, "plain.py": PLAIN}, ("./run.sh",), (), WALL),
 }  # fmt: skip
-#: How often each runs: once to look, then in the baseline, in its control and in one environment.
+#: Each program runs four times: the trial run, then the baseline, its control and one environment.
 ONE_BLOCK = ("bench", "--max-blocks", "1", "--environments", "tcmalloc")
 
 
 @pytest.fixture(scope="session")
 def python_of_people():
-    """A venv with what people install, and the tests' PyTorch; kept for the next session."""
+    """Return a venv with commonly installed packages and the tests' PyTorch; it is kept for the next session."""
     site = os.environ.get("BENCH_SITE_PACKAGES", "")
     folder = cache_folder() / "tests" / json_digest(PACKAGES, sys.version, site, _MADE)[:16]
 
@@ -97,7 +97,7 @@ def python_of_people():
         (found / "torch.pth").write_text(f"{folder / 'torch'}\n")
         (place / "torch").mkdir()
         for entry in Path(site).iterdir() if site else ():
-            if not entry.name.startswith("torchvision"):  # its operators may be for another build of torch
+            if not entry.name.startswith("torchvision"):  # its operators may be built for another torch
                 (place / "torch" / entry.name).symlink_to(entry)
 
     Cache(cache_folder()).folder(folder, build)
@@ -108,7 +108,7 @@ def python_of_people():
 def people(project, python_of_people, monkeypatch):
     (project.folder / "matrix.yaml").unlink()
     monkeypatch.setenv("PATH", f"{python_of_people}:{os.environ['PATH']}")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # it is passed; nothing is measured here
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: nothing is measured here
     return project
 
 
@@ -133,7 +133,7 @@ def test_one_command_benchmarks(people, kind):
         assert {trial["record"]["metrics"]["value"] for trial in trials} == {15.0}
 
 
-#: Programs that are faster with tcmalloc, by what they print: what is said of the metric, and the two values.
+#: Programs that print a better number under tcmalloc: format, two values, and the expected message about the metric.
 PRINTING = {
     "separators": ("Throughput: {:,.1f} images/s", 987.6, 1017.2, "Throughput, 987.6 images/s"),
     "a loss behind": (
@@ -164,7 +164,7 @@ def test_a_program_reads_data_next_to_its_folder(people, monkeypatch):
     (people.folder / "data" / "x.bin").write_bytes(bytes(1000))
     program = "import pathlib\nprint('throughput:', len(pathlib.Path('../data/x.bin').read_bytes()) / 0.2, 'img/s')\n"
     (project / "read.py").write_text(program)
-    monkeypatch.setattr(people, "folder", project)  # where the command is typed
+    monkeypatch.setattr(people, "folder", project)  # the folder in which the command is typed
     done = people.run(*ONE_BLOCK, "--", "python", "read.py")
     assert done.returncode == 0, done.stderr
     assert "metric: throughput, 5000 img/s" in done.stderr
@@ -235,7 +235,7 @@ def test_the_example_in_plain_pytorch_says_its_throughput(people):
 def test_a_model_of_transformers_from_a_config_is_trained_with_transformers_over_the_python_that_is_there(
     people, monkeypatch
 ):
-    for name in ("PIP_CONFIG_FILE", "PIP_NO_INDEX", "PIP_FIND_LINKS"):  # of the engines' tests, in the same process
+    for name in ("PIP_CONFIG_FILE", "PIP_NO_INDEX", "PIP_FIND_LINKS"):  # set by the engines' tests in the same process
         monkeypatch.delenv(name, raising=False)
     if not os.environ.get("BENCH_SITE_PACKAGES"):
         pytest.skip("no torch: `nox -s tests` has one")

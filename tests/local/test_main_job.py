@@ -65,7 +65,7 @@ def test_a_trial_that_never_ends_is_an_outcome_and_the_sweep_goes_on(project):
 
 
 def wait_for(condition, process, seconds=240.0):
-    """Wait until something is so, at most until the process that brings it about has ended."""
+    """Wait until a condition is true; fail if the process ends first."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         ended = process.poll() is not None
@@ -77,7 +77,7 @@ def wait_for(condition, process, seconds=240.0):
 
 
 def in_the_middle(project, after):
-    """Start the design of trials that only wait, and return its process when the one after so many is at work."""
+    """Start a design whose trials only wait; return its process once ``after`` trials have ended and one is running."""
     project.held.hold(after + 1)
     process = project.start("bench", "toy", "--quiet")
     wait_for(lambda: project.held.starts() == after + 1, process)

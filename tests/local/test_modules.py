@@ -1,4 +1,4 @@
-"""A Python that comes with a module: Lmod or Environment Modules, whichever is here, with modules of our own."""
+"""A Python from an environment module: Lmod or Environment Modules, whichever is installed, with test modules."""
 
 import json
 import os

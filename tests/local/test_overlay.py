@@ -1,4 +1,4 @@
-"""What a Python that is there lacks, in a venv on top of it: real interpreters, wheels made here, no index."""
+"""Packages that an existing Python lacks, in a venv on top of it: real interpreters, local wheels, no index."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def wheel(folder, name, version, **modules):
 
 @pytest.fixture
 def own(project, tmp_path, monkeypatch):
-    """A venv that people have: a package of its own, an old one, and a sitecustomize that prints, at its end too."""
+    """Create a user's venv: a package of its own, an old one, and a sitecustomize that prints at start and exit."""
     venv = tmp_path / "own"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     site = next(venv.glob("lib/python3*/site-packages"))

@@ -1,4 +1,4 @@
-"""The user's own program, unchanged, in real environments."""
+"""A user's own program, unchanged, in real environments."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ def outcomes(project, workload, limit="100s"):
     (project.folder / "mine").mkdir(exist_ok=True)
     (project.folder / "mine" / "train.py").write_text(PROGRAM)
     (project.folder / "mine" / "beside.py").write_text("SPEED = 42.5\n")
-    (project.folder / "mine" / "out.json").write_text('{"speed": 1}')  # of a start by hand
+    (project.folder / "mine" / "out.json").write_text('{"speed": 1}')  # left by an earlier run by hand
     (project.folder / "matrix.yaml").write_text(MATRIX.format(workload=workload, limit=limit))
     done = project.run("bench", "one", "--quiet")
     assert "one-2" in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""The Python interface in real venvs: README's lines, a notebook's thread, a run that goes on in one process."""
+"""The Python interface in real venvs: README's example, a notebook's thread, a run resumed in the same process."""
 
 import textwrap
 import threading

@@ -1,4 +1,4 @@
-"""One program in several Pythons of this machine: each level is read back, and a Python that is not here is told."""
+"""One program in several Pythons of this machine: each level is verified, and a missing Python is reported."""
 
 import json
 
@@ -24,13 +24,13 @@ designs:
   lying: {{environments: [liar], workloads: mine, max_blocks: 1, budget: 5m}}
 """
 PROGRAM = "import sys\nprint('this is', sys.version)\nprint('items/s:', sys.version_info[1])\n"
-#: Whether it is here or not.
+#: A version that may or may not be installed.
 FREE = "3.14t"
 
 
 @pytest.fixture
 def others(project):
-    """The shipped levels whose Python this machine has."""
+    """Return the shipped levels whose Python is installed on this machine."""
     found = []
     for version in ("3.10", "3.12", "3.13"):
         try:

@@ -1,6 +1,6 @@
-"""Whose threads did the work, in programs as people have them and with PyTorch as `pip install torch` brings it.
+"""Which threads did the work, in common kinds of programs and with PyTorch from `pip install torch`.
 
-The wheel for CUDA is 2.9 GB with its libraries: its venv is built once and kept in the tool's own cache.
+The wheel for CUDA is 2.9 GB with its libraries: its venv is built once and kept in envmatrix's cache.
 """
 
 import json
@@ -23,7 +23,7 @@ from tests.engines.conftest import demand
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parents[2]
-#: From PyPI, where this version is a wheel for CUDA.
+#: On PyPI, this version is a wheel for CUDA.
 WHEEL = ("torch==2.15.0", "numpy==2.4.6", "joblib==1.6.0")
 WORK = """
 import torch
@@ -73,7 +73,7 @@ if __name__ == "__main__":
 """
 LOOKS = f"{WORK}\ndevice = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\nwork()\n"
 TWO = "python plain.py\npython plain.py\n"
-#: kind -> its file, the words that start it.
+#: kind -> file name, text, command.
 KINDS = {
     "a plain loop": ("plain.py", f"{WORK}\nwork()\n", ("python", "plain.py")),
     "workers that load data": ("loader.py", LOADER, ("python", "loader.py")),
@@ -86,7 +86,7 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def wheel():
-    """The folder of the programs of a venv with PyTorch as PyPI has it."""
+    """Return the bin folder of a venv with PyTorch from PyPI."""
     folder = cache_folder() / "tests" / json_digest(WHEEL, sys.version)[:16]
 
     def build(place: Path) -> None:
@@ -105,7 +105,7 @@ def wheel():
 
 @pytest.fixture
 def cpu():
-    """The folder of the programs of the venv that envmatrix built."""
+    """Return the bin folder of the venv that envmatrix built."""
     python = os.environ.get("BENCH_PYTHON")
     if not python:
         pytest.skip("no torch: `nox -s tests` has one")
@@ -154,5 +154,5 @@ def test_a_program_that_takes_the_cpu_as_there_is_no_gpu_is_told_once(people_of_
 def people_of_wheel(project, wheel, monkeypatch):
     (project.folder / "matrix.yaml").unlink()
     monkeypatch.setenv("PATH", f"{wheel}:{os.environ['PATH']}")
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # it is passed; nothing is measured here
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: nothing is measured here
     return project

@@ -1,4 +1,4 @@
-"""The tutorial, typed in as it stands; only the runs are cut to one block of tcmalloc."""
+"""The tutorial's commands, typed as printed; only the runs are reduced to one block of tcmalloc."""
 
 import os
 import shlex
@@ -24,7 +24,7 @@ def type_in(line, folder):
             *([] if "--environments" in words else ["--environments", "tcmalloc"]),
         ]
     path = f"{Path(os.environ['BENCH_PYTHON']).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    # Nothing is measured here: threads that wait sleep.
+    # Nothing is measured here: waiting threads sleep.
     env = {**os.environ, "PATH": path, "OMP_WAIT_POLICY": "PASSIVE"}
     return subprocess.run(words, cwd=folder, text=True, capture_output=True, timeout=600, env=env)
 

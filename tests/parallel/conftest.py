@@ -1,4 +1,4 @@
-"""Real runs of several processes in a Python that has torch (BENCH_PYTHON, or the Python of the tests)."""
+"""Fixtures for real multi-process runs with a Python that has torch (BENCH_PYTHON, or the Python of the tests)."""
 
 import json
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def python():
-    """The interpreter whose torch is used; without one these tests are skipped."""
+    """Return an interpreter with torch, or skip the test."""
     found = os.environ.get("BENCH_PYTHON", sys.executable)
     if subprocess.run([found, "-c", "import torch"], capture_output=True, check=False).returncode:
         pytest.skip(f"{found} has no torch: set BENCH_PYTHON to one that has")
@@ -30,9 +30,9 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture
 def variables(tmp_path):
-    """The bare environment of a run; its temporary files are in the test's folder, by a link."""
+    """Yield the bare environment of a run; its temporary files are in the test's folder, through a link."""
     base = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    # A DataLoader's sockets lie there, whose paths have 107 bytes at most: a test's own folder may be too deep.
+    # A DataLoader's socket paths may have 107 bytes at most, and a test's own folder may be too deep.
     with tempfile.TemporaryDirectory() as scratch:
         (tmp_path / "tmp").symlink_to(scratch)
         # Nothing is measured here, and spinning threads are ten times slower on a busy machine.
@@ -41,7 +41,7 @@ def variables(tmp_path):
 
 @pytest.fixture
 def command(python, data_dir, tmp_path):
-    """Return the argument list of a short run with these options; its record is ``tmp_path/record.json``."""
+    """Return a function that makes the arguments of a short run, whose record is ``tmp_path/record.json``."""
 
     def make(**options):
         argv = [python, "-W", "ignore", "-m", "bench", "run", "--record", str(tmp_path / "record.json")]
@@ -56,7 +56,7 @@ def command(python, data_dir, tmp_path):
 
 @pytest.fixture
 def bench(command, variables, tmp_path):
-    """Run bench with options; return (record or None, finished process)."""
+    """Return a function that runs bench with options and returns (record or None, finished process)."""
 
     def run(*, status=0, env=None, **options):
         done = subprocess.run(
@@ -77,13 +77,13 @@ def bench(command, variables, tmp_path):
 
 @pytest.fixture(scope="session")
 def lightning(python):
-    """Skip where the tests' torch has no Lightning beside it."""
+    """Skip the test if the Python of the tests has no Lightning."""
     _needs(python, "lightning.pytorch", "Lightning (the environment `lightning` has)")
 
 
 @pytest.fixture(scope="session")
 def horovod(python):
-    """Skip where the tests' torch has no Horovod beside it."""
+    """Skip the test if the Python of the tests has no Horovod."""
     _needs(python, "horovod.torch", "Horovod (the environment `horovod` has)")
 
 

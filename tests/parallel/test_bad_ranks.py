@@ -1,4 +1,4 @@
-"""Ranks that do not agree, do not come or do not answer: each ends all of them, with one line that names it."""
+"""Ranks that disagree, are missing or do not answer: each ends all ranks, with one line that names it."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ import pytest
 from tests.parallel.conftest import ROOT
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(400)]
-#: More steps than any machine trains before the test acts.
+#: More steps than any machine can train before the test acts.
 ENDLESS = 1_000_000
-#: CPU time (s) after which a rank that has met the others trains.
+#: CPU time (s) after which a rank that has connected to the others is training.
 BEGUN_CPU_S = 2.0
 
 
@@ -35,7 +35,7 @@ def last_line(log):
 
 
 def ranks_of(tmp_path):
-    """Return the processes of all ranks whose job lies in this test's own folder, by rank."""
+    """Return the processes of all ranks whose job is in this test's own folder, by rank."""
     found, own = {}, str((tmp_path / "tmp").resolve())
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -69,7 +69,7 @@ def test_nodes_that_were_told_different_numbers_of_processes_end_at_once_and_say
         jobs.append(start([*argv, "--node-rank", str(index), "--meet", meet], variables, logs[-1]))
     began = time.monotonic()
     assert [job.wait(110) for job in jobs] == [1, 1]
-    assert time.monotonic() - began < 95  # not the time limit of a collective
+    assert time.monotonic() - began < 95  # less than the time limit of a collective
     for log in logs:
         assert "the ranks were told of different numbers of processes: " in last_line(log)
         assert "2 processes (rank 0)" in last_line(log)
@@ -90,7 +90,7 @@ def test_a_rank_that_never_joins_is_named(command, variables, tmp_path):
 
 
 def cpu_s(pid):
-    """Return the CPU time (s) that a process has taken; 0 where it is gone."""
+    """Return the CPU time (s) of a process, or 0 if it is gone."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -98,7 +98,7 @@ def cpu_s(pid):
 
 
 def wait_for_training(tmp_path, count, threads=4):
-    """Wait until all have met (they have threads), and then have computed for longer than it takes to begin."""
+    """Wait until all ranks have connected (seen by their threads) and have then computed for a while."""
     wait_for(lambda: len(ranks_of(tmp_path)) == count)
     ranks = ranks_of(tmp_path).values()
     wait_for(lambda: all(has_threads(pid, threads) for pid in ranks))

@@ -1,4 +1,4 @@
-"""One core: whatever a step computes and however it is spread, options combine and the record is the same."""
+"""Options combine: the record is the same for any computation of a step and any way to parallelise it."""
 
 import json
 import subprocess
@@ -14,8 +14,8 @@ SMALL = {"model": "lenet5", "steps": 4}
 
 
 def ran(bench, **options):
-    """Return the record of a run; skip where this torch lacks what the options state."""
-    # One thread: these check results, and two spinning teams on a busy machine are ten times slower.
+    """Return the record of a run; skip the test if this torch does not support the options."""
+    # One thread: only results are checked, and two spinning thread pools are ten times slower on a busy machine.
     record, _ = bench(env={"OMP_NUM_THREADS": "1"}, **{**SMALL, **options})
     if record["skipped"]:
         pytest.skip(record["skipped"])
@@ -43,7 +43,7 @@ def test_options_combine_with_strategies_and_the_losses_are_those_of_one_plain_p
 
 @pytest.fixture(scope="module")
 def alone():
-    """The records of one process, each made once."""
+    """Return the shared cache of the records of single-process runs."""
     return {}
 
 
@@ -63,7 +63,7 @@ def test_predictions_spread_over_processes_are_those_of_one_process(bench, alone
     if str(whole) not in alone:
         alone[str(whole)] = ran(bench, **whole)["result"]
     spread = ran(bench, parallel=parallel, **inference)
-    # Fewer threads add up in another order, and training multiplies that.
+    # Fewer threads sum in another order, and training amplifies the difference.
     assert spread["result"]["loss"] == pytest.approx(alone[str(whole)]["loss"], rel=0.02)
     assert spread["result"]["accuracy"] == pytest.approx(alone[str(whole)]["accuracy"], abs=0.03)
     assert spread["result"]["samples"] == 4 * 32
@@ -82,7 +82,7 @@ def test_every_record_has_the_same_metrics_wherever_its_steps_were_taken_and_a_p
             assert set(record[part]) == set(plain[part])
         undefined = {name for name, value in record["metrics"].items() if value is None}
         expected = {name for name, value in plain["metrics"].items() if value is None}
-        of_ranks = set() if options.get("parallel") == "dp" else {"others_s"}  # each rank counts the others of them too
+        of_ranks = set() if options.get("parallel") == "dp" else {"others_s"}  # each rank counts the other ranks too
         assert undefined - expected == of_ranks | ({"model_bytes"} if "collective" in options else set())
         assert {"profile", "onnx"} <= set(record)
         if options is spread:
@@ -129,7 +129,7 @@ sys.exit(rank.main(sys.argv[1:]))
 def test_workers_of_a_rank_s_loader_have_the_cpus_from_before_the_import_of_torch(
     python, data_dir, variables, tmp_path
 ):
-    # A job of one rank, started as the supervisor does, whose mask "before the import" is one that can be told apart.
+    # A job of one rank, started as the supervisor does it, with a recognisable mask "before the import".
     from bench import options as workload_options
 
     chosen = {

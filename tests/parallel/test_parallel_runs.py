@@ -1,4 +1,4 @@
-"""Every way of training in parallel, really run and held against one process; and every way in which it can break."""
+"""All ways of parallel training, really run and compared with one process, and all their failures."""
 
 import contextlib
 import json
@@ -96,7 +96,7 @@ def test_horovod_trains_as_one_process_does(bench, horovod, options):
 
 @pytest.mark.parametrize("library", ["lightning", "horovod"])
 def test_without_its_library_a_trial_is_skipped_with_the_reason(bench, tmp_path, library):
-    # A module of that name that cannot be found: what an environment without it looks like.
+    # A module of that name that cannot be imported, as in an environment without it.
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{library!r}] = None\n")
     record, _ = bench(parallel=library, verify_steps=5, env={"PYTHONPATH": str(tmp_path)})
     assert f"needs the Python module {library}" in record["skipped"]
@@ -145,7 +145,7 @@ def start(command, variables, tmp_path, **options):
 
 
 def members(supervisor, count):
-    """Wait until the ranks exist and have joined each other, and return their process numbers."""
+    """Wait until the ranks exist and have connected to each other; return their process ids."""
     until = time.monotonic() + 90
     while time.monotonic() < until:
         found = {}
@@ -154,7 +154,7 @@ def members(supervisor, count):
                 argv = (process / "cmdline").read_bytes().split(b"\0")
                 parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
                 if b"bench.parallel.rank" in argv and parent == supervisor:
-                    busy = len(list((process / "task").iterdir())) > 4  # Gloo's threads are there
+                    busy = len(list((process / "task").iterdir())) > 4  # Gloo's threads exist
                     found[int(argv[argv.index(b"bench.parallel.rank") + 2])] = int(process.name) if busy else 0
         if len(found) == count and all(found.values()):
             return found
@@ -166,7 +166,7 @@ RENAMED = "import os, socket, sys; socket.sethostname('nowhere.invalid'); os.exe
 
 
 def test_horovod_trains_where_the_machine_s_name_has_no_address(command, variables, tmp_path, python, horovod):
-    # As in a container without a network. Horovod 0.28.1 as it comes dies there of SIGSEGV.
+    # As in a container without a network; unpatched Horovod 0.28.1 dies there of SIGSEGV.
     unshare = ["unshare", "--map-root-user", "--uts"]
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody give himself another host name (unshare --uts)")

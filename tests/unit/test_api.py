@@ -1,4 +1,4 @@
-"""The Python interface: documented whole, light to import, silent, and the same answers as the command line."""
+"""The Python interface: fully documented, light to import, silent, with the same answers as the command line."""
 
 import ast
 import inspect
@@ -81,7 +81,7 @@ def test_the_package_tells_type_checkers_that_it_is_typed():
 
 
 def imported(file):
-    """Return the modules that a file imports, those of its functions too."""
+    """Yield the modules that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

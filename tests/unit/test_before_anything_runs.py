@@ -1,4 +1,4 @@
-"""What can be known to fail is said before anything is built or fetched."""
+"""Foreseeable failures are reported before anything is built or downloaded."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def skipped(*missing):
 
 
 def test_a_run_whose_every_reference_is_missing_is_not_begun():
-    """Its budget would be spent on figures that nothing can be compared with."""
+    """Guards against spending the budget on results that have no reference to compare with."""
     with pytest.raises(NothingRanError, match=r"a:w@local, which the others are compared with, .*: no such Python"):
         skipped(("a", "local"), ("a", "docker"))
 

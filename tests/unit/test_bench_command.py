@@ -1,4 +1,4 @@
-"""The user's own program: metrics, bounded logs, clear outcomes; real processes, no torch."""
+"""A user's own program: metrics, bounded logs, clear outcomes; real processes, no torch."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def command(tmp_path, *options, argv, env=None):
-    """Return (exit status, record or None, stderr, seconds)."""
+    """Run ``bench command``; return (exit status, record or None, stderr, seconds)."""
     record = tmp_path / "record.json"
     start = time.monotonic()
     done = subprocess.run(
@@ -147,7 +147,7 @@ def test_told_to_end_it_ends_a_program_that_ignores_that_and_removes_its_files(t
         time.sleep(0.02)
     (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
     process.send_signal(number)
-    process.send_signal(signal.SIGTERM)  # who waits no longer says so again; what is under way is not cut short
+    process.send_signal(signal.SIGTERM)  # an impatient caller repeats its signal; ending still completes
     assert process.wait(60) in (128 + number, 128 + signal.SIGTERM)
     assert not Path(f"/proc/{child}").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["log"]

@@ -1,4 +1,4 @@
-"""Evidence on GPUs where there is none: what asks must not change what is told."""
+"""Evidence about GPUs on a machine without any: collecting it must not change the result."""
 
 import sys
 from types import SimpleNamespace

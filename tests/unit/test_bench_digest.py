@@ -59,7 +59,7 @@ def test_stand_in_pixels_never_overflow_and_every_class_is_there():
     assert set(labels) == set(range(10))
     assert max(images) < 256
     mean = [sum(images[i * 3072 : (i + 1) * 3072]) / 3072 for i in random.Random(1).sample(range(400), 50)]
-    # A carry from one byte into the next would show as a jump of the mean far above noise (31) and strokes.
+    # A carry from one byte into the next would shift the mean far above the noise (31) and the strokes.
     assert all(25 < value < 90 for value in mean)
 
 

@@ -1,4 +1,4 @@
-"""A download that fails in whatever way is no more than a reason for the stand-in."""
+"""Any failure of a download only makes the run use the stand-in data."""
 
 import http.client
 import io

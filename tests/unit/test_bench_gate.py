@@ -1,4 +1,4 @@
-"""The gate of a process that takes turns: two real pipes, and nothing else said through them."""
+"""The gate of an interleaved process: two real pipes that carry only its messages."""
 
 import os
 
@@ -10,7 +10,7 @@ from bench.gate import Gate, Turn
 
 @pytest.fixture
 def ends(tmp_path):
-    """Give the host's ends of a gate's pipes (what is written to it, what it is told by), and the folder."""
+    """Yield the host's ends of a gate's pipes (to read from, to write to) and the folder."""
     for name in ("ready", "go"):
         os.mkfifo(tmp_path / name)
     told, go = (os.open(tmp_path / name, os.O_RDWR | os.O_NONBLOCK) for name in ("ready", "go"))

@@ -1,4 +1,4 @@
-"""What a process asks of the kernel for its memory holds in it and in what it starts, and is exported as a command."""
+"""Memory policies that a process asks the kernel for: effect on it and its children, and the exported command."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ from envmatrix.plan.export import export_lines
 from envmatrix.trials.verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]
-#: What is said of a process, by one that it started.
+#: Prints the state of a process, from one of its children.
 SEEN = """
 import json
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -24,7 +24,7 @@ print(json.dumps([status["THP_enabled"].strip(), open("/proc/self/numa_maps").re
 
 
 def asked(**variables):
-    """Return what a child says of a process that asked for its memory."""
+    """Return what a child reports about a process that asked for its memory settings."""
     code = f"import os, subprocess, sys; from bench import memory; memory.ask(); \
 subprocess.run([sys.executable, '-c', {SEEN!r}], check=True)"
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **variables}

@@ -1,4 +1,4 @@
-"""The list of workload options, and the command line that is made from it."""
+"""The list of workload options, and the command line made from it."""
 
 import json
 import subprocess

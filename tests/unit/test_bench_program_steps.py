@@ -1,4 +1,4 @@
-"""A program of one's own that tells of its steps: they are timed, one after the other or in turns."""
+"""A user's own program that prints its steps: they are timed, uninterrupted or interleaved."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from envmatrix.block.barrier import open_gate
 from tests.unit.test_bench_program_turns import below, said, started, states
 
 ROOT = Path(__file__).parents[2]
-#: Takes steps of 20 ms of CPU time, and prints without asking that it be handed over at once.
+#: Takes steps of 20 ms of CPU time, and prints without flushing.
 STEPS = """
 import time
 for number in range(12):
@@ -24,7 +24,7 @@ for number in range(12):
     while time.process_time() < end: pass
     print("step", number)
 """
-#: Keeps its output back until its end.
+#: Buffers its output until its end.
 KEPT = "import sys; out = open(1, 'w', 65536, closefd=False); [print('step', n, file=out) for n in range(20)]"
 
 
@@ -55,7 +55,7 @@ def test_steps_after_the_warm_up_are_timed_from_one_line_to_the_next(tmp_path):
 def test_in_turns_it_starts_beside_others_and_stops_after_its_first_step(tmp_path, warmup, apart, counted):
     options = ("--metric-steps=^step", f"--metric-warmup={warmup}")
     with open_gate(tmp_path) as gate, started(tmp_path, *options, program=STEPS) as process:
-        while said(gate):  # the first time no turn was given yet
+        while said(gate):  # the first time, no turn had been given yet
             assert states(below(process.pid)) == {"T"}
             gate.go(2, 3)
         gate.end()
@@ -84,7 +84,7 @@ def test_what_has_no_times_of_steps_says_why(tmp_path, options, program, status,
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
 
 
-#: Takes COUNT steps of SLEEP seconds, hands each line over at once, and writes its rate but for waits for its reader.
+#: Takes COUNT steps of SLEEP seconds, flushes each line, and writes its rate without waits for its reader.
 FLUSHES = """
 import sys, time
 count, sleep = int(sys.argv[1]), float(sys.argv[2])
@@ -104,7 +104,7 @@ BUSY = "while True: pass"
 
 
 def read_late(folder, stops, program, *arguments):
-    """Run a program beside busy loops; whoever reads its output is stopped for so many seconds each time."""
+    """Run a program next to busy loops; stop the reader of its output for each number of seconds in ``stops``."""
     argv = [sys.executable, f"{ROOT}/bench/__main__.py", "command", f"--record={folder}/record.json",
             "--metric-steps=^step", "--metric-warmup=1", "--", *program, *arguments]  # fmt: skip
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(os.cpu_count() or 1)]
@@ -142,7 +142,7 @@ def test_steps_of_a_program_that_had_to_wait_for_its_reader_do_not_count(tmp_pat
     record = record_of(tmp_path)
     timing = record["timing"]
     assert timing["dropped_steps"] > 10
-    # The kernel keeps some 250 lines before the program has to wait: most of the stop is a wait, and none of it counts.
+    # The pipe buffers some 250 lines before the program must wait: most of the stop is a wait, which must not count.
     assert sum(timing["steps_ns"]) < timing["wall_ns"] - 0.5e9 * stopped_s
     assert record["metric"]["value"] == pytest.approx(float((tmp_path / "rate").read_text()), rel=0.25)
 

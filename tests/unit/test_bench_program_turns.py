@@ -1,4 +1,4 @@
-"""A program of one's own in turns: it stands still with all it started, and its clock does too."""
+"""A user's own program, interleaved: it pauses with all its processes, and so does its clock."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ if child == 0:
 while not os.path.exists("enough"): pass
 os.kill(child, signal.SIGKILL)
 """
-#: Is in the middle of starting a program: its child (of vfork) waits at a fifo, itself in the kernel for the child.
+#: Is just starting a program: its child (of vfork) waits at a fifo, and the process waits in the kernel for it.
 STARTS = """
 import os
 opens = (os.POSIX_SPAWN_OPEN, 0, "fifo", os.O_RDONLY, 0)
@@ -98,7 +98,7 @@ def test_it_starts_in_its_first_turn_and_stands_still_with_its_children_between_
 
 @pytest.fixture
 def neighbour():
-    """A program that wants the one CPU that this process, and what it starts, may use then."""
+    """Yield a program that competes for the one CPU which this process and its children may use meanwhile."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -1,4 +1,4 @@
-"""Which programs of a trial are held against its environment: those that did the work, alone or together."""
+"""Which programs of a trial are checked against its environment: those that did the work, one or several."""
 
 import os
 from pathlib import Path

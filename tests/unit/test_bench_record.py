@@ -1,4 +1,4 @@
-"""A record is whole or absent, and what is no file stays what it is."""
+"""A record is written whole or not at all, and a target that is not a regular file is not replaced."""
 
 import errno
 import json

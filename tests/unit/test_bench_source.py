@@ -1,4 +1,4 @@
-"""bench/ runs inside every environment, so its source must stay old-Python and dependency free."""
+"""bench/ runs inside every environment, so its source must suit old Pythons and have no dependencies."""
 
 import ast
 import sys
@@ -8,13 +8,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "bench").rglob("*.py"))
-#: torch is what is measured; torchvision is asked for by single workloads, inside functions.
+#: torch is what is measured; single workloads import torchvision, inside functions.
 ALLOWED = {"torch", "torchvision", "bench"}
-#: Asked for by one option each, and imported in one file each.
+#: Each is needed by one option and imported in one file.
 ALSO = {"compress.py": {"torchao"}, "horovod_strategy.py": {"horovod"}, "lightning_strategy.py": {"lightning"}}
 #: Standard library modules that are newer than Python 3.9.
 TOO_NEW = {"tomllib", "annotationlib", "compression"}
-#: These run on the host's own Python, before any environment exists.
+#: These run with the host's own Python, before any environment exists.
 HOST_SIDE = {
     "__init__.py",
     "__main__.py",

@@ -1,4 +1,4 @@
-"""The timed loop under a clock that only the test moves: every nanosecond is where it belongs."""
+"""The timed loop under a fake clock: every nanosecond is counted in the right place."""
 
 import itertools
 from pathlib import Path
@@ -24,7 +24,7 @@ def clock(monkeypatch):
 
 
 class Gate:
-    """Gives the turns that it is told, after a pause that no clock may show."""
+    """Grants the given turns, each after a pause that no measured time may include."""
 
     PAUSE = 10**9
 
@@ -43,7 +43,7 @@ class Gate:
 
 
 def taken(clock, length, device=None, log=None, at=None, cold=()):
-    """Take all steps: a batch is waited for ``WAIT``, a step takes ``STEP``, the very first or a cold one ``FIRST``."""
+    """Run all steps: waiting for a batch takes ``WAIT``, a step ``STEP``, the first or a cold one ``FIRST``."""
 
     def source():
         for number in itertools.count():
@@ -144,7 +144,7 @@ def test_in_turns_only_turns_are_timed_and_their_first_steps_are_set_apart(clock
     ]  # fmt: skip
     assert found.steps_ns == [WAIT + STEP] * 5
     assert (found.waits_ns, found.total_ns) == ([WAIT] * 5, 5 * (WAIT + STEP))
-    assert found.samples == (13 + 14) + (16 + 17) + 18  # the first batch has 10, batches 1, 2 and 5 are set apart
+    assert found.samples == (13 + 14) + (16 + 17) + 18  # the first batch has 10; batches 1, 2 and 5 are excluded
     assert (found.epochs_ns, found.last_loss) == ([], 18.0)
 
 

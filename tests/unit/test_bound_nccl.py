@@ -1,4 +1,4 @@
-"""Which of several NCCLs PyTorch calls: real libraries, and no GPU."""
+"""Which of several NCCL libraries PyTorch calls: real libraries, without a GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(folder, name, code, *options):
 
 @pytest.fixture
 def libraries(tmp_path):
-    """PyTorch's NCCL, 2.27.3, is behind another one in the alphabet, 2.20.5, which has the same name."""
+    """Build PyTorch's NCCL 2.27.3, and another one, 2.20.5, with the same name and an alphabetically earlier path."""
     own = made(tmp_path / "z", "libnccl.so.2", NCCL.format(22703), "-Wl,-soname,libnccl.so.2")
     other = made(tmp_path / "a", "libnccl.so.2", NCCL.format(22005), "-Wl,-soname,libnccl.so.2")
     third = made(tmp_path / "a", "libmine.so", NCCL.format(21803), "-Wl,-soname,libmine.so")

@@ -1,4 +1,4 @@
-"""What is compiled against torch is taken in torch's own build, and told where it cannot be."""
+"""Packages compiled against torch are installed in a build that matches torch's, or the mismatch is reported."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def pins(*texts):
 
 
 class Pip:
-    """Answers with what it has; asked for more than that it fails."""
+    """Fake pip that returns its prepared answers in order, and fails for None."""
 
     def __init__(self, first, second=None):
         self.answers, self.asked = [first, second], []

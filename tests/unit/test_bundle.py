@@ -1,4 +1,4 @@
-"""A bundle holds copies of what is preloaded, and no folder of anybody else's is touched."""
+"""A bundle contains copies of preloaded libraries, and changes no folder of the user."""
 
 from __future__ import annotations
 

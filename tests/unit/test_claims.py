@@ -1,4 +1,4 @@
-"""A claim is believed only when the evidence shows it, and refused when no evidence could."""
+"""Checks of levels: they pass only if the evidence shows it, and are refused if no evidence could."""
 
 import pytest
 from pydantic import TypeAdapter

@@ -1,4 +1,4 @@
-"""The command line: every mistake is one clear message with the right exit code, never a traceback."""
+"""The command line: every mistake gives one clear message and the right exit code, never a traceback."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def test_a_mistake_is_told_with_exit_code_2(here, capsys, argv, words):
 
 
 def test_what_is_asked_of_a_search_as_of_a_run_is_told_where_it_is(here, capsys):
-    """It was `no run 'reference-tune'`, with the name of another run to take instead."""
+    """Guards against `no run 'reference-tune'` with a suggestion of another run, if the name is that of a search."""
     (here / "results" / "mine" / "007-confirm-mine").mkdir(parents=True)
     for file in ("study.json", "007-confirm-mine/run.json"):
         (here / "results" / "mine" / file).write_text("{}")

@@ -1,4 +1,4 @@
-"""Turns that begin cold: what a process says of its own, and when a report warns of it."""
+"""Interleaved turns that begin cold: what a process measures, and when a report warns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_process_says_how_its_turns_begin_unless_the_last_step_set_apart_was_w
 
 
 def measured(center, spread=0.05, blocks=6):
-    """Return measurements whose turns begin so cold, log by log ``spread`` apart."""
+    """Return measurements with such cold turn starts; their logs differ by ``spread``."""
     plain = fold_trials(PLAN, make_trials(PLAN, Machine({}), blocks))
     shape = plain.table[TURN_START].shape
     assert np.isnan(plain.table[TURN_START]).all(), "these took no turns"

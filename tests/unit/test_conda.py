@@ -1,4 +1,4 @@
-"""Conda packages as a level, where nothing is solved: what is said of them."""
+"""Conda packages as a level, without solving: the messages about them."""
 
 import sys
 

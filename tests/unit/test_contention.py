@@ -1,4 +1,4 @@
-"""CPU contention qualifies every answer, and takes back a verdict that it could explain."""
+"""CPU contention: it qualifies every answer and withdraws a verdict that it could explain."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"pytorch-ci": 4.32, "tcmalloc": 1.01}
-#: Shares of the time in which threads waited: the run whose headline once was "4.32 times as fast".
+#: Shares of time in which threads waited for a CPU, for a run with the misleading headline "4.32 times as fast".
 BUSY = {"baseline": 0.49, "control": 0.49, "pytorch-ci": 0.23, "tcmalloc": 0.48}
 
 
 def waited(trial: Trial, share: float, threads: int = 2, **more: float) -> Trial:
-    """Return a trial whose threads, always ready to run, waited for a CPU in this share of the time."""
+    """Return a trial whose threads, always runnable, waited for a CPU in this share of the time."""
     metrics = trial.document["metrics"]
     whole = threads * metrics["training_s"]
     metrics.update(user_s=whole * (1 - share), system_s=0.0, run_delay_s=whole * share)
@@ -143,7 +143,7 @@ def test_an_effect_beyond_what_waiting_can_explain_stands_and_is_told_with_what_
     [
         ({}, {}, ("faster", "")),
         (dict.fromkeys(BUSY, 0.02), {}, ("faster", "")),
-        ({"pytorch-ci": 0.6}, {}, ("faster", "")),  # its own threads: the reference was left alone
+        ({"pytorch-ci": 0.6}, {}, ("faster", "")),  # its own threads: the reference was not disturbed
         (BUSY, {"others_s": 0.02}, ("faster", "")),  # threads of the baseline wait for one another
         (BUSY, {"others_s": 1.0}, ("undecided", Flag.CONTENDED)),
         (dict.fromkeys(BUSY, 0.008), {"threads": 64}, ("faster", "")),  # 4.32 is more than half of its time
@@ -215,7 +215,7 @@ def test_two_runs_are_compared_with_what_each_of_them_waited(stored, tmp_path):
 
 
 def test_history_and_report_print_one_number_for_one_run(stored):
-    """History once printed the median of what the report has the mean of."""
+    """Guards against a median in the history for a value that the report gives as a mean."""
     summary = envmatrix.load(stored.path).summary
     (group,) = summary.groups
     shown = {row.arm.environment: group.metric.show(row.value) for row in group.all_rows}
@@ -235,7 +235,7 @@ def ticks_of(line: str, fields: slice) -> float:
 def test_the_cpu_time_of_others_is_counted_and_that_of_ones_own_children_is_not():
     loop = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
     orphan = ["sh", "-c", '"$0" -c "$1" >/dev/null 2>&1 & echo $!', sys.executable, loop.format(60)]
-    other = int(subprocess.run(orphan, check=True, capture_output=True, text=True).stdout)  # no child of this process
+    other = int(subprocess.run(orphan, check=True, capture_output=True, text=True).stdout)  # not a child of ours
     stat, machine = Path(f"/proc/{other}/stat"), Path("/proc/stat")
 
     def seen() -> tuple[float, float]:

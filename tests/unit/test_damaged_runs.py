@@ -1,4 +1,4 @@
-"""Whatever lies where a run's files should be: a message with its place, at once, and nothing is changed."""
+"""Damaged files of a run: each gives a message with its place, at once, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Give a project with a run that has ended, on an engine that takes no time."""
+    """Return a project with a finished run, on an engine that takes no time."""
     place = tmp_path_factory.mktemp("finished")
     (place / "program").mkdir()
     (place / "program" / "work.py").write_text(WORK)
@@ -71,7 +71,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def project(finished, tmp_path, monkeypatch):
-    """Give a copy of it to damage; the cache is shared."""
+    """Return a copy of that project to damage; the cache is shared."""
     shutil.copytree(finished, tmp_path / "copy", ignore=shutil.ignore_patterns("cache"))
     shutil.copytree(finished / "results" / "one", other := tmp_path / "copy" / "results" / "two")
     change(other / "run.json", '"name": "one"', '"name": "two"')
@@ -98,7 +98,7 @@ def test_a_file_of_a_run_that_is_no_regular_one_is_refused_at_once(project, caps
     put(file)
     for arguments in (*READERS, PACK):
         if put is large and name == "trials.jsonl" and arguments == PACK:
-            continue  # it packs what it does not read: a long run may have so many trials
+            continue  # packing does not read it: a long run may have that many trials
         text = said_by(capsys, arguments)
         assert words in text, (arguments, text)
         assert name in text

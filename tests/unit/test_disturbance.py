@@ -1,4 +1,4 @@
-"""What kept trials from their CPUs is counted, told and named: real processes and made-up runs."""
+"""CPU contention of trials is counted, reported and attributed: real processes and synthetic runs."""
 
 import json
 import os
@@ -25,10 +25,10 @@ BUSY = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: 
 
 @pytest.fixture
 def neighbour():
-    """A program that wants the CPU that this process is then confined to as well."""
+    """Yield a program that competes for the CPU to which this process is then confined."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
-    busy = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)  # as the program: equal shares
+    busy = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)  # like the program: equal shares
     yield busy.pid
     busy.kill()
     busy.wait()
@@ -110,7 +110,7 @@ def test_a_disturbed_run_is_told_in_every_table(delay, told):
 
 @pytest.mark.parametrize(("turns", "told"), [([{"apart_ns": [9, 9], "steps": 3}], False), (None, True)])
 def test_what_a_program_waited_while_all_began_side_by_side_disturbed_nothing(turns, told):
-    """Reports of every program in turns by its steps once warned of their own start."""
+    """Guards against warnings, in interleaved programs with steps, about contention during their common start."""
     plan = make_plan(("fast",))
 
     def began_beside_others(trial):
@@ -145,7 +145,7 @@ def test_what_only_an_environment_of_many_ranks_waits_for_is_not_laid_on_the_mac
 
 @pytest.mark.parametrize(("blocks", "arms", "told"), [((3, 6), 3, True), ((3,), 1, False), ((), 3, False)])
 def test_blocks_that_others_disturbed_are_told_of_a_run_that_is_quiet_else(blocks, arms, told):
-    """A run said nothing of two blocks of ten in which all trials took three to six times as long."""
+    """Guards against silence about two disturbed blocks of ten, in which trials took three to six times as long."""
     plan = make_plan(("fast",))
     hit = {arm.name for arm in plan.arms[:arms]}
 

@@ -1,4 +1,4 @@
-"""The documents name what the code has."""
+"""Documentation pages: the names and numbers in them match the code."""
 
 import json
 import re
@@ -60,7 +60,7 @@ INTERVAL = re.compile(r"(\d\.\d+)x? \[(\d\.\d+), (\d\.\d+)\]")
 
 
 def of_search(found):
-    """What tune.json says of ratios, as a report writes them."""
+    """Return the ratios in tune.json, formatted as in a report."""
     if isinstance(found, list):
         return "\n".join(map(of_search, found))
     if not isinstance(found, dict):
@@ -92,7 +92,7 @@ def test_every_reference_run_has_a_row_that_names_the_command_in_its_record():
             assert "`envmatrix tune " in cells[1], run.name
             continue
         words = json.loads((run / "run.json").read_text())["command"]
-        # What says where it lay and what it was called is another's to choose.
+        # The name and the folder of a run may differ.
         named = [word for at, word in enumerate(words) if not {"--name", "--results"} & {word, *words[at - 1 : at]}]
         assert f"`{shlex.join(['envmatrix', *named])}" in cells[1], run.name
 
@@ -119,14 +119,14 @@ def test_every_kind_of_need_is_listed():
     assert [kind for kind in needs._TESTS if f"`{kind}`" not in text("docs/record.md")] == []
 
 
-#: What Furo's page has of sides, captions, code and tables, as of 2025-12-19.
+#: Excerpt of Furo's page of 2025-12-19: sidebars, captions, code and tables.
 FURO = """{% block body %}<aside class="sidebar-drawer"><p class="caption" role="heading"></p></aside>
 <div class="highlight"><pre></pre></div><div class="table-wrapper x"></div>
 <aside class="toc-drawer no-toc"></aside>{% endblock %}"""
 
 
 def test_a_page_of_the_documentation_can_be_used_by_ear_and_keyboard():
-    """axe-core: landmark-unique, aria-required-attr, scrollable-region-focusable."""
+    """Guards against axe-core findings: landmark-unique, aria-required-attr, scrollable-region-focusable."""
     pages = {"!page.html": FURO, "page.html": text("docs/_templates/page.html")}
     page = Environment(loader=DictLoader(pages)).get_template("page.html").render()
     for told in (

@@ -1,4 +1,4 @@
-"""What the pages for readers tell them to write and to type is what the code reads."""
+"""Commands and files that the pages tell readers to write are accepted by the code."""
 
 import re
 import shlex
@@ -25,12 +25,12 @@ def commands():
 
 
 def indented():
-    """Return the commands of README and of the other pages: lines of a code block, without their remarks."""
+    """Return the commands in code blocks of README and the other pages, without their comments."""
     found = []
     for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         for line in re.findall(r"^    ((?:envmatrix|nox -s (?:bench|build) --) .*)$", text, re.MULTILINE):
-            if not re.search(r"[\[>|]|\.\.\. ", line):  # what is optional or left out, or is for a shell
+            if not re.search(r"[\[>|]|\.\.\. ", line):  # skip commands with optional or omitted parts, and shell syntax
                 words = shlex.split(line, comments=True)
                 words = words[1:] if words[0] == "envmatrix" else [words[2], *words[4:]]
                 found.append(pytest.param(words, id=f"{page.stem}: {line}"))

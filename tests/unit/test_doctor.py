@@ -1,4 +1,4 @@
-"""What doctor says of what is installed: by the machine's tools where they are here, else by what they print."""
+"""doctor's messages about installed software: from the machine's tools if present, otherwise from sample output."""
 
 import os
 import shutil
@@ -12,15 +12,15 @@ from envmatrix.engines import apptainer_command, confinement
 from envmatrix.launchers.slurm import client
 from envmatrix.system.process import Place
 
-#: As `cat /proc/driver/nvidia/version` prints it, with NVIDIA's own and with the open kernel module.
+#: Output of `cat /proc/driver/nvidia/version`, with NVIDIA's own and with the open kernel module.
 OWN = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n"
-#: As `scontrol show config` prints them.
+#: Output of `scontrol show config`.
 CONFIG = "ProctrackType           = proctrack/cgroup\nTaskPlugin              = task/affinity,task/cgroup\n"
 
 
 def machine(folder, files=()):
-    """Return a folder that is looked at as the root of a machine."""
+    """Return a folder that is treated as the root of a machine."""
     for name, text in dict(files).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -142,7 +142,7 @@ def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told
     nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
     monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
     assert said(installed.local(nodes))[1:] == [("good", "trials can be bound to them")]
-    monkeypatch.setattr(installed, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # there is none
+    monkeypatch.setattr(installed, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # no such node exists
     monkeypatch.setattr(installed.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
     _, unbound, unstarted = installed.local(nodes)
     assert (unbound.state, unbound.found) == ("note", "trials cannot be bound to one: Invalid argument")

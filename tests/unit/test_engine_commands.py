@@ -1,4 +1,4 @@
-"""What the container engines are told, compared whole."""
+"""Command lines of the container engines, compared whole."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_ways_a_container_ends_are_told_apart() -> None:
     assert container_exit(0, 1.0, {}, JOB, timed_out=False).ok
     assert container_exit(3, 1.0, {}, JOB, timed_out=False).code == 3
     assert container_exit(139, 1.0, {}, JOB, timed_out=False).code == -11
-    assert container_exit(137, 1.0, {"OOMKilled": False}, JOB, timed_out=False).out_of_memory  # as Podman tells it
+    assert container_exit(137, 1.0, {"OOMKilled": False}, JOB, timed_out=False).out_of_memory  # as Podman reports it
     assert not container_exit(137, 1.0, {}, JOB, timed_out=True).out_of_memory
 
 

@@ -1,4 +1,4 @@
-"""From named levels to what a process gets."""
+"""From named levels to the environment of a process."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The user's own program: what shows equal work, several metrics, and files that were edited while it was measured."""
+"""A user's own program: evidence of equal work, several metrics, and files edited during the measurement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNCHECKED = CHECKED.model_copy(update={"check": ()})
 
 
 def own(numbers, checks=None, speed=None, seed=1):
-    """Make trials of a program that reports numbers by (environment, block); checks likewise."""
+    """Yield trials of a program that reports numbers by (environment, block), and optionally checks."""
     for trial in make_trials(PLAN, Machine(speed or {"cheat": 3.0, "honest": 1.1}, noise=0.01), 8, seed):
         base = trial.document
         found = checks(trial) if checks else []
@@ -95,7 +95,7 @@ def test_a_check_is_compared_as_loss_and_accuracy_are(of_cheat, tolerance, sprea
 
 
 def drawn(trial, name="loss", tolerance=0.01):
-    """Return a number that varies in every environment alike, as an unseeded program's."""
+    """Return a number that varies alike in every environment, like that of an unseeded program."""
     return {"name": name, "value": 0.5 + 0.2 * (hash((trial.block, trial.position)) % 7), "tolerance": tolerance}
 
 

@@ -1,4 +1,4 @@
-"""What a run begins with."""
+"""Experiments: what is checked and written when a run begins."""
 
 import shutil
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_a_resumed_run_has_the_libraries_of_its_whole_matrix_as_when_it_began(tm
     folder = RunFolder(tmp_path / "run")
     folder.create(make_run(make_plan(()), libraries=all_libraries(matrix)), "something else")
     assert [library.key for library in run_libraries(folder, folder.load())] == ["malloc-jemalloc"]
-    folder.create(make_run(make_plan(()), libraries=None), MATRIX)  # as runs of schema 1 are read
+    folder.create(make_run(make_plan(()), libraries=None), MATRIX)  # runs of schema 1 are read like this
     assert run_libraries(folder, folder.load()) == all_libraries(matrix)
 
 

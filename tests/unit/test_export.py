@@ -1,4 +1,4 @@
-"""The lines that set up an environment elsewhere say all that a trial had."""
+"""Exported shell lines set up everything that a trial had."""
 
 import json
 from dataclasses import replace

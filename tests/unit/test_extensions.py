@@ -1,6 +1,6 @@
-"""An engine, a launcher and a report of another package, in every command; and what a broken one is told.
+"""An engine, a launcher and a report from another package, in every command, and messages about broken ones.
 
-The package is tests/plugins/envmatrix_toy; its dist-info beside it is what pip would have written.
+The package is tests/plugins/envmatrix_toy, with a dist-info folder as written by pip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WORK = "import os; print('speed:', 3 + float(os.environ.get('SPEED', '1')))\n"
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Give a project whose design runs on the toy engine, with the toy package installed."""
+    """Return a project whose design runs on the toy engine, with the toy package installed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TOY_PYTHON", os.environ.get("BENCH_PYTHON", sys.executable))
@@ -106,7 +106,7 @@ def packs_and_searches_with_the_toys(project, envmatrix):
     newest = max((project / "results").glob("default-*"), key=lambda path: path.stat().st_mtime)
     assert "'mark': 'there'" in (newest / "toy-launcher.txt").read_text()
     assert "node-1" not in envmatrix("redact", "one")
-    # A search begins on the toy engine, and then knows what a trial takes.
+    # A search begins on the toy engine; its first step measures the duration of a trial.
     assert "too few to confirm anything" in envmatrix("tune", "default", "--budget", "1s", "--name", "search", code=2)
     assert '"engine":"toy"' in (project / "results" / "search" / "001-evidence-search" / "trials.jsonl").read_text()
 
@@ -152,7 +152,7 @@ def test_the_preferred_engine_is_the_one_that_is_here(project, monkeypatch, caps
 
 
 def installed(*argv):
-    """Run the command itself, in a process where the toy package is installed."""
+    """Run the real command in a process with the toy package installed."""
     path = os.pathsep.join([str(PLUGINS), str(Path(__file__).parents[2])])
     done = subprocess.run(
         [sys.executable, "-m", "envmatrix", *argv], capture_output=True, text=True, timeout=120, check=False,
@@ -162,7 +162,7 @@ def installed(*argv):
 
 
 def install(folder, monkeypatch, code, group="envmatrix.engines", points="odd = odd:Odd", name="odd-things"):
-    """Install a package of one module, ``odd``."""
+    """Install a package with one module, ``odd``."""
     information = folder / f"{name.replace('-', '_')}-2.0.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.0\n")

@@ -1,4 +1,4 @@
-"""The index of faults names tests that are there, and leaves no fault, engine and launcher without an answer."""
+"""The index of faults: its tests exist, and every fault, engine and launcher has a row or a reason."""
 
 from pathlib import Path
 

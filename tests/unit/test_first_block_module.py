@@ -1,4 +1,4 @@
-"""A program that misses a module says so in every arm of the first block, the copies of the baseline among them."""
+"""A missing module of a program is reported in every arm of the first block, including copies of the baseline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.synthetic import Machine, make_environment, make_plan, make_run, make
 
 
 def told(tmp_path, environment, last_words, **more):
-    """Return what is said of the first trial of an environment that fails with these words."""
+    """Return the messages about an environment's first trial, which fails with this output."""
     plan = make_plan(("fast",))
     workloads = {"cnn": Workload(name="cnn", command=("python", "train.py"), files=str(tmp_path))}
     image = Image("mine", interpreter="/v/bin/python") if more else Image("default")
@@ -40,7 +40,7 @@ OF_A_SEARCH = ("tune", "x", "001-screen-x", "--matrix", "matrix.yaml", "--")
 
 @pytest.mark.parametrize("command", [("bench", "--", "python", "train.py"), OF_A_SEARCH])
 def test_a_program_of_the_command_line_is_told_of_options_and_not_of_keys_of_a_matrix(tmp_path, monkeypatch, command):
-    """It was told to write `pass_env: [...]` in its workload, and another `interpreter`: it has no matrix."""
+    """Guards against advice to edit a matrix (`pass_env: [...]`, `interpreter`) for a program without one."""
     monkeypatch.setenv("CORPUS", "/data")
     words = "KeyError: 'CORPUS'\nModuleNotFoundError: No module named 'timm'\n"
     said = "\n".join(told(tmp_path, "baseline", words, command=command))
@@ -50,7 +50,7 @@ def test_a_program_of_the_command_line_is_told_of_options_and_not_of_keys_of_a_m
 
 
 def test_what_a_block_takes_is_told_when_all_that_take_turns_have_ended(tmp_path):
-    """Each of them starts later and is alive for less time than all together: two of them said 9 seconds, not 10."""
+    """Guards against 9 s instead of 10: interleaved trials start one after the other and live for less than a block."""
     plan = make_plan(("fast", "slow", "twin"), budget_s=50.0)
     first = FirstBlockCheck(Experiment(make_run(plan), RunFolder(tmp_path), {}, {}, tmp_path, tmp_path), 1)
     said = [

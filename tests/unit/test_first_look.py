@@ -1,4 +1,4 @@
-"""The first look at a program of the command line."""
+"""The trial run of a program on the command line."""
 
 import fcntl
 from pathlib import Path
@@ -21,7 +21,7 @@ from envmatrix.units import as_budget, parse_duration
 
 
 def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_path, monkeypatch):
-    """It sets the budget and the limits: beside another's measuring it would take too long, and spoil that too."""
+    """The trial run sets budget and limits: another measurement at the same time would distort both."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path))
     done = []
     monkeypatch.setattr(orphans, "end_processes", lambda: done.append("swept"))
@@ -39,7 +39,7 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """Make a matrix for a program that takes so long once."""
+    """Return a function that makes a matrix for a program with this run time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(programs, "_usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
 
@@ -66,7 +66,7 @@ def test_a_program_of_five_seconds_has_its_first_table_in_three_minutes(made, wa
 
 
 def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):
-    """Beside programs of others it took 8.4 s, and trials 5.5 s: the run went on to a tenth block, of 4 minutes."""
+    """Guards against a longer run after a disturbed trial run: it took 8.4 s, trials 5.5 s, and the run 4 minutes."""
     design = made(8.4).matrix.designs["default"]
     assert (len(design.environments), design.budget, design.claims_first) == (2, 120.0, True)
 
@@ -147,7 +147,7 @@ def test_a_program_is_called_as_its_script_or_module_is(words, called):
     ],
 )
 def test_uv_run_is_the_python_of_its_project_which_no_trial_syncs(tmp_path, monkeypatch, words, wanted):
-    """In the folder of a trial it took the copied project for another, and installed that into the user's own venv."""
+    """Guards against `uv run` in a trial's folder: uv would install the copied project into the user's own venv."""
     programs_of = tmp_path / ".venv" / "bin"
     programs_of.mkdir(parents=True)
     for name in ("python", "torchrun"):
@@ -208,7 +208,7 @@ def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypa
 STEPS = "".join(f"step {number}: loss 0.5\n" for number in range(40)) + "throughput: 12.5 img/s\n"
 
 
-#: When lines of a program that prints at each step come: all at once, or one after another.
+#: Arrival of the lines of a program that prints at each step: all at once, or one after another.
 AT_ONCE = [(0.0, 0), (2.0, len(STEPS))]
 ONE_BY_ONE = [(0.05 * number, 18 * number) for number in range(50)]
 

@@ -1,7 +1,7 @@
-"""Whatever a matrix or a run's folder holds, a command ends with an answer or one message, never with a bug.
+"""Fuzzing: for any content of a matrix or a run's folder, a command gives an answer or one message, never a bug.
 
-ENVMATRIX_FUZZ=N tries N examples of each kind, other ones each time; without it 2,000, always the same. Of those that
-run trials it is an eightieth.
+ENVMATRIX_FUZZ=N tries N random examples of each kind; the default is 2,000, always the same. Tests that run trials use
+an eightieth of that.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.unit.test_extensions import MATRIX, PLUGINS
 
 EXAMPLES = int(os.environ.get("ENVMATRIX_FUZZ", "2000"))
 ROOT = Path(__file__).parents[2]
-#: Values that are of another kind, too large, or mean something to somebody.
+#: Values that have the wrong type, are too large, or have a special meaning somewhere.
 ODD = ("", "-1", "1e999", "[]", "{}", "null", "true", '"{{x}}"', '"--help"', '"a\\nb"', '"\\ud83c"', "&a [*a]", "*a",
        "!!x y",       "0-99999", "NaN", "'\x7f'", "<<: 1", "?", "../..", "99999999999999999999",
        '"\\u0000"', "https://a:b@c")  # fmt: skip
-#: Matrices that hold one of each thing, in small parts: most of the time of an example is that of reading YAML.
+#: Matrices with one thing of each kind, in small parts: reading YAML takes most of an example's time.
 LEVELS = """version: 2
 factors:
   malloc: {glibc: {claims: {malloc: libc}}, jemalloc: {apt: libjemalloc2, preload: libjemalloc.so.2}}
@@ -62,7 +62,7 @@ designs:
 """
 _WORD = re.compile(r"\"[^\"\n]*\"|[\w.=%-]+")
 
-#: As many examples as somebody asks for take as long as they take.
+#: A requested number of examples may take any time.
 pytestmark = pytest.mark.timeout(0)
 unhurried = settings(
     max_examples=EXAMPLES, deadline=None, database=None, derandomize="ENVMATRIX_FUZZ" not in os.environ,
@@ -72,7 +72,7 @@ unhurried = settings(
 
 @st.composite
 def mutated(draw, text, odd=ODD, most=4):
-    """Change a few words of a text for odd ones or for each other, cut it, or double a part of it."""
+    """Replace a few words of a text by odd ones or by each other, cut out a part, or insert an odd character."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     for _ in range(chance.randint(1, most)):
         words = list(_WORD.finditer(text))
@@ -135,7 +135,7 @@ def test_a_damaged_run_is_read_or_refused_with_its_place(whole, data):
 
 
 def refusal(folder):
-    """Read all of a run; return why it could not be."""
+    """Read a whole run; return the error, or None."""
     try:
         run = folder.load()
         read_measurements(folder, run.plan)
@@ -148,7 +148,7 @@ def refusal(folder):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """Give a project with a run of a program that does nothing, one block short of its end."""
+    """Return a project with a run of a program that does nothing, one block before its end."""
     place = tmp_path_factory.mktemp("resumed")
     (place / "program").mkdir()
     (place / "program" / "work.py").touch()
@@ -166,7 +166,7 @@ def project(tmp_path_factory):
 
 
 class Once(LineProgress):
-    """Somebody who ends a run with Ctrl-C when one trial is on disk, however long the run is."""
+    """A user who presses Ctrl-C once one trial is on disk."""
 
     def trial_ended(self, trial):
         raise KeyboardInterrupt
@@ -186,5 +186,5 @@ def test_a_damaged_run_is_resumed_or_refused_with_a_message(project, data):
     name = data.draw(st.sampled_from(["run.json", "trials.jsonl"]))
     changed = data.draw(mutated((copy / name).read_text(), RUN_ODD, most=3))
     (copy / name).write_bytes(changed.encode("utf-8", "surrogatepass"))
-    with contextlib.suppress(EnvmatrixError):  # a message; whatever else is raised would be called a bug
+    with contextlib.suppress(EnvmatrixError):  # an expected message; any other exception would be a bug
         runs.finish_run(runs.reopen_run("two", progress=silent), once)

@@ -1,4 +1,4 @@
-"""The gate: one exit code for each answer, the same in the command, its JSON, JUnit, the help, the docs and Python."""
+"""The gate: one exit code per answer, the same in the command, its JSON, JUnit, the help, the docs and Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRICT = ("--fail-slower", "3%", "--fail-undecided")
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    """Give a folder with a quiet run, a noisy one, and stored runs of which the newer did other work."""
+    """Return a folder with a quiet run, a noisy run, and stored runs; the newer one did other work."""
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "results" / "run", PLAN, MACHINE, 10)
     write_run(tmp_path / "results" / "noisy", PLAN, Machine({}, noise=0.5), 10)

@@ -1,4 +1,4 @@
-"""The page about a gate in CI: its files are read as they stand, and its figures are what the statistics give."""
+"""The page about a gate in CI: its example files are used as printed, and its numbers match the statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAN = replace(make_plan(()), arms=side_arms(("baseline",), ("cnn",), ("local",)
 
 @cache
 def blocks_at_5_percent():
-    """Return after how many blocks two that are alike would be told so, were their trials to differ by 5 %."""
+    """Return the blocks needed to call two equal environments the same, if their trials vary by 5 %."""
     found = []
     for seed in range(20):
         measured = fold_trials(PLAN, make_trials(PLAN, Machine({}, noise=0.05), 30, seed))

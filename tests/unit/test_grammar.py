@@ -1,4 +1,4 @@
-"""One grammar for every command: words and options in any order, lists, durations, and what a mistake is told."""
+"""One grammar for every command: words and options in any order, lists, durations, and messages about mistakes."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from envmatrix.cli.launching import read_launcher_options
 from envmatrix.cli.parser import COMMANDS, GROUPS, command_parser, parse
 from envmatrix.errors import InputError
 
-#: A word for every place that must be filled, so that an option is what is wrong.
+#: A value for every required word, so that only the tested option is wrong.
 WORDS = {
     "compare": ["a"], "figure": ["forest"], "evidence": ["e"], "exec": ["e"], "export": ["e"],
     "context": ["e"], "reproduce": ["a.tar.gz"], "completion": ["bash"],
@@ -73,7 +73,7 @@ def test_the_commands_are_grouped():
 
 @pytest.mark.parametrize("command", ["plan", "bench"])
 def test_a_design_is_a_word(command):
-    # `bench` alone asks first whether there is a matrix or a program (tests/local/test_any_program.py).
+    # Only `bench` first checks whether there is a matrix or a program (tests/local/test_any_program.py).
     assert parse([command]).design == (None if command == "bench" else "default")
     assert parse([command, "quick", "--budget", "10m"]).design == "quick"
     assert parse([command, "--budget", "10m", "quick"]).design == "quick"

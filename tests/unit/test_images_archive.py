@@ -1,4 +1,4 @@
-"""A base's tar, its digest, and the archive that Apptainer starts from."""
+"""A base's tar, its digest, and the archive from which Apptainer builds."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The commands that fetch and build, compared whole; what the user wrote can never become an option or a command."""
+"""Commands that download and build, compared whole; user input must never become an option or a command."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_library_path_is_absolute_with_a_key_and_bare_without() -> None:
 
 
 def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_its_user_is(tmp_path, monkeypatch):
-    """`build intel-omp` wrote its SIF into site-packages, and `apptainer run containers/intel-omp.sif` found none."""
+    """Guards against `build intel-omp` writing its SIF into site-packages, where `apptainer run` does not look."""
     package, here = tmp_path / "site-packages" / "envmatrix", tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)

@@ -1,4 +1,4 @@
-"""Generated Dockerfiles and definitions: readable, and no value of matrix.yaml can leave its quotes."""
+"""Generated Dockerfiles and definitions: readable, and no value of matrix.yaml can escape its quotes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def environment(variables: dict[str, str | None], preload: tuple[tuple[str, str]
 
 
 def undocker(quoted: str) -> str:
-    """Read a double-quoted word as a Dockerfile does: a backslash before \\, \" or $ gives that character."""
+    r"""Unquote a double-quoted word like a Dockerfile: a backslash before \, " or $ yields that character."""
     body, out = iter(quoted[1:-1]), ""
     for character in body:
         assert character not in '"$', f"{quoted} ends early or expands"

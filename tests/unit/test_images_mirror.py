@@ -1,4 +1,4 @@
-"""The mirror of containers' packages is the machine's own."""
+"""Containers use the package mirror of the machine."""
 
 import pytest
 

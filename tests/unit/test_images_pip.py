@@ -1,4 +1,4 @@
-"""What pip's failures are told as: each by its cause, with the real pip and wheels of a few bytes."""
+"""Messages about pip's failures: each by its cause, with the real pip and wheels of a few bytes."""
 
 import os
 import shutil

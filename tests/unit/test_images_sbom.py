@@ -1,4 +1,4 @@
-"""Bills of materials hold against the official schema, and say of each package what can be known."""
+"""Bills of materials match the official schema and list what is known about each package."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_bill_holds_against_the_official_schema_and_has_hashes_licences_and_de
     found = {one["name"]: one for one in document["components"]}
     assert found.keys() == {"libc6", "tool", "torch", "num-py", "extra"}
     assert found["libc6"]["licenses"] == [{"license": {"name": "GPL-2+"}}, {"license": {"name": "LGPL-2.1"}}]
-    assert "hashes" not in found["libc6"]  # of the base: no lock has its package
+    assert "hashes" not in found["libc6"]  # of the base: no lock has this package
     assert found["tool"]["hashes"] == [{"alg": "SHA-256", "content": "a" * 64}]
     assert found["torch"]["licenses"] == [{"expression": "BSD-3-Clause"}]
     assert found["num-py"]["licenses"] == [{"license": {"name": "BSD License"}}]

@@ -1,4 +1,4 @@
-"""Building from source: what matrix.yaml may say of it, and what of this machine a build gets to know."""
+"""Building from source: the keys in matrix.yaml, and what a build can see of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives made to escape their folder do not."""
+"""Archives that try to escape their folder do not."""
 
 from __future__ import annotations
 

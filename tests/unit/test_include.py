@@ -1,4 +1,4 @@
-"""Several files are one matrix; whatever cannot be put together is named with its place."""
+"""Several included files form one matrix; each conflict is reported with its place."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ def refused(path):
 
 
 def content(matrix):
-    """Return what a matrix says, without where it stands."""
+    """Return a matrix's content without its location."""
     return matrix.model_dump(exclude={"digest", "text", "path"})
 
 
@@ -55,7 +55,7 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
         assert kept == list(factor.levels), "others may be new"
         for level, body in factor.levels.items():
             now = new.factors[name].levels[level]
-            # What may not pause says so since there are turns, and glibc's tunables that they are glibc's.
+            # Keys that were added to shipped levels after version 1.
             later = {
                 "claims",
                 "turns",
@@ -68,8 +68,8 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
     for name in old.environments:
         plain = [replace(resolve_environment(matrix, name, {}), claims=(), turns=True) for matrix in (old, new)]
         assert plain[0] == plain[1]
-    # What ships asks for long looks since there are any, and `quick` has the time that a slow machine needs. Designs of
-    # workloads alone compared nothing: theirs are held against one of them since.
+    # Settings that were added to shipped designs are ignored: steady-state runs, schedule and the budget of `quick`.
+    # Former designs with workloads only now compare with one of them.
     same = {"steady": False, "schedule": "sequential", "turn_apart": 1}
     plain = [
         {
@@ -85,7 +85,7 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
     standard = {name: option.default for name, option in bench_options.options().items()}
     for name, workload in old.workloads.items():
         now = new.workloads[name]
-        checked = {"verify_steps": 5} if name == "single" else {}  # as what it is compared with
+        checked = {"verify_steps": 5} if name == "single" else {}  # like the workload that it is compared with
         assert {**standard, **workload.options, **checked} == {**standard, **now.options}
         assert (workload.description, workload.command, workload.metric) == (now.description, now.command, now.metric)
 

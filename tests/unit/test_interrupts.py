@@ -1,4 +1,4 @@
-"""No Ctrl-C and no SIGTERM gets lost, whatever the tool is doing when it comes."""
+"""No Ctrl-C and no SIGTERM is lost, whatever envmatrix is doing at that moment."""
 
 import os
 import random
@@ -27,12 +27,12 @@ def signalled(seconds, number):
 
 
 slow_fork: list[bool] = []
-#: What the fork of a tool that has grown takes, with hooks of the libraries it uses: nothing here may wait for it.
+#: Simulates the slow fork of a large process, including hooks of its libraries: nothing may wait for it.
 os.register_at_fork(before=lambda: sum(range(400_000)) if slow_fork else None)
 
 
 class Sender:
-    """Sends the signal some time after the first line has reached the disk."""
+    """Sends the signal some time after the first line is on disk."""
 
     def __init__(self, seconds, number):
         self.seconds, self.number, self.timer = seconds, number, None
@@ -48,8 +48,8 @@ class Sender:
 
 
 def interrupted_run(path, monkeypatch, seconds, number):
-    """Return how a run of short real processes ended that got the signal, and its trials that were on disk."""
-    plan = make_plan((), max_blocks=30)  # seconds longer than any signal takes to come
+    """Run short real processes and send the signal; return how the run ended and its trials on disk."""
+    plan = make_plan((), max_blocks=30)  # seconds longer than any signal needs to arrive
     made = {trial.trial: trial for trial in make_trials(plan, Machine({}), plan.max_blocks)}
 
     def run_trial(experiment, slot, progress):
@@ -108,7 +108,7 @@ def test_what_is_held_is_done_whole_and_the_signal_is_raised_after_it(deep):
 class Swallows:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
-        sum(range(10))  # the handler runs here, and Python drops what it raises
+        sum(range(10))  # the handler runs here, and Python drops its exception
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -141,7 +141,7 @@ def test_a_second_signal_right_after_the_first_says_nothing_new_and_a_later_one_
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
-            os.kill(os.getpid(), signal.SIGTERM)  # as nox, or a batch system, does
+            os.kill(os.getpid(), signal.SIGTERM)  # as nox or a batch system does
             interrupts.mark_handled()
             interrupts.check()
             done.append("what it ends with")

@@ -1,4 +1,4 @@
-"""Host and benchmark meet in documents, arguments and variables, and nowhere else (docs/record.md)."""
+"""The interface between host and benchmark: documents, arguments and variables only (docs/record.md)."""
 
 import ast
 import inspect
@@ -71,7 +71,7 @@ def test_both_sides_give_the_benchmark_the_same_digest():
 
 
 def told(heading):
-    """Return the words in backquotes of one part of docs/record.md that says what host and benchmark share."""
+    """Return the words in backquotes under one heading of docs/record.md about the shared interface."""
     page = (ROOT / "docs" / "record.md").read_text()
     return set(re.findall(r"`([^`]+)`", page.split(heading, 1)[1].split("\n\n", 1)[0]))
 
@@ -93,7 +93,7 @@ def flags(argv):
 
 
 def texts(file):
-    """Return every text in a file of Python."""
+    """Return every string constant of a Python file."""
     found = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
     return [value for value in found if isinstance(value, str)]
 
@@ -147,7 +147,7 @@ def test_the_host_sets_the_variables_of_the_page_and_no_others():
 
 
 def variables_of(tree, constants):
-    """Yield the names of the variables that some Python asks os.environ for."""
+    """Yield the names that a syntax tree reads from os.environ."""
     for node in ast.walk(tree):
         asked = []
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "environ" in ast.unparse(node.func):
@@ -167,7 +167,7 @@ def test_the_benchmark_acts_on_the_variables_of_the_page_and_no_others():
     trees = [
         ast.parse(file.read_text())
         for file in sorted((ROOT / "bench").rglob("*.py"))
-        if file.parent.name != "evidence"  # it quotes what is set
+        if file.parent.name != "evidence"  # it records all variables that are set
     ]
     assigned = [node for tree in trees for node in tree.body if isinstance(node, ast.Assign)]
     constants = {
@@ -187,7 +187,7 @@ def test_the_answer_of_the_data_command_is_the_one_of_the_page(tmp_path):
 
 
 def by_hand(name, text):
-    """Return an option's value as ``python -m bench run`` reads it, or the words of the refusal."""
+    """Return an option's value as ``python -m bench run`` parses it, or the error message."""
     try:
         return arguments.from_texts({name: text})[name]
     except BenchError as error:
@@ -253,7 +253,7 @@ def test_an_installed_package_finds_the_benchmark_that_came_with_it(tmp_path):
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """A package with a model, as an installer lays it out."""
+    """Install a package with a model, as an installer lays it out."""
     lay_out_toy(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 

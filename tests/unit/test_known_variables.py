@@ -1,4 +1,4 @@
-"""Misspelt variables of a level: told with their place and the nearest known name, and no proof of anything."""
+"""Misspelt variables of a level are reported with their place and the nearest known name, and count as no evidence."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_check_tells_a_misspelt_variable_with_its_line_and_column(file, capsys):
     told = capsys.readouterr()
     assert (
         f"warning: {file}:7:9: team=misspelt: not verified: envmatrix knows no program or library that reads "
-        "OMP_NUM_THREAD; did you mean OMP_NUM_THREADS?\n  -> write OMP_NUM_THREADS; otherwise its trials count as not verified"
+        "OMP_NUM_THREAD; did you mean OMP_NUM_THREADS?\n"
+        "  -> write OMP_NUM_THREADS; otherwise its trials count as not verified"
     ) in told.err
     assert (
         f"{file}:9:17: team=new: not verified: envmatrix knows no program or library that reads NCCL_OF_NEXT_YEAR\n"
@@ -133,7 +134,7 @@ def test_a_trial_with_a_variable_that_nothing_is_known_to_read_is_unproven(file,
 
 
 def trial(variables, seen, programs=()):
-    """What is told of a trial of one level that sets ``variables`` and claims nothing, by its evidence."""
+    """Return the messages about a trial of one level that sets ``variables`` and has no checks, from its evidence."""
     base = {"libraries": [], "source": "probe", **seen}
     evidence = {
         **base,

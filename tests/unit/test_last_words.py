@@ -1,4 +1,4 @@
-"""Why a program failed, in its own words: the line of its log that tells most."""
+"""Why a program failed, in its own words: the most informative line of its log."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""The rooms of the package stand in one order; the rules of CONTRIBUTING.md on imports and sizes hold for all of it.
+"""The package's folders import in one order; CONTRIBUTING.md's rules on imports and sizes hold everywhere.
 
-Imports inside functions count like those at the top, and so do the ``package.module:Name`` of a catalog; imports for
-type checkers alone do not.
+Imports inside functions count like those at the top, and so do the ``package.module:Name`` entries of a catalog.
+Imports only for type checkers do not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from envmatrix.cli.parser import COMMANDS
 
 PACKAGE = Path(__file__).parents[2] / "envmatrix"
-#: A room imports from itself and from the rooms before it. Those of one line stand beside each other.
+#: A folder may import from itself and from earlier lines, but not from others on its own line.
 ORDER = [
     {"errors", "units", "version", "block"}, {"system"}, {"evidence"}, {"matrix"}, {"plan"}, {"results"}, {"build"},
     {"engines"}, {"stats"}, {"report"}, {"trials"}, {"launchers"}, {"runner"}, {"search"}, {"bundle"}, {"doctor"},
@@ -44,7 +44,7 @@ def tree(module: str) -> ast.Module:
 
 
 def running(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk what runs: all but the bodies of ``if TYPE_CHECKING``."""
+    """Yield the syntax nodes that run: all except the bodies of ``if TYPE_CHECKING``."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
             continue
@@ -54,7 +54,7 @@ def running(node: ast.AST) -> Iterator[ast.AST]:
 
 @lru_cache(maxsize=256)
 def imported(module: str) -> tuple[tuple[str, bool], ...]:
-    """Return what a module imports, as (module or other package, whether a catalog names it)."""
+    """Return a module's imports, as (module or other package, whether a catalog names it)."""
     found: dict[tuple[str, bool], None] = {}
     for node in running(tree(module)):
         if isinstance(node, ast.Import):
@@ -111,7 +111,7 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 def circles() -> Iterator[tuple[str, ...]]:
-    """Yield the groups of modules that reach each other (Tarjan's strongly connected components)."""
+    """Yield the groups of modules that import each other in a cycle (Tarjan's strongly connected components)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,4 +1,4 @@
-"""Long looks: after the blocks, once each, within the budget, and in no comparison. The processes are made up."""
+"""Steady-state runs: after the blocks, once per arm, within the budget, not compared; processes are simulated."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ LOOKED = ["baseline:cnn@local", "fast:cnn@local", "slow:cnn@local"]
 
 @pytest.fixture
 def carry_out(tmp_path, monkeypatch):
-    """Return what runs a plan to its end: (how it ended, what was said, the looks made now)."""
+    """Return a function that runs a plan to its end and returns (result, messages, steady-state runs made now)."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
 
     def run(plan, machine=None, launcher=None, *, stop_at=None, **more):

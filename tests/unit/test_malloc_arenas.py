@@ -1,4 +1,4 @@
-"""How many heaps glibc has is read back in a process of threads that allocate."""
+"""The number of glibc's heaps is verified in a process with threads that allocate."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""matrix.yaml: what is right is read into typed values, what is wrong is named with its place and a near word."""
+"""matrix.yaml: valid text gives typed values; mistakes are reported with their place and a similar valid word."""
 
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def test_a_library_may_be_preloaded_by_its_absolute_path_as_a_run_writes_it_too(
 
 def test_all_mistakes_are_told_at_once():
     text = GOOD.replace("batch_size: 64", "batch_siz: 64").replace("[fast]", "[fsat]").replace("prel", "prle")
-    assert len(mistakes(text)) == 2  # names across sections are only checked once each section is right
+    assert len(mistakes(text)) == 2  # references between sections are only checked once each section is valid
 
 
 @pytest.mark.parametrize("value", ['"a\\nb"', '"a\\0b"', '"a\\x7fb"'])

@@ -1,4 +1,4 @@
-"""The published JSON Schema says of a matrix what `check` says of it."""
+"""The published JSON Schema agrees with `check` about a matrix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 
 
 def examples():
-    """Yield the place and the text of every matrix, or part of one, that a page shows."""
+    """Yield every matrix, or part of one, that a page shows, with its place."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         shown = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -59,7 +59,7 @@ def test_there_are_examples_of_every_section():
     assert [kind for kind in SECTIONS if f"\n{kind}:" not in found] == []
 
 
-#: An entry of every kind with every key; each is a matrix of its own.
+#: An entry of every kind with every key; each is used as a matrix of its own.
 WHOLE = """
 - factors: {malloc: {plain: {}, tuned: {description: a, env: {A: '1', B: null}, preload: [liba.so], cpus: 0-1,
     memory_nodes: '0', cpu_quota: 1.5, claims: {malloc: [libc], threads: 1}, requires: {malloc: [plain]},
@@ -103,7 +103,7 @@ def with_value(whole, path, value):
 
 
 def accepted(text):
-    """Say whether `check` accepts every entry of a matrix; names of other entries are not looked up."""
+    """Return whether `check` accepts every entry of a matrix, without resolving names of other entries."""
     try:
         reader = _Parser(read_includes(parse_yaml(text, Path("m.yaml"))))
         return reader.matrix() is not None
@@ -113,7 +113,7 @@ def accepted(text):
 
 @pytest.mark.parametrize("whole", yaml.safe_load(WHOLE), ids=lambda whole: "-".join(next(iter(whole.values()))))
 def test_the_schema_accepts_whatever_check_accepts(whole):
-    """Each value of each key is exchanged for others, most of which are wrong."""
+    """Replaces each value of each key by others, most of which are invalid."""
     assert accepted(yaml.dump({"version": 2, **whole}))
     tried = [with_value(whole, path, value) for path in places(whole) if path for value in VALUES]
     accepting = [text for text in tried if accepted(text)]

@@ -1,4 +1,4 @@
-"""Long measures over several machines: which part goes on, what is kept of it, and what agreement makes of all."""
+"""Long measurements over several machines: which part is continued, what is kept of it, and their agreement."""
 
 import gzip
 import json
@@ -154,7 +154,7 @@ def test_an_arm_that_turns_change_is_named(tmp_path, capsys):
 
 
 def reference_in_turns(step_s):
-    """Return a way that has been measured: its reference takes so long a step."""
+    """Return a measured way of running whose reference takes ``step_s`` per step."""
     design = SimpleNamespace(trial_limit=300.0)
     arms = [SimpleNamespace(name="baseline", reference=None)]
     plan = SimpleNamespace(arms=arms)

@@ -1,4 +1,4 @@
-"""What a run says of its own noise: what it allows, what narrows it, and never a command of days."""
+"""Advice about noise: what it allows, what reduces it, and never a command that runs for days."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def told(tmp_path, machine, blocks=6, **more):
 
 
 def test_a_hopeless_noise_is_told_with_how_long_it_would_take_and_no_command(tmp_path):
-    """A control from 0.57 to 4.92 once ended with "as much time again"."""
+    """Guards against "as much time again" for a control between 0.57 and 4.92."""
     said = told(tmp_path, NOISY, min_blocks=6)
     found = re.fullmatch(
         r"undecided: a, b; at this noise 3% would take about (\d+) (hours|days): make the machine quiet first "
@@ -62,7 +62,7 @@ def test_more_blocks_of_a_busy_machine_are_not_asked_for(tmp_path):
 
 
 def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
-    """One once said `--budget 250h3m --max-blocks 16762`."""
+    """Guards against advice such as `--budget 250h3m --max-blocks 16762`."""
     result = Result(write_run(tmp_path / "run", make_plan(("a",)), NOISY, 8).path)
     (effect,) = (one for one in result.effects if not one.is_control)
     item = ArmComparison(

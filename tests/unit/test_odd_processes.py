@@ -1,4 +1,4 @@
-"""What is odd about a process, and what its shell gave it or not, is told with its cause."""
+"""Odd properties of a process, and variables that its shell set or not, are reported with their cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a run holds, every command gives a sensible answer or one message, and the right exit code."""
+"""For odd content of a run, every command gives a sensible answer or one message, and the right exit code."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def write(path, names=("t", "i", "ti"), blocks=8, change=None, **more):
 
 
 def and_again(folder):
-    """Write another run beside one, whose trials are the same."""
+    """Write a copy of a run with another name next to it."""
     again = RunFolder(folder.path.with_name("again"))
     shutil.copytree(folder.path, again.path)
     again.run_file.write_text(again.run_file.read_text().replace('"name": "odd"', '"name": "again"', 1))
 
 
 def call(capsys, path, arguments):
-    """Run one command; nothing it prints may be a bug or steer a terminal."""
+    """Run one command; its output may not report a bug or contain terminal control characters."""
     code = main([*arguments, "--results", str(path)])
     out, err = capsys.readouterr()
     assert "bug in envmatrix" not in err, err

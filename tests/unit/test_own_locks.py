@@ -1,4 +1,4 @@
-"""Locks of a matrix of one's own lie beside it, so that a repository can hold both."""
+"""Locks of a user's matrix are written next to it, so that a repository can have several matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the user's own program finds its files, and where what it writes goes."""
+"""Where a user's own program finds its input files, and where its output goes."""
 
 import re
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A pack is opened only when every byte of it is as promised; nothing is ever written outside of its folder."""
+"""A pack is opened only if every byte matches its manifest; nothing is ever written outside its folder."""
 
 import gzip
 import io
@@ -139,7 +139,7 @@ def test_a_manifest_of_another_kind_or_a_newer_schema_is_told_apart(tmp_path, te
 
 
 def rewritten(path, design):
-    """Return a run whose file somebody else wrote."""
+    """Return a run whose run.json was altered."""
     folder = RunFolder(path / "run")
     folder.create(make_run(make_plan(())), MATRIX_TEXT)
     folder.run_file.write_text(json.dumps({**json.loads(folder.run_file.read_text()), "design": design}))

@@ -1,4 +1,4 @@
-"""Images that came with a pack are started as they are; nothing else is taken for one."""
+"""Images from a pack are started unchanged; no other file is accepted as one."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def test_an_image_that_is_unpacked_again_is_the_one_that_a_run_began_with(tmp_pa
     folder = RunFolder(tmp_path)
     save_supplied_images(folder, given)
     file = Path(given[KEY].reference)
-    assert file.stat().st_mtime == int(SOURCE_DATE_EPOCH)  # whenever it is unpacked
+    assert file.stat().st_mtime == int(SOURCE_DATE_EPOCH)  # independent of the time of unpacking
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out").mkdir()
     packed(tmp_path, prepared)

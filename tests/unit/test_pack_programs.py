@@ -1,4 +1,4 @@
-"""The user's own program comes along in a pack; what does not is said, and missed before anything is fetched."""
+"""A user's own program is included in a pack; missing parts are reported before anything is downloaded."""
 
 import os
 from pathlib import Path
@@ -56,7 +56,7 @@ def packed(tmp_path, run, most=2**20):
 
 
 def elsewhere(tmp_path, run):
-    """Return the matrix as it was unpacked on a machine that has no program of this user."""
+    """Return the unpacked matrix on a machine without this user's program."""
     workload = run.workloads["w"].model_copy(update={"files": "../nowhere"})
     return use_packed_programs(Matrix(workloads={"w": workload}), tmp_path / "there")
 

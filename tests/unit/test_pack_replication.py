@@ -1,4 +1,4 @@
-"""Effects of two runs are compared on the log scale; the criterion is kept at its nominal rates."""
+"""Effects of two runs are compared on the log scale; the criterion keeps its nominal error rates."""
 
 import math
 from dataclasses import replace
@@ -150,7 +150,7 @@ def test_directions_are_compared_only_where_both_runs_have_one():
 
 
 class Fact:
-    """The parts of a Run that differences are looked for in."""
+    """The parts of a Run that are searched for differences."""
 
     def __init__(self, **more):
         self.host = replace(HOST, cpu_model="x")
@@ -212,7 +212,7 @@ def test_what_nobody_knows_of_the_nodes_of_a_cluster_is_no_difference():
 
 @pytest.mark.parametrize("by_slurm", [0, 1])
 def test_of_nodes_that_slurm_chose_what_their_trials_saw_is_compared_and_shown(tmp_path, by_slurm):
-    """The record of a made-up trial names a processor and a kernel; here 4 GiB are added."""
+    """Records of synthetic trials name a processor and a kernel; this test adds 4 GiB of memory."""
     plan = make_plan(("fast",))
     known = replace(HOST, cpu_model="made-up CPU", kernel="6.1", memory_bytes=2**31)
     folders = tuple(

@@ -1,4 +1,4 @@
-"""What `nox -s selfbench -- --agreement --paired` makes of processes that take turns and then go on for long."""
+"""`nox -s selfbench -- --agreement --paired`: results from processes that run interleaved, then for long."""
 
 import json
 import math
@@ -15,13 +15,13 @@ from validation import agreement, paired
 from validation import measured_parts as parts
 
 TURN = 3
-#: The turns of a trial: those of its design, a stretch, those between stretches, and a stretch: (window, steps).
+#: Turns of a trial as (window, steps): those of its design, a stretch, the turns between stretches, a stretch.
 TAKEN = [("first", TURN), ("first", TURN), ("long", 7), *4 * [("turns", TURN)], ("long", 7)]
 PLAN = make_plan(("fast", "same"))
 
 
 def stepping(trial, speeds, chance):
-    """Return a trial whose process has a speed of its own, in each window, beside that of its environment."""
+    """Return a trial with a random speed of its process, times the environment's speed in each window."""
     own = 0.02 * math.exp(chance.gauss(0, 0.2)) * math.exp(chance.gauss(0, 0.005))
     speed = dict(zip(("turns", "long", "first"), speeds.get(trial.environment, (1.0, 1.0, 1.0)), strict=True))
     steps = [int(1e9 * own / speed[window]) for window, count in TAKEN for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What Horovod is told of its ranks, and that what it makes of it is checked; real runs are in tests/parallel."""
+"""Horovod's settings for ranks, and checks of what Horovod does with them; real runs are in tests/parallel."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ OPTIONS = {**workload_options.defaults(), "parallel": "horovod", "collective_tim
 
 
 class Fake(ModuleType):
-    """Takes part as rank ``rank`` of ``world``, whatever it is told."""
+    """Takes part as rank ``rank`` of ``world``, whatever its settings are."""
 
     def __init__(self, rank, world):
         super().__init__("horovod.torch")

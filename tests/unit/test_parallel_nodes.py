@@ -1,4 +1,4 @@
-"""One supervisor a node: which ranks it starts, what the nodes tell each other, and whom they blame."""
+"""One supervisor per node: the ranks it starts, the nodes' messages, and the node that is blamed for a failure."""
 
 import json
 import socket

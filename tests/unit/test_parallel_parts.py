@@ -1,4 +1,4 @@
-"""The pure parts of parallel training: shares, scaling, merging, finding the culprit, reading GPU facts."""
+"""The pure functions of parallel training: shares, scaling, merging, finding the culprit, parsing GPU facts."""
 
 import ctypes
 import json
@@ -108,7 +108,7 @@ def started(tmp_path, programs):
     return ranks.Ranks(lambda rank: [*python, programs[rank]], len(programs), str(tmp_path), str(tmp_path))
 
 
-#: Who loses a peer waits until that one is there, so that a start that takes long is not taken for its end.
+#: A rank that loses a peer first waits for it to exist: a slow start must not look like its end.
 LOST = """
 import os, sys, time
 while not os.path.exists("there"): time.sleep(0.01)
@@ -193,7 +193,7 @@ def doubled(rows):
 
 
 class Random:
-    """Samples of the shape of Fashion-MNIST."""
+    """Random samples in the shape of Fashion-MNIST."""
 
     def __init__(self, torch):
         torch.manual_seed(3)
@@ -329,7 +329,7 @@ def test_only_cuda_libraries_that_are_mapped_are_listed():
 
 
 class FakeNvml:
-    """Answers as nvml.h says; no GPU can be had to answer in its place."""
+    """Fake NVML that answers as nvml.h describes, so that no GPU is needed."""
 
     def __init__(self):
         self.open, self.energy_mj = 0, 2**40

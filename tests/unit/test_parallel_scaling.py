@@ -1,4 +1,4 @@
-"""Efficiency per number of processes, from a factor called ``processes``."""
+"""Efficiency by number of processes, from a factor called ``processes``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of ranks that wait in vain, and of GPUs that cannot be used; the messages are torch's own words."""
+"""Failures of ranks that wait in vain and of GPUs that cannot be used, from torch's own messages."""
 
 import sys
 from types import SimpleNamespace
@@ -50,7 +50,7 @@ def started(tmp_path, programs):
 
 
 THERE = "open('there', 'w'); "
-#: Waits until the other one is there, so that a start that takes long is not taken for what comes after it.
+#: Waits for the other rank to exist: a slow start must not look like a later failure.
 MEETS = "[time.sleep(0.01) for _ in iter(lambda: os.path.exists('there'), True)]; "
 
 
@@ -71,7 +71,7 @@ FOREVER = "import time; time.sleep(1000)"
     ids=["nccl", "gloo"],
 )
 def test_the_rank_that_did_not_take_part_is_named_not_those_that_waited_for_it(tmp_path, text, end, words):
-    # The second one runs into its limit later than others are given to fail of a lost peer.
+    # The second one times out later than the grace period for ranks that lost a peer.
     job = started(tmp_path, [says(text, 0, end, MEETS), FOREVER, says(text, 1.8, end, THERE)])
     failure = job.wait()
     assert failure.running == [1]

@@ -41,9 +41,9 @@ def test_every_arm_stands_at_every_position_equally_often():
 
 
 def test_a_hundred_thousand_trials_are_planned_in_two_seconds():
-    began = time.process_time()  # not the wall's: what else the machine does is nothing to it
+    began = time.process_time()  # CPU time: other load on the machine does not matter
     assert sum(len(block) for block in PLAN.blocks()) == 100_000
-    assert time.process_time() - began < 10  # generous: `nox -s selfbench` holds the real figure
+    assert time.process_time() - began < 10  # generous: `nox -s selfbench` checks the real number
 
 
 def test_trial_names_are_unique_and_sort_in_order():

@@ -1,4 +1,4 @@
-"""A line of trials.jsonl that is no trial of the plan never counts, and what lacks is told."""
+"""Lines of trials.jsonl that are not trials of the plan never count, and missing trials are reported."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BAD = {
 
 
 def spoil(folder, change):
-    """Add a line made of line 10; return its number."""
+    """Insert a line made from line 10; return its number."""
     lines = folder.trials_file.read_text().splitlines()
     lines.insert(20, change(lines[9]))
     folder.trials_file.write_text("\n".join(lines) + "\n")
@@ -81,7 +81,7 @@ def test_a_line_that_is_no_trial_of_the_plan_is_refused_by_its_place(folder, cha
 
 
 def test_a_line_doubled_in_the_reference_run_changes_no_headline(tmp_path, capsys):
-    """It did once, with a reason that was not true."""
+    """Guards against a changed headline, which had a false explanation."""
     copy = tmp_path / "reference-default"
     shutil.copytree(DEFAULT, copy)
     RunFolder(copy).remove_partial_lines()
@@ -94,7 +94,7 @@ def test_a_line_doubled_in_the_reference_run_changes_no_headline(tmp_path, capsy
 
 
 def go_on(folder, plan=PLAN):
-    """Resume with made-up trials; return what was said and run."""
+    """Resume with synthetic trials; return the messages and the trials that ran."""
     made = {trial.trial: trial for trial in make_trials(plan, MACHINE, plan.max_blocks)}
     run, said, begun = folder.load(), [], []
     experiment = SimpleNamespace(

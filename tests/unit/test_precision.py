@@ -1,4 +1,4 @@
-"""The arithmetic of `nox -s selfbench -- --precision`, on numbers whose answer is known by hand."""
+"""The arithmetic of `nox -s selfbench -- --precision`, on numbers with a known answer."""
 
 import math
 from types import SimpleNamespace
@@ -64,7 +64,7 @@ def test_numbers_that_do_not_differ_at_all_have_no_precision():
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():
-    """400 draws of 12 blocks: 95 % +- 2.2 %, at a true gain of 8."""
+    """400 draws of 12 blocks with a true gain of 8: the coverage is 95 % +- 2.2 %."""
     found = [figures.gain(drawn(0.05, 12, 30, 2 * seed), drawn(0.1, 12, 60, 2 * seed + 1)) for seed in range(400)]
     assert 0.92 <= np.mean([one.low <= 8.0 <= one.high for one in found if one]) <= 0.98
 
@@ -120,7 +120,7 @@ def test_a_difference_of_schedules_is_that_within_parts_whatever_the_effect_is_t
 
 
 def test_the_interval_of_a_pooled_difference_holds_the_truth_as_often_as_it_says():
-    """600 draws of three parts of 8, 4 and 2 against 3, 2 and 1 blocks, of unequal noise: 95 % +- 1.8 %."""
+    """600 draws of three parts (8, 4, 2 against 3, 2, 1 blocks) with unequal noise: the coverage is 95 % +- 1.8 %."""
     chance, held = np.random.default_rng(3), []
     for _ in range(600):
         at = chance.normal(0, 0.3, 3)
@@ -182,7 +182,7 @@ designs: {mine: {environments: [other], workloads: w, turn: 3}}
 
 
 def turns_of(within, process, blocks=400, arms=5, turns=4, steps=3):
-    """Times of steps: all of a turn alike, about 20 ms; arms and moments differ, which is neither of the two parts."""
+    """Return step times of about 20 ms, equal within a turn; arms and moments also differ, as further components."""
     draw = np.random.default_rng(5)
     of_moments = 0.3 * draw.normal(size=(blocks, 1, turns)) + np.linspace(0, 1, arms)[None, :, None]
     of_turns = of_moments + within * draw.normal(size=(blocks, arms, turns))

@@ -1,4 +1,4 @@
-"""What a run must not tell whoever it is shown to."""
+"""Private details that a published run must not contain."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_
 
 @pytest.mark.parametrize("beside", ["", "/data"])
 def test_data_in_a_folder_of_the_user_is_read_again_as_it_was_written(tmp_path, beside):
-    """A run whose program had data below a home folder, or beside its matrix, ended without a report."""
+    """Guards against a run without a report, if its program's data is below a home folder or next to its matrix."""
     data = f"{tmp_path}{beside}"
     own = {"cnn": Workload(name="cnn", command=("python", "train.py"), mounts=(data, "/root/data"))}
     folder = RunFolder(tmp_path / "run")

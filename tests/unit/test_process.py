@@ -1,4 +1,4 @@
-"""Processes are started as asked, bounded, and ended for good."""
+"""Processes are started as requested, limited, and ended completely."""
 
 import os
 import select
@@ -170,7 +170,7 @@ def states(pids):
 
 @pytest.fixture
 def spinning(tmp_path):
-    """Give a program of three processes that spin, two of them out of its session, and their numbers."""
+    """Yield a program of three spinning processes, two of them outside its session, and their process ids."""
     heard, told = os.pipe()
     with os.fdopen(told, "wb") as log:
         program = started(Order([sys.executable, "-c", SPINNING], {}, tmp_path, 60.0), log)
@@ -188,7 +188,7 @@ def test_what_is_held_stands_still_with_all_that_came_of_it_until_it_is_released
 
 
 def test_what_starts_a_pid_namespace_runs_on_while_its_program_is_held(tmp_path):
-    # Apptainer's takes a signal that it can no longer pass on for its end, and its exit status for the program's.
+    # Apptainer's process treats a signal that it can no longer forward as its own end, and reports a wrong exit status.
     own = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
     if subprocess.run([*own, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no PID namespace can be had here")
@@ -244,7 +244,7 @@ with started(Order([sys.executable, "-c", sys.argv[1]], {}, Path("."), 60), sys.
     wait_for(lambda: not [pid for pid in pids if alive(pid)])
 
 
-#: Runs a program (that has a child) as a trial is run, or waits with a cleanup watcher, until somebody kills it.
+#: Runs a program (with a child) as a trial does, or waits with a cleanup watcher, until it is killed.
 OWNS = """
 import os, sys, time
 from pathlib import Path
@@ -268,7 +268,7 @@ def below(pid):
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """Give what kills such an owner while all that it started is stopped, and returns what that was."""
+    """Return a function that kills such an owner while its processes are stopped, and returns those processes."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))  # a benchmark that runs meanwhile is left alone
     started = []
 
@@ -291,7 +291,7 @@ def stopped(tmp_path, monkeypatch):
 
 def test_a_supervisor_that_was_stopped_when_its_owner_was_killed_is_swept_with_its_program(stopped):
     left = stopped("program", 3)
-    orphans.end_processes()  # that of a test beside this one may have come first
+    orphans.end_processes()  # the one of a parallel test may have come first
     wait_for(lambda: not any(alive(pid) for pid in left))
 
 

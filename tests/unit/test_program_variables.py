@@ -1,4 +1,4 @@
-"""What of this shell a user's own program is given, and what is told of the rest."""
+"""Which variables of this shell a user's own program gets, and the messages about the others."""
 
 import pytest
 

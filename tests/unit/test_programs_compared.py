@@ -1,4 +1,4 @@
-"""Programs compared in one environment (``application:``): ways of training in parallel above all."""
+"""Programs compared in one environment (``application:``), mainly ways of parallel training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPEED = {"ddp": 1.0, "single": 1.3, "fsdp": 0.7}
 
 
 def measured(options=None, equality=EQUAL):
-    """Return the summary of a run in which each workload has options of its own."""
+    """Return the summary of a run in which each workload has its own options."""
     trials = []
     for trial in make_trials(PLAN, Machine({}, noise=0.02), 8):
         workload = next(arm.workload for arm in ARMS if arm.name == trial.arm)
@@ -74,7 +74,7 @@ def test_what_was_not_shown_to_train_as_the_others_do_is_other_work(options, equ
 
 
 def test_a_way_is_named_once_wherever_people_read_it():
-    """Warnings, outcomes and what `compare` said had `single:single@local`."""
+    """Guards against `single:single@local` in warnings, outcomes and the output of `compare`."""
     summary = measured({"single": {"batch_size": 128}}, None)
     screen = io.StringIO()
     print_summary(summary, Console(file=screen, width=200))

@@ -1,4 +1,4 @@
-"""What is printed while a run goes on."""
+"""Progress output during a run."""
 
 import io
 import threading
@@ -38,7 +38,7 @@ def test_a_block_may_end_before_any_trial_of_this_start_began(capsys):
 
 
 def test_no_more_time_is_left_than_the_last_block_takes(capsys):
-    """A budget of 12 days and 40 blocks of 10 s: "16666 min left" was told."""
+    """Guards against "16666 min left" for a budget of 12 days and 40 blocks of 10 s."""
     estimate = SimpleNamespace(headline=lambda: "no estimate yet", standing=lambda: "")
     LineProgress(EXPERIMENT, quiet=False).block_ended(0, estimate, 1e6, 1e5)
     assert capsys.readouterr().err == "block 1 of up to 40, at most 6 min 30 s left; no estimate yet\n"

@@ -1,4 +1,4 @@
-"""What an environment promises is held against every program that did the work: real processes, no torch."""
+"""The checks of an environment apply to every program that did the work: real processes, no torch."""
 
 import ctypes.util
 import json
@@ -41,7 +41,7 @@ int main(void) {
 
 
 def other_malloc():
-    """A library that glibc brings with it, that nobody loads, and that serves malloc when it is preloaded."""
+    """Return a library of glibc that no program loads by default and that replaces malloc if preloaded."""
     for folder in ("/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64"):
         if Path(folder, "libmemusage.so").exists():
             return f"{folder}/libmemusage.so"
@@ -178,10 +178,10 @@ elif not os.fork():
 
 
 def stopped_before_its_loader(program, variables):
-    """Start a program that the kernel stops when it has it in memory, before its loader did anything."""
+    """Start a program that the kernel stops after loading it, before its loader has done anything."""
     pid = os.fork()
     if not pid:
-        ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME: exec stops it
+        ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME: exec stops the process
         os.execve(program, [program], variables)
     os.waitpid(pid, 0)
     return pid
@@ -196,7 +196,7 @@ def test_what_was_read_before_the_loader_had_mapped_anything_is_no_contradiction
     assert [Path(path).name[:3] for path in met.libraries] == ["ld-"]
     os.kill(pid, signal.SIGKILL)
     ended = tree.Program(pid, "true", variables={"A": "1"})
-    ended.look(pid, 0.0)  # it is there, but has given everything back
+    ended.look(pid, 0.0)  # it still exists, but has released everything
     os.waitpid(pid, 0)
     for program in (met, ended):
         seen = read_evidence(programs._program_evidence(program, None))
@@ -284,7 +284,7 @@ def test_a_program_that_looked_for_a_gpu_in_vain_is_told(tmp_path, asks, told):
 
 
 def test_tunables_are_seen_whole_from_outside(tmp_path):
-    # glibc's loader ends each one that it reads with a NUL, where everybody who looks from outside sees it
+    # glibc's loader ends each tunable it parses with a NUL, visible to anyone who reads the variables from outside
     tunables = "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=536870912"
     found = evidence_of(tmp_path, [PYTHON, "-I", "-c", work(tmp_path / "looks")], {"GLIBC_TUNABLES": tunables})
     assert verify_evidence(environment(variables={"GLIBC_TUNABLES": tunables}), found).wrong == ()

@@ -1,4 +1,4 @@
-"""A promised number of threads is held against the threads that did the work: real processes, no torch."""
+"""A check of the number of threads uses the threads that did the work: real processes, no torch."""
 
 import pytest
 

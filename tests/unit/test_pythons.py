@@ -1,4 +1,4 @@
-"""Which Python of a machine a version names; free-threaded builds are told by their t."""
+"""Which Python of a machine a version selects; free-threaded builds have the suffix t."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Numbers, units and labels of a line, as the host and a trial read them."""
+"""Numbers, units and labels of a line, as parsed by the host and by a trial."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A CPU quota of an environment: how levels come together, and whether a trial had it."""
+"""A CPU quota of an environment: how levels are combined, and whether a trial had it."""
 
 import pytest
 
@@ -75,11 +75,11 @@ V2, NO_V2 = (
 @pytest.mark.parametrize(
     ("membership", "groups", "by"),
     [
-        ("0::/", {"": V2}, "/sys/fs/cgroup"),  # a pod sees its own group at the mount's root
+        ("0::/", {"": V2}, "/sys/fs/cgroup"),  # a pod's own group is at the mount's root
         ("0::/a.slice/b.scope", {"a.slice": V2, "a.slice/b.scope": NO_V2}, "/sys/fs/cgroup/a.slice"),
         ("0::/a.slice/b.scope", {"a.slice": NO_V2, "a.slice/b.scope": V2}, "/sys/fs/cgroup/a.slice/b.scope"),
         ("3:cpu,cpuacct:/job/step", {"cpu,cpuacct/job": V1, "cpu,cpuacct/job/step": NO_V1}, "cpu,cpuacct/job"),
-        ("3:cpuacct,cpu:/docker/0123", {"cpu": V1}, "/sys/fs/cgroup/cpu"),  # the host's path, which is not there
+        ("3:cpuacct,cpu:/docker/0123", {"cpu": V1}, "/sys/fs/cgroup/cpu"),  # the host's path, which does not exist here
         ("", {"cpu": V1}, "/sys/fs/cgroup/cpu"),
         ("0::/a", {"a": NO_V2}, None),
         ("3:cpu:/a", {"cpu/a": NO_V1, "cpu": NO_V1}, None),

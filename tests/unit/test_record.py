@@ -1,4 +1,4 @@
-"""Every record that was ever committed is read, nothing of it is lost, and what is odd in one costs only itself."""
+"""Every record ever committed can be read completely, and an odd value affects only itself."""
 
 import json
 import time

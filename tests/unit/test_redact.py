@@ -1,4 +1,4 @@
-"""A run that was made before names stood for folders and hosts, written anew."""
+"""Redaction of a run from before folders and hosts were replaced by placeholders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_IT_WAS = {"{cache}": "/home/dora/.cache/envmatrix", "{home}": "/home/dora", '
 
 @pytest.fixture
 def old(tmp_path):
-    """Return a real run as it was written on the machine of somebody else."""
+    """Return a real run with its original folder and host names."""
     for name in ("run.json", "trials.jsonl", "matrix.yaml"):
         text = b"".join(read_lines(RESULTS / "reference-xla" / name)).decode()
         for shown, real in AS_IT_WAS.items():
@@ -32,7 +32,7 @@ def old(tmp_path):
 
 
 def figures(value):
-    """Return all of a document that is no text, in order."""
+    """Return everything in a document that is not text, in order."""
     if isinstance(value, dict):
         return [figures(entry) for entry in value.values()]
     return [figures(entry) for entry in value] if isinstance(value, list) else None if isinstance(value, str) else value

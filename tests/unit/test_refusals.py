@@ -1,4 +1,4 @@
-"""Settings of allocators that nobody takes are named: real processes, the C library's own malloc and jemalloc."""
+"""Allocator settings that were refused are named: real processes, with glibc's malloc and jemalloc."""
 
 import json
 import os

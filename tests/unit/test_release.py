@@ -1,4 +1,4 @@
-"""What goes with a release says the same as the package."""
+"""The files of a release agree with the package."""
 
 from __future__ import annotations
 

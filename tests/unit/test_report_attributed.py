@@ -1,4 +1,4 @@
-"""Attribution in reports: it says what the table of environments says."""
+"""Attribution in reports agrees with the table of environments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPEED = {"t": 1.25, "i": 1.1, "ti": 1.375}
 
 
 def factorial(path, machine=None, blocks=8, lost=(), **more):
-    """Write a run of 2 x 2 environments; ``lost`` holds (environment, block) of trials that failed."""
+    """Write a run of 2 x 2 environments; ``lost`` contains (environment, block) of failed trials."""
     plan = make_plan(tuple(CELLS)[1:], **more)
     folder = RunFolder(path)
     folder.create(make_run(plan, environments=LEVELS), MATRIX_TEXT)

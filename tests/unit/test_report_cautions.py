@@ -1,4 +1,4 @@
-"""Warnings about the machine: each appears when it should, and only then."""
+"""Warnings about the machine: each appears if and only if it should."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.synthetic import HOST, Machine, make_environment, make_plan, make_run
 PLAN = make_plan(("fast",))
 
 
-#: How a remedy may begin: with what to do.
+#: First words that a remedy may have: an action.
 ACTIONS = {
     "add", "ask", "check", "compare", "end", "find", "fix", "install", "keep", "measure", "move", "read", "repeat",
     "restore", "run", "see", "set", "start", "use", "write",
@@ -34,7 +34,7 @@ ACTIONS = {
 
 
 def remedies(module):
-    """Return how the remedies in a module's source begin, be they whole, in parts or chosen by a condition."""
+    """Yield the first text of each remedy in a module's source, whether whole, in parts or conditional."""
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         named = isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("RunWarning", "_outcome_check")
         for text in ast.walk(node.args[-1]) if named else ():
@@ -101,7 +101,7 @@ def test_stolen_ticks_are_of_all_cpus_and_of_the_timed_part_alone():
 
 
 def test_blocks_that_others_disturbed_are_counted_node_by_node():
-    """Four blocks on two nodes once were "4 of 4 blocks" of the one that was named."""
+    """Guards against "4 of 4 blocks" for one node when the four blocks ran on two."""
 
     def checked(trial):
         node, busy = ("n1", 0.4) if trial.block % 2 else ("n2", 0.3 if trial.block == 4 else 0.0)

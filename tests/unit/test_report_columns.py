@@ -1,4 +1,4 @@
-"""A column is declared once and stands in every table."""
+"""A column is declared once and appears in every table."""
 
 from __future__ import annotations
 

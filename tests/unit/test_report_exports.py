@@ -1,4 +1,4 @@
-"""Exports, read back by the programs they are for."""
+"""Exports, read back by the programs they are made for."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_rate_has_the_digits_that_its_place_deserves(value, shown, label):
 
 @pytest.mark.parametrize("seconds", [1.0, 0.01, 100.0])
 def test_every_label_of_an_axis_is_its_own_place(seconds):
-    """Three digits wrote 1.025 s as 1.02 s, so that two ticks had one label."""
+    """Guards against two ticks with one label: with three digits, 1.025 s is printed as 1.02 s."""
     plan = make_plan(("fast",))
     workload = Workload.model_validate({"name": "cnn", "command": ["a"]})
     trials = [

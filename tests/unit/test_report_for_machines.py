@@ -1,4 +1,4 @@
-"""What dashboards and CI servers are given, read back as they read it."""
+"""Output for dashboards and CI servers, read back as they read it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from envmatrix.report.summary import summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials
 
-#: A name that would end a label, a line and an attribute.
+#: A name with characters that would end a label, a line and an attribute.
 ODD = 'odd"\\<&'
-#: What Jenkins' schema (junit-10.xsd) lets stand in an element, and what must be there.
+#: Elements that Jenkins' schema (junit-10.xsd) allows in each element, and those it requires.
 CHILDREN = {
     "testsuites": {"testsuite"}, "testsuite": {"properties", "testcase", "system-out"}, "properties": {"property"},
     "testcase": {"skipped", "error", "failure", "system-out"},

@@ -1,4 +1,4 @@
-"""The pages as a reader sees them: contrast of the colours, what a narrow screen shows, evidence that differs."""
+"""The HTML pages as a reader sees them: colour contrast, narrow screens, evidence that differs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from envmatrix.stats.history import History, Point, Series, read_history
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
-#: WCAG 2.2, 1.4.3 and 1.4.11: what text and what marks must have against what lies behind them.
+#: WCAG 2.2, 1.4.3 and 1.4.11: minimum contrast of text and of marks against their background.
 TEXT, MARKS = 4.5, 3.0
-#: What is written on a band; the others only draw there.
+#: Colours of text on a band; the others are only used for marks.
 TEXTS = ("ink", "soft")
 
 
@@ -82,7 +82,7 @@ def test_a_narrow_screen_has_the_figure_in_its_width_and_every_cell_its_heading(
 
 
 def history_of(tmp_path, days=14):
-    """Write a run a day: torch is another one from day 8 on, and fast loses what it had gained."""
+    """Write one run per day: torch changes on day 8, when ``fast`` loses its gain."""
     plan = make_plan(("fast",))
     for day in range(1, days + 1):
         run = make_run(plan, f"run {day:02d}", created=f"2026-01-{day:02d}T00:00:00Z")

@@ -1,4 +1,4 @@
-"""Figures as PDF: each object where the table says, every text and mark of the SVG in it."""
+"""Figures as PDF: each object is at the offset in the table, and all texts and marks of the SVG are present."""
 
 from __future__ import annotations
 

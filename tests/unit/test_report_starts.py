@@ -1,4 +1,4 @@
-"""How environments start, and whether they are steady, in every report: of runs with long looks, and without."""
+"""Start-up times and steadiness of environments in every report, with and without steady-state runs."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def looked(folder):
-    """Return the summary of a run with a look at each environment, one of which failed."""
+    """Return the summary of a run with a steady-state run of each environment, one of which failed."""
     before = summarise(folder)
     chance = np.random.default_rng(1)
     for number, arm in enumerate(folder.load().arms):

@@ -1,4 +1,4 @@
-"""The Summary and what is written from it: right, robust, and harmless with hostile words."""
+"""The Summary and the reports made from it: correct, robust, and safe with hostile names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = "</td></svg><script>alert(1)</script><img src=x onerror=alert(2)>\"'`|
 
 
 class Tags(HTMLParser):
-    """Collects the tags and checks that they close."""
+    """Collects the tags and checks that they are closed."""
 
     VOID = frozenset({"meta", "br", "img", "input", "link"})
 
@@ -196,7 +196,7 @@ def test_a_factorial_run_shows_what_each_factor_brings(tmp_path):
 
 
 def test_workloads_without_a_second_environment_have_no_table_of_environments(tmp_path):
-    """The design `parallel` had one with nine columns and no row."""
+    """Guards against a table with nine columns and no row, as for the design `parallel`."""
     plan = make_plan((), workloads=("cnn", "mlp"))
     folder = write_run(tmp_path / "run", plan, Machine({}, noise=0.01), 2)
     write_reports(folder)
@@ -207,7 +207,7 @@ def test_workloads_without_a_second_environment_have_no_table_of_environments(tm
 
 @pytest.mark.parametrize("ratio", [0.1, 9.0])
 def test_the_deepest_colour_of_the_table_of_workloads_leaves_its_figure_readable(ratio):
-    """At 70 % axe found 4.5:1 missed on a dark page."""
+    """At 70 %, axe reported less than 4.5:1 on a dark page."""
     assert " 45%," in heat_style(SimpleNamespace(flags=(), ratio=ratio))
 
 

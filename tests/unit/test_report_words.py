@@ -1,4 +1,4 @@
-"""No sentence of a report says more than its data: of equals, of near ones, of nothing, of what is no speed."""
+"""Sentences of a report never exceed its data: equal or similar environments, no data, numbers that are not speeds."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_speed_is_a_time_or_a_rate_or_the_one_number_by_which_a_program_says_h
     ],
 )
 def test_a_number_of_a_program_is_called_what_the_program_calls_it(metric, heading):
-    """Each one was a "reported value"."""
+    """Guards against the heading "reported value" for every number."""
     mine = Workload(name="cnn", command=("python", "train.py"), metric=MetricSource.model_validate(metric))
     summary = told(FAST, Machine({"fast": 1.3}, noise=0.01), 10, of_program, workloads={"cnn": mine})
     group = summary.groups[0]

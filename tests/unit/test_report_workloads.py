@@ -1,4 +1,4 @@
-"""The table that puts a run's workloads side by side."""
+"""The table that compares a run's workloads side by side."""
 
 from __future__ import annotations
 

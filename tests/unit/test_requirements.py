@@ -1,4 +1,4 @@
-"""Requirements in files: read as pip reads them, each mistake with its place."""
+"""Requirements files: read as pip does, with the place of each mistake."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""compare --rerun: two matrices in the same blocks, each made from its own locks. Engine and trials are made up."""
+"""compare --rerun: two matrices in the same blocks, each with its own locks. Engine and trials are simulated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ designs: {default: {environments: [jemalloc], workloads: cnn, min_blocks: 6, max
 
 @dataclass
 class FromLocks:
-    """An engine whose images are what the lock beside the matrix says."""
+    """An engine whose images come from the lock next to the matrix."""
 
     places: BuildPaths
     name: str = "local"
@@ -65,7 +65,7 @@ class FromLocks:
 
 @pytest.fixture
 def two(tmp_path, monkeypatch):
-    """Two folders, each with a matrix and a lock of one name."""
+    """Return a project with two folders, each with a matrix and a lock with the same name."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(images, "find_engine", lambda name, places: FromLocks(places, name))
     monkeypatch.setattr(
@@ -81,7 +81,7 @@ def two(tmp_path, monkeypatch):
 
 
 def made_up(monkeypatch, speed, outcome=None):
-    """Let trials be made up, as fast as ``speed`` says."""
+    """Replace trials by simulated ones with these speeds."""
 
     def run_trial(begun, slot, progress):
         made = make_trials(begun.plan, Machine(speed, noise=0.01, outcome=outcome or {}), begun.plan.max_blocks)
@@ -164,7 +164,7 @@ def test_it_is_a_gate(two, monkeypatch, capsys, speed, options, code, said):
 
 
 def test_a_gate_that_cannot_say_tells_the_command_that_lets_it(two, monkeypatch, capsys):
-    """It said 'too few trials' and nothing else."""
+    """Guards against 'too few trials' without a command that helps."""
     made_up(monkeypatch, {})
     gate = ["compare", "--rerun", "before", "after", "--fail-slower"]
     assert main([*gate, "5%", "--name", "few", "--max-blocks", "3"]) == ExitCode.FINE
@@ -183,7 +183,7 @@ def test_a_gate_that_cannot_say_tells_the_command_that_lets_it(two, monkeypatch,
 
 
 def test_files_of_a_program_that_differ_between_the_sides_are_told(two):
-    """The new side's program runs on both: a pull request that makes it slower would pass unseen."""
+    """The new side's program runs on both sides: a slowdown from the program itself would be missed."""
     own = "cnn: {command: [python, train.py], metric: {wall: true}}"
     for side in ("before", "after"):
         (two / side / "matrix.yaml").write_text(MATRIX.replace("cnn: {batch_size: 64}", own))
@@ -255,7 +255,7 @@ def test_what_cannot_be_compared_is_refused_with_its_place(two, capsys, edit, wo
 
 
 def stored(two, version):
-    """Return the name of a run of one matrix, made with ``after`` in the current folder."""
+    """Return a run of one matrix, and copy ``after`` into the current folder."""
     begun = begin_rerun("before", "before")
     run = begun.run.model_copy(update={"sides": {}, "images": {"default@local": {"package torch": version}}})
     folder = RunFolder(two / "results" / "stored")

@@ -1,4 +1,4 @@
-"""What `resume` changes of a run is written down, holds from then on, and is told by every report."""
+"""Changes by `resume` are stored in the run, stay in effect, and are shown in every report."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 
 @pytest.fixture
 def begun(tmp_path):
-    """Return how a later start finds a run that was begun with a budget of 300 s."""
-    # Too few blocks for anything to be read, so that what was asked stands alone in the history.
+    """Return a function that loads, like a later start, a run with a budget of 300 s."""
+    # With too few blocks for an analysis, the history has only the requests.
     written = write_run(tmp_path / "run", make_plan(("a",)), Machine({"a": 1.2}), 4)
 
     def start():
@@ -79,7 +79,7 @@ def test_a_race_keeps_its_most_number_of_blocks_from_which_its_decisions_follow(
 
 
 def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_much_time_again(tmp_path):
-    """The trials of six blocks of baseline, control and two others take 2 min 12 s: more than the budget was."""
+    """The trials of six blocks of baseline, control and two others take 2 min 12 s: more than the budget."""
     names, noisy = ("a", "b"), Machine({"b": 2.0}, noise=0.1)
 
     def told(name, noise=noisy, **more):

@@ -1,4 +1,4 @@
-"""The schema of run.json says what is written: for other programs, which have no other word on it."""
+"""The schema of run.json matches what is written; other programs rely on it alone."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The loop: complete, resumable, and done when it is enough. Trials are made up; the loop, store and race are real."""
+"""The main loop: complete, resumable, ends when precise enough. Trials are simulated; loop, store and race are real."""
 
 import fcntl
 import os
@@ -93,11 +93,11 @@ def test_it_stops_when_the_budget_is_spent(tmp_path, monkeypatch, quiet):
 def test_a_budget_counts_a_group_that_starts_one_after_the_other_from_its_first_start_to_its_last_end(
     tmp_path, monkeypatch, quiet
 ):
-    """It counted the mean of what each of them was alive: six minutes of `default` took seven."""
+    """Guards against counting the mean lifetime of a group: six minutes of `default` took seven."""
     plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=100.0)
 
     def together(trial):
-        later = 2.0 * trial.position  # each starts two seconds after the one before, all end after ten
+        later = 2.0 * trial.position  # each starts two seconds after the previous one; all end after ten
         return replace(trial, started=1e9 + 10 * trial.block + later, wall_s=10 - later, together=5)
 
     ended, names, _ = carry_out(tmp_path, monkeypatch, plan, changed=together)
@@ -122,7 +122,7 @@ def test_interrupted_anywhere_it_ends_as_if_it_had_not_been(tmp_path, monkeypatc
 
 
 def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tmp_path, monkeypatch, quiet):
-    """Another run of the same name, in another folder of results, may be measuring: its trial is no leftover."""
+    """Another run with the same name, in another results folder, may be measuring: its trial must not be removed."""
     said = []
 
     def sweep(run):
@@ -143,7 +143,7 @@ def test_what_a_killed_run_left_is_swept_only_when_nothing_else_measures_here(tm
 
 
 def test_a_run_that_is_over_is_resumed_beside_another_one_that_measures(tmp_path, monkeypatch, quiet):
-    """It waited for the other one's end, and had nothing to run then."""
+    """Guards against waiting for another measurement when nothing is left to run."""
     plan = make_plan(NAMES, max_blocks=7, target=0.0001, budget_s=1e9)
     carry_out(tmp_path, monkeypatch, plan, stop_after=20)
     waited = []
@@ -161,7 +161,7 @@ def test_a_race_refuses_blocks_side_by_side(tmp_path, monkeypatch, quiet):
 
 
 def begin(tmp_path, plan, machine, progress, **more):
-    """Run made-up trials of a machine on which some environments do not end well."""
+    """Run simulated trials of a machine on which some environments fail."""
     made = {trial.trial: trial for trial in make_trials(plan, machine, plan.max_blocks)}
     folder = RunFolder(tmp_path / "run")
     folder.create(make_run(plan, **more), MATRIX_TEXT)
@@ -195,7 +195,7 @@ def test_a_baseline_that_fails_in_the_first_block_stops_the_run_at_once(tmp_path
 
 
 def test_a_program_of_ones_own_that_fails_as_the_control_is_told_as_any_other(tmp_path, quiet):
-    """The control has no environment of its own: it runs the baseline's."""
+    """The control has no environment of its own: it uses the baseline's."""
     plan, said = make_plan(NAMES, max_blocks=1, budget_s=1e9), []
     own = {"cnn": Workload(name="cnn", command=("python", "train.py"))}
     _, trials = begin(tmp_path, plan, Machine(SPEED, outcome={"control": "failed"}), said.append, workloads=own)
@@ -214,7 +214,7 @@ def test_in_turns_all_that_ended_together_is_on_disk_before_a_failing_reference_
 
 @pytest.mark.parametrize("broken", ["control", "fast"])
 def test_a_run_goes_on_where_one_copy_of_the_baseline_ran_well(tmp_path, quiet, broken):
-    """Whether the copy that failed came first or last: seeds of both kinds are tried."""
+    """Tries seeds in which the failed copy comes first and seeds in which it comes last."""
     ends = set()
     for seed in range(6):
         plan = make_plan(NAMES, max_blocks=2, min_blocks=2, budget_s=1e9, seed=seed)
@@ -239,7 +239,7 @@ def test_a_budget_that_ends_before_any_claim_is_told_before_it_is_spent(tmp_path
 
 
 def test_a_budget_waits_for_the_blocks_of_a_claim_where_they_come_first_and_ends_then(tmp_path, quiet):
-    """On a machine that is slower than the first look said, the run would end without a claim, or go on for long."""
+    """On a machine slower than the trial run suggested, the run would otherwise end without a verdict, or take long."""
     said = []
     plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=30.0, claims_first=True)
     ended, trials = begin(tmp_path, plan, Machine(SPEED), said.append)
@@ -279,7 +279,7 @@ def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_b
 
 
 def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path, quiet, monkeypatch):
-    """Five processes take 7.5 s of a CPU to start: six blocks 45 s."""
+    """Starting five processes takes 7.5 s of CPU time; six blocks take 45 s."""
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
     said = []
     for budget_s in (40.0, 50.0):

@@ -1,4 +1,4 @@
-"""One environment, open for single processes: placed and limited as in a trial."""
+"""One environment, opened for single processes: placed and limited as in a trial."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""A shared file system that fails for a moment, or for good, loses no trial that has ended."""
+"""A shared file system that fails for a moment, or permanently, loses no finished trial."""
 
 import errno
 import fcntl
@@ -39,7 +39,7 @@ def slept(monkeypatch):
 
 @pytest.fixture
 def failing(monkeypatch, slept):
-    """Make the system's calls fail for paths that end with a name, so many times."""
+    """Return a function that makes system calls fail, so many times, for paths that end with a name."""
 
     def fail(name, number, times, calls=CALLS):
         left = dict.fromkeys(calls, times)
@@ -112,7 +112,7 @@ def test_blocks_that_cannot_be_listed_are_not_taken_for_none(block, failing, num
 
 
 def in_flight(folder, block):
-    """Return a launcher with one trial out, its flight, and the list of what it says."""
+    """Return a launcher with one submitted trial, its flight, and the list of messages."""
     said = []
     run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={},
                           launcher_options={})  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every level that is shipped claims an effect, and is found out where there is none though its variables are set."""
+"""Every shipped level checks an effect, and fails its checks if only its variables are set."""
 
 import pytest
 
@@ -9,9 +9,9 @@ from envmatrix.evidence.settings_in_effect import settled
 from envmatrix.trials.verification import verify_evidence
 from tests.shipped_levels import ALREADY, environment, levels, matrix, unverified
 
-#: What only repeats what was set, and says nothing of what came of it.
+#: Evidence that only repeats a setting and does not show its effect.
 ECHOES = ("variables", "collectives.variables", "preloaded")
-#: A process without any setting, on a machine with a GPU and AVX-512, every part of which could be read back.
+#: A process without any setting, on a machine with a GPU and AVX-512, with complete evidence.
 PLAIN = {
     "openmp": {"library": "libgomp", "wait_policy": "PASSIVE", "spin_count": "300000", "sleeps": False,
                "blocktime": 200, "affinity": "none", "proc_bind": "false", "workers": {"libgomp": 2}},
@@ -35,10 +35,10 @@ PLAIN = {
     "xla": {"device": "TPU"},
     "preloaded": {},
 }  # fmt: skip
-#: What asks for nothing beyond the process that there is, or cannot be said before it is read: what is told instead
-#: is `claims-not-verifiable`.
+#: Requires nothing beyond the default process, or cannot be checked before it is read; the report warns with
+#: `claims-not-verifiable`.
 OPEN = {("torch", "host")}
-#: What a level asks for, in a process in which nothing came of it: evidence beside the setting that was read back.
+#: Evidence of a process in which the setting is present but has no effect.
 HOLLOW = {
     ("threads", "physical"): {"torch": {"threads": 4}, "openmp": {"library": "libgomp", "workers": {}}},
     ("affinity", "close"): {"openmp": {"library": "libgomp", "proc_bind": "close", "workers": {"libgomp": 1}}},
@@ -68,7 +68,7 @@ HOLLOW = {
 
 
 def evidence(wanted, **parts):
-    """The plain process with the variables and the mapped libraries of ``wanted``, and ``parts`` instead of its own."""
+    """Return the plain process's evidence with the variables and libraries of ``wanted``, and ``parts`` replaced."""
     mapped = {f"/x/{file}": f"/x/{file}" for _, file in wanted.preload}
     variables = {name: value for name, value in wanted.variables.items() if value is not None}
     return read_evidence({**PLAIN, "variables": variables, "preloaded": mapped, **parts})
@@ -81,7 +81,7 @@ def test_every_level_claims_what_is_seen_inside_and_not_only_what_was_set(factor
 
 
 def test_allocators_that_give_memory_back_by_the_clock_take_no_turns_where_that_is_seen():
-    """Of jemalloc turns took 4.7 % (validation/results/paired); of its other options not as much as 3 %."""
+    """Interleaving costs jemalloc 4.7 % (validation/results/paired); less than 3 % with its other options."""
     still = {name for name, level in matrix().factors["malloc"].levels.items() if not level.turns}
     assert still == {"jemalloc", "mimalloc-3"}
 
@@ -126,8 +126,8 @@ def test_a_setting_that_was_taken_and_did_nothing_is_no_proof(factor, name):
     assert said.wrong or said.unproven, f"{factor}={name} passes where nothing came of it"
 
 
-#: The lines that oneDNN 3.12 prints: the first names the processor's instructions (get_name in
-#: src/cpu/x64/cpu_isa_traits.cpp), the kernel's name ends in those that it uses (src/cpu/x64/jit_brgemm_conv.hpp).
+#: Lines printed by oneDNN 3.12: the first names the processor's instructions (get_name in
+#: src/cpu/x64/cpu_isa_traits.cpp); the kernel's name ends in those it uses (src/cpu/x64/jit_brgemm_conv.hpp).
 ONEDNN_LINES = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71049cd69a3df32adcccb623b12cd7baa22)
 onednn_verbose,v1,info,cpu,runtime:OpenMP,nthr:2
@@ -148,7 +148,7 @@ alg:convolution_direct,mb4_ic64oc64_ih8oh8kh3sh1dh0ph1_iw8ow8kw3sw1dw0pw1,0.0310
     ],
 )
 def test_fp32_maths_in_bf16_holds_with_amx_alone_and_says_why_elsewhere(isa, kernel, rounds):
-    """Only there oneDNN takes a kernel that rounds: is_bf32 in src/cpu/x64/jit_brgemm_conv_utils.cpp."""
+    """oneDNN only uses a kernel that rounds if it has AMX: is_bf32 in src/cpu/x64/jit_brgemm_conv_utils.cpp."""
     seen = {**onednn.described(ONEDNN_LINES.format(isa=isa, kernel=kernel)), "rounds": rounds}
     assert (seen["isa"], seen["implementation"], seen["fpmath"]) == (isa, kernel, "bf16")
     wanted = environment("fp32-maths", "bf16", cpus=2)

@@ -1,4 +1,4 @@
-"""What is made of Slurm's answers, and what is decided when a job ends too early."""
+"""Interpretation of Slurm's answers, and decisions about a job that ended too early."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Enroot's command lines, compared whole everywhere; and the training scripts of `export`."""
+"""Enroot's command lines, compared whole, and the training scripts from `export`."""
 
 import subprocess
 from pathlib import Path

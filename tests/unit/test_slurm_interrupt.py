@@ -1,4 +1,4 @@
-"""What becomes of running jobs after a Ctrl-C: the question itself needs a person, so Slurm is stood in for."""
+"""Running jobs after a Ctrl-C, with a stand-in for Slurm: the real question needs a person."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""How much nodes differ is estimated from the baseline, and never mixed up with the effects."""
+"""Differences between nodes are estimated from the baseline and never mixed with the effects."""
 
 import math
 
@@ -22,7 +22,7 @@ METRIC = {"w": METRICS["samples_per_s"]}
 
 
 def made(speeds, gains, blocks=12, noise=0.005, seed=1):
-    """Return trials of a run whose nodes have these speeds, and on which 'fast' gains so much."""
+    """Return the plan and trials of a run whose nodes have these speeds and these gains of 'fast'."""
     plan = Plan("d", make_arms(("fast",), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)
     chance = np.random.default_rng(seed)
     trials = []
@@ -55,7 +55,7 @@ def test_an_effect_that_is_not_the_same_on_all_nodes_is_named():
 
 
 def test_a_slow_hour_of_a_node_is_not_called_a_slow_node():
-    """Blocks of a node resemble one another: no test of one run knows which it was."""
+    """Blocks of one node resemble each other: one run cannot separate a slow node from a slow hour."""
     (report,) = reports(*made({"n1": 1.0, "n2": 1.08}, {"n1": 1.2, "n2": 1.2}))
     assert "noise" not in report.line()
     assert "A slow hour of a node looks like a slow node." in report.line()
@@ -126,7 +126,7 @@ def test_many_tests_are_adjusted_and_constant_or_single_values_give_no_p():
     ],
 )
 def test_an_effect_that_is_alike_is_not_said_to_differ_whatever_the_noise_of_each_node(draw):
-    """An analysis of variance called 34 to 38 % of the first two different: it takes nodes to be equally noisy."""
+    """Guards against an analysis of variance, which assumes equal noise: 34 to 38 % false alarms in cases 1 and 2."""
     chance, runs = np.random.default_rng(11), 300
     assert np.mean([differ(draw, chance) for _ in range(runs)]) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / runs)
 

@@ -1,4 +1,4 @@
-"""What a design may ask of sbatch, and how it is written."""
+"""The sbatch options that a design may set, and how they are written."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every reason for which Slurm lets a job wait: whether waiting cures it, and what is to be changed if not."""
+"""Every reason for which Slurm delays a job: whether waiting helps, and otherwise what to change."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from envmatrix.launchers.slurm.partitions import check, read_partitions
 from envmatrix.launchers.slurm.reasons import remedy, waits_for_nodes, waits_for_own
 from envmatrix.matrix import Slurm
 
-#: Resources that Slurm counts, as its codes call them (src/common/job_state_reason.c of versions 20 to 26).
+#: Resources that Slurm counts, as in its reason codes (src/common/job_state_reason.c of versions 20 to 26).
 KINDS = ("BB", "Billing", "Cpu", "Energy", "GRES", "License", "Mem", "Memory", "Node", "Unknown")
 NEVER = {
     **{f"{who}Max{kind}Per{what}{end}": "whole nodes" for who in ("Assoc", "QOS") for kind in KINDS
@@ -41,7 +41,7 @@ NEVER = {
     "Reservation night, which this job was running under, has ended": "options",
     "PartitionTimeLimit, more": "--time",
 }  # fmt: skip
-#: These go away by themselves: when others have ended, at a time, or when an administrator is done.
+#: Reasons that disappear: when other jobs end, at a given time, or once an administrator has finished.
 WAITS = {
     *(f"{who}Grp{kind}{end}" for who in ("Assoc", "QOS") for kind in (*KINDS, "Jobs", "SubmitJobs")
       for end in ("", "Limit")),

@@ -1,4 +1,4 @@
-"""The batch script of a block: its text, whole; and what it does, run by a real shell with no Slurm around it."""
+"""The batch script of a block: its whole text, and its behaviour in a real shell without Slurm."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ def job(folder, parts, attempt=1, options=None, package=Path("/shared/block-0"),
 
 
 def snapshot(name, text):
-    """Compare with the recorded text; `UPDATE_SNAPSHOTS=1 pytest` records it anew, for `git diff` to show."""
+    """Compare a text with its snapshot; `UPDATE_SNAPSHOTS=1 pytest` rewrites it, for review with `git diff`."""
     file = Path(__file__).parent / "snapshots" / name
     if os.environ.get("UPDATE_SNAPSHOTS"):
         file.parent.mkdir(exist_ok=True)
@@ -213,7 +213,7 @@ def test_a_script_that_is_ended_while_a_trial_runs_leaves_that_trial_unfinished(
     session = subprocess.run(
         ["ps", "-o", "pid=", "--sid", str(process.pid)], capture_output=True, text=True, check=True
     )
-    for pid in map(int, session.stdout.split()):  # as slurmd does: every process of the job, the shell among them
+    for pid in map(int, session.stdout.split()):  # as slurmd does: every process of the job, including the shell
         with contextlib.suppress(ProcessLookupError):  # one of them may end with another
             os.kill(pid, signal.SIGTERM)
     assert process.wait(100) == 143
@@ -314,7 +314,7 @@ def test_a_trial_whose_job_was_suspended_runs_again_and_says_so(shell, tmp_path)
 
 @pytest.fixture
 def stranger():
-    """Programs that keep every CPU busy."""
+    """Keep every CPU busy with other programs."""
     count = os.cpu_count() or 1
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     yield

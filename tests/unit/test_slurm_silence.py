@@ -1,4 +1,4 @@
-"""What becomes of a run while Slurm does not answer: its commands are scripts here that fail as the real ones do."""
+"""A run while Slurm does not answer; its commands are replaced by scripts that fail like the real ones."""
 
 from types import SimpleNamespace
 

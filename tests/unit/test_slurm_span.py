@@ -1,4 +1,4 @@
-"""A block over several nodes: its script, its place, and what a lost job says of which node."""
+"""A block over several nodes: its script, its work folders, and which node a lost job blames."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from envmatrix.launchers.slurm.placement import nodes_of_block
 from envmatrix.launchers.slurm.script import BlockJob, block_script
 from envmatrix.matrix import Slurm
 
-#: A stand-in for Slurm's two commands: srun starts the tasks here, one after the other, with a node's name each.
+#: Stand-ins for two Slurm commands: srun starts the tasks here, one after the other, each with a node's name.
 SRUN = """#!/bin/sh
 out=/dev/stdout
 while :; do case $1 in
@@ -83,7 +83,7 @@ def test_a_race_and_a_spread_that_the_launcher_cannot_do_are_refused():
 
 @pytest.fixture
 def shell(tmp_path):
-    """Run a script with sh and the two stand-ins; return (status, files, the trial's log)."""
+    """Return a function that runs a script with sh and the two stand-ins: -> (status, files, the trial's log)."""
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)

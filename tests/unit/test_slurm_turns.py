@@ -1,4 +1,4 @@
-"""Turns in a block's script: a real shell runs it, with processes that wait at their gates and do nothing else."""
+"""Interleaving in a block's script: a real shell runs it, with processes that only wait at their gates."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from envmatrix.launchers.slurm.script import time_limit_s
 from tests.unit.test_slurm_script import HOSTILE, Shell, job, wait_until
 
 ROOT = Path(__file__).parents[2]
-#: A process beside a child that spins. In its turn it says whose turn it is, and whether the others stand still.
+#: A process with a child that spins. In its turn it logs the turn, and whether the other processes are stopped.
 TOY = """
 import os, signal, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -67,7 +67,7 @@ def rounds(*names):
 
 
 class Turning(Shell):
-    """Runs groups of toys."""
+    """Runs groups of toy processes."""
 
     def __init__(self, tmp_path):
         super().__init__(tmp_path)
@@ -91,7 +91,7 @@ class Turning(Shell):
         return {name: self.files.end(f"t1.turns/{name}") for name in names}
 
     def left(self):
-        """Return the processes of trials that run or stand still."""
+        """Return the trial processes that run or are stopped."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:

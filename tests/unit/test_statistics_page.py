@@ -1,4 +1,4 @@
-"""The constants that the pages on the method name are those that the code computes with."""
+"""The constants named on the method pages are those in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attribution against statsmodels and against known effects."""
+"""Attribution, compared with statsmodels and with known effects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made_cells(noise=0.02, blocks=8, seed=1, copies=0):
 
 
 def least_squares(cells):
-    """Return statsmodels' fit of log = cell + block + error to the trials that are there."""
+    """Return statsmodels' fit of log = cell + block + error to the existing trials."""
     api = pytest.importorskip("statsmodels.api")
     rows, blocks = cells.logs.shape
     logs = np.vstack([cells.logs, cells.copies])

@@ -1,4 +1,4 @@
-"""Comparing environments and runs, as a gate in CI would."""
+"""Comparison of environments and runs, as for a gate in CI."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_the_tables_say_of_an_environment_is_said_beside_its_comparison(tmp
 
 
 def broken(trials, environment, every):
-    """Return trials of which one in ``every`` of an environment timed out."""
+    """Yield trials, with a timeout in every ``every``-th block of an environment."""
     for trial in trials:
         out = trial.environment == environment and trial.block % every == 0
         yield replace(trial, outcome="timed_out", reason="took 60 s", document={}) if out else trial
@@ -146,14 +146,14 @@ def test_a_reference_that_lost_its_slow_trials_makes_nothing_slower(tmp_path):
 
 @pytest.mark.parametrize(("old", "new"), [("torch-2.6", "torch-2.13"), ("torch-2.6", "baseline")])
 def test_an_old_side_that_is_not_the_reference_is_guarded_as_well(old, new):
-    """One pair has an interval of its own, the other is the table's turned round."""
+    """One pair has its own interval; the other has the inverted interval of the table."""
     trials = broken(make_trials(PLAN, Machine({"torch-2.6": 1.03}, noise=0.003), 20), "torch-2.6", 3)
     (item,) = compare_environments(make_run(PLAN), fold_trials(PLAN, trials), old, new).items
     assert (item.high < 1.0, item.status, item.verdict) == (True, "cannot say", "undecided")
 
 
 def test_what_is_slower_even_had_the_trials_that_broke_been_the_slowest_is_called_so():
-    """One crash of the baseline does not hide that something takes twice as long as it."""
+    """One crash of the baseline does not hide an environment that takes twice as long."""
     trials = [
         replace(trial, outcome="failed", reason="exit code 1", document={})
         if (trial.environment, trial.block) == ("baseline", 3)
@@ -179,13 +179,13 @@ def test_a_stored_run_that_lost_trials_makes_the_new_one_no_slower(tmp_path):
 
 @pytest.mark.parametrize(("environments", "blocks"), [(1, 40), (8, 12)])
 def test_like_environments_are_not_slower_than_a_reference_that_loses_its_slow_trials(environments, blocks):
-    """Verdicts of the interval alone were false in 29 % and in 11 % of such runs."""
+    """With the interval alone, 29 % and 11 % of the verdicts in such runs were false."""
     said = verdicts(reference_fails, environments, blocks, 200, np.random.default_rng(6))
     assert np.mean(["slower" in one for one in said]) <= 0.05
 
 
 def test_what_the_page_says_of_one_skewed_environment_is_so():
-    """Few blocks of exponential noise look fast: more than 5 % at 6 blocks, fewer with more; never slower."""
+    """Few blocks of exponential noise look faster: in over 5 % of runs at 6 blocks, fewer with more; never slower."""
     chance, said = np.random.default_rng(7), {}
     for blocks in (6, 40):
         said[blocks] = verdicts(one_skewed, 1, blocks, 400, chance)
@@ -213,7 +213,7 @@ def test_runs_are_compared_with_welchs_interval():
 
 
 def stored(tmp_path, count, days=0.0, **more):
-    """Return ``count`` runs of one thing in one folder, each on a day of its own; the last is the one asked for."""
+    """Write ``count`` runs of one configuration into one folder, each with its own drift; return the last one."""
     chance = np.random.default_rng(3)
     names = ("baseline", "torch-2.6", "torch-2.13")
     made_ = []
@@ -328,7 +328,7 @@ def test_runs_that_share_nothing_are_refused(tmp_path):
 
 
 def test_a_run_is_not_compared_with_itself_or_a_copy_of_it_nor_is_a_copy_one_more_run(tmp_path):
-    """It was "1.000 times as fast", and two copies of one run were three runs of the same thing."""
+    """Guards against "1.000 times as fast" for a run and its copy, and against counting copies as further runs."""
     old, new = stored(tmp_path, 1), slower(tmp_path)
     for name in ("copy", "another"):
         shutil.copytree(old.path, old.path.parent / name)

@@ -1,4 +1,4 @@
-"""Contrasts: their error is that of one number a block, and a family of them is never taken for a smaller one."""
+"""Contrasts: their error is that of one number per block, and a family always keeps its full size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects against known values, their invariances, and their coverage."""
+"""Effects compared with known values; their invariances and coverage."""
 
 from __future__ import annotations
 

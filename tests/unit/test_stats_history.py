@@ -153,7 +153,7 @@ def test_a_column_added_in_one_place_stands_in_the_terminal_and_on_the_page(monk
 
 
 def told(*points):
-    """Return what the terminal and the page say of one series."""
+    """Return the terminal output and the page for one series."""
     history = History(3, (Series("host", "cnn", "local", "fast", "samples_per_s", points, ()),), ())
     out = io.StringIO()
     print_history(history, Console(file=out, width=200))
@@ -225,17 +225,17 @@ def test_runs_in_turns_and_runs_one_after_the_other_are_two_series(tmp_path):
     page = to_html(history)
     assert "cnn@local, turns of 3 steps" in out.getvalue()
     assert "cnn on local, turns of 3 steps, made-up-host" in page
-    assert page.count("<figure>") == 1  # of a single run there is none
+    assert page.count("<figure>") == 1  # a single run has no figure
 
 
 def of_a_program(trial, together):
-    """A trial of a program that is timed by its wall time."""
+    """Return the trial of a program that is timed by its wall time."""
     document = {**trial.document, "metrics": {"value": trial.document["metrics"]["training_s"]}}
     return replace(trial, document=document, together=together)
 
 
 def test_a_programs_own_number_is_called_what_its_report_calls_it(tmp_path):
-    """Every one was a "reported value", a wall time one without its seconds."""
+    """Guards against the heading "reported value" for every number, and against a wall time without its unit."""
     plan = make_plan(("fast",), workloads=("mine", "images", "steps"))
     kinds = {"mine": {"wall": True}, "images": {"regex": "([0-9]+)", "unit": "images/s"}, "steps": {"steps": "^x"}}
     own = {name: Workload(name=name, command=("x",), metric=metric) for name, metric in kinds.items()}
@@ -315,7 +315,7 @@ def test_a_speed_up_of_a_short_run_says_so_in_its_history_and_what_that_means(tm
 
 
 def test_a_single_run_is_told_in_the_table_and_no_figure_is_drawn_of_it():
-    """It was a point in an empty frame, twice, for each of a folder of runs of several designs."""
+    """Guards against figures with one point in an empty frame."""
     points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(2))
     pages = [to_html(History(1, (Series("host", "cnn", "local", "fast", "samples_per_s", some, ()),), ()))
              for some in (points[:1], points)]  # fmt: skip
@@ -325,7 +325,7 @@ def test_a_single_run_is_told_in_the_table_and_no_figure_is_drawn_of_it():
 
 
 def test_the_scale_of_a_history_stands_at_the_end_that_a_narrow_screen_shows_first():
-    """At 400 px the newest runs were in sight and no figure of the scale."""
+    """Guards against a page at 400 px that shows the newest runs without the numbers of the scale."""
     points = tuple(Point(f"run-{day}", f"2026-{day}", 100.0, 1.25, 1.2, 1.3) for day in range(2))
     page = to_html(History(1, (Series("host", "cnn", "local", "fast", "samples_per_s", points, ()),), ()))
     newest = max(map(float, re.findall(r'<polyline points="(?:\S+ )*([0-9.]+),', page)))

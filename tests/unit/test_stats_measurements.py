@@ -1,4 +1,4 @@
-"""Folding trials, equal work, and the self-test."""
+"""Folding of trials, equal work, and the self-test."""
 
 from __future__ import annotations
 

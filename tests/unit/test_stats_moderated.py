@@ -1,4 +1,4 @@
-"""A degree of freedom from the family: narrower intervals that hold together, however unequal the noises are."""
+"""Moderated variances: one more degree of freedom, and narrower intervals that still cover for unequal noise."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ RUNS = 20_000
 
 
 def largest(spreads, blocks, seed=1):
-    """Return max |t| of runs in which nothing differs; each environment's noise is so many times the reference's."""
+    """Return max |t| of runs without any difference; ``spreads`` are noise levels relative to the reference's."""
     noise = np.random.default_rng(seed).standard_normal((RUNS, len(spreads) + 2, blocks))
     noise[:, 2:] *= np.array(spreads)[None, :, None]
     return absolute_t(over_two_copies(noise)).max(axis=1)

@@ -1,4 +1,4 @@
-"""Noise that is not the same in every environment: slow processes, and slow phases of the machine."""
+"""Noise that differs between environments: slow processes, and slow phases of the machine."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
     ],
 )
 def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, on):
-    """An environment once stood as undecided at 1.03 to 1.09 with no word of the control's slow trial, its cause."""
+    """Guards against an undecided environment without its cause, as at 1.03 to 1.09: the control's slow trial."""
 
     def is_slow(trial):
         return trial.environment == slow and trial.block == 3
@@ -281,7 +281,7 @@ def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_say
 
 @pytest.mark.parametrize(("mean_s", "of_all_time"), [(60.0, True), (300.0, False)])
 def test_a_long_run_holds_for_all_phases_of_a_minute_and_for_its_own_of_longer_ones(mean_s, of_all_time):
-    """From 12 minutes on phases of 300 s make 17 to 24 % miss the mean over all time: the report promises less."""
+    """From 12 minutes on, phases of 300 s make 17 to 24 % of intervals miss the long-run mean: reports promise less."""
     begins, runs, chance = np.arange(0.0, 720.0, 38.0), 1500, np.random.default_rng(5)
     slowed, own = in_phases(runs, begins, mean_s, chance)
     numbers = summarise_pairs(chance.normal(0.0, 0.03 * np.sqrt(1.5), slowed.shape) + slowed, apart(begins))

@@ -1,4 +1,4 @@
-"""Table, compare, reproduce, history, live progress and figures say the same of one run."""
+"""Table, compare, reproduce, history, live progress and figures agree about one run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFERENCES = sorted(file.parent.name for file in RESULTS.glob("reference-*/run.j
 
 @pytest.fixture(scope="module", params=[*REFERENCES, "raced", "alone"])
 def folder(request, tmp_path_factory):
-    """Every committed reference run, a made-up one that raced, and one of which some took no turns."""
+    """Return each committed reference run, a simulated run that raced, and one with some separate trials."""
     if request.param == "alone":
         return write_mixed(tmp_path_factory.mktemp("runs") / "alone", Machine({"a": 1.2, "b": 1.4}), 12)
     if request.param != "raced":
@@ -78,7 +78,7 @@ def test_compare_turned_round_is_the_tables_effect_turned_round(whole):
 
 
 def test_two_environments_are_as_far_apart_as_their_effects_in_the_table(whole):
-    """Of complete blocks: the ratio of two arms is the quotient of their ratios to the shared reference."""
+    """For complete blocks, the ratio of two arms is the quotient of their ratios to the shared reference."""
     for group in whole.groups:
         rows = [row for row in group.rows if row.effect and row.effect.blocks == len(whole.measured.blocks)]
         for one, other in itertools.permutations(rows, 2):
@@ -142,7 +142,7 @@ def pair(plan, blocks, speed, seed, tmp_path):
 
 
 def test_a_pair_without_the_reference_has_an_interval_that_holds_with_those_of_all_pairs(tmp_path):
-    """Of a, b, c and the baseline there are six pairs: Student's t of the paired differences, Bonferroni of six."""
+    """a, b, c and the baseline form six pairs: Student's t of the paired differences, Bonferroni for six."""
     found = pair(PLAIN, 8, {"a": 1.1}, 3, tmp_path)
     arms, measured = arms_of(found), found.measured
     logs = np.log(measured.of("b:cnn@local", "samples_per_s") / measured.of("a:cnn@local", "samples_per_s"))
@@ -155,7 +155,7 @@ def test_a_pair_without_the_reference_has_an_interval_that_holds_with_those_of_a
 
 
 def test_a_pair_picked_after_looking_at_a_table_of_like_environments_is_falsely_different_in_5_percent_at_most():
-    """Whoever asks for the two furthest apart, or for the clearest pair, has asked for all 45 pairs of ten arms."""
+    """Picking the two furthest apart, or the clearest pair, requires correction for all 45 pairs of ten arms."""
     plan, runs = plan_of(8, arms_of_run(9)), 400
     logs = np.random.default_rng(9054).normal(0.0, 0.04, (runs, len(plan.arms), 8))
     table, furthest, clearest = np.array([picked(one, plan) for one in logs]).mean(axis=0)
@@ -192,7 +192,7 @@ def test_environments_that_meet_nowhere_are_an_error_and_no_empty_answer(tmp_pat
 
 
 def test_a_run_is_precise_enough_by_the_intervals_of_its_table(tmp_path):
-    """No block ends a run whose table would then have an interval wider than the target."""
+    """A run never ends as precise enough if its table has an interval wider than the target."""
     from envmatrix.stats.precision import is_precise_enough
 
     plan = make_plan(("a", "b"), race=True, max_blocks=30)

@@ -1,4 +1,4 @@
-"""Racing."""
+"""Racing: early verdicts on arms, and when they are made."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_hopeless_and_the_same_stop_while_references_and_the_leader_go_on():
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_baseline_that_loses_trials_puts_nobody_out(loses):
-    """Without its slow trials it looks too fast."""
+    """Without its slow trials the baseline looks too fast."""
     plan = make_plan(("only",), max_blocks=40)
     trials = [
         replace(trial, outcome="timed_out", reason="took 60 s", document={})
@@ -50,7 +50,7 @@ def test_everything_the_same_as_the_baseline_finishes_the_race():
 
 
 def test_an_early_verdict_is_by_own_errors_alone():
-    """Eight arms whose intervals lie within the margin by moderated critical values and reach beyond it by own ones."""
+    """Eight arms within the margin by moderated critical values, but not by their own errors."""
     plan = make_plan(tuple("abcdefgh"))
     family, level = families(plan)[-1], 0.999
     reach = np.mean([critical_value(6, 8, 2, level=level, own=own) for own in (True, False)])
@@ -62,7 +62,7 @@ def test_an_early_verdict_is_by_own_errors_alone():
 
 @pytest.mark.parametrize("blocks", [6, 9, 13, 18, 25])
 def test_what_an_early_look_can_end_is_what_the_docs_say(blocks):
-    """Of 8 arms, paired log ratios with sd 7 %: half-widths at the end and at a look, and the lead of a rival."""
+    """For 8 arms with a log-ratio sd of 7 %: half-widths at the end and at an interim analysis, and a rival's lead."""
     tests, sd = 8 * len(decision_blocks(PLAN)), 0.07 / blocks**0.5
     levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, 1 - 0.01 / len(decision_blocks(PLAN)))
     reaches = [critical_value(blocks, 8, 2, level=level, own=at == 2) for at, level in enumerate(levels)]
@@ -87,7 +87,7 @@ def test_what_was_decided_stays_decided_as_further_blocks_come():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_block_that_is_half_on_disk_changes_nothing(seed):
-    """Four arms a block; the look after block 6 is taken once all of them have run in it, and not before."""
+    """Four arms per block; the interim analysis after block 6 waits until all of them have run in it."""
     plan = make_plan(("best", "worst"), race=True)
     trials = list(make_trials(plan, Machine({"best": 1.2}, noise=0.02), 6, seed))
     decided = [next_arms(plan, fold_trials(plan, trials[:count])) for count in range(20, 25)]

@@ -1,4 +1,4 @@
-"""Who is called the best: not who fails more, not who was lucky; the simplest of those that measured alike."""
+"""The recommended environment: not one that fails more or was lucky, but the simplest of those that are tied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from validation.simulated_choice import choice, simple
 
 
 def with_failures(plan, machine, blocks, broken, outcome="timed_out", wall_s=60.0):
-    """Return trials of which ``broken(trial)`` broke after ``wall_s``."""
+    """Return trials; those with ``broken(trial)`` failed after ``wall_s``."""
     return [
         replace(trial, outcome=outcome, document=None, reason="too slow", wall_s=wall_s) if broken(trial) else trial
         for trial in make_trials(plan, machine, blocks)
@@ -50,7 +50,7 @@ def printed(summary, width=160):
 
 
 def words(page):
-    """Return what is to be read on a page: verdicts are links."""
+    """Return the visible text of a page, in which verdicts are links."""
     return re.sub("<[^>]*>", "", page)
 
 
@@ -269,7 +269,7 @@ def test_pyperf_gets_each_trials_own_date():
 
 
 def candidates(means, noise=0.01, blocks=20, *, settings=None, faster=None, seed=1):
-    """Return environments whose log gains are ``means``, all equally simple and shown to be faster."""
+    """Return equally simple, significantly faster environments with the log gains ``means``."""
     differences = np.array(means)[:, None] + np.random.default_rng(seed).normal(0, noise, (len(means), blocks))
     low = differences.mean(axis=1) - 3 * noise / blocks**0.5
     faster = [True] * len(means) if faster is None else faster
@@ -284,7 +284,7 @@ def test_of_equally_simple_ones_the_fastest_is_recommended():
 
 
 def test_a_simple_one_that_measured_5_percent_slower_is_not_recommended_though_nothing_is_surely_better():
-    """Nothing that is surely better was found: that is no reason to give away what was measured."""
+    """A measured gain is not given up only because nothing is significantly better."""
     noisy = candidates([0.1, 0.15], 0.06, blocks=8, settings=[(1,), (3,)], seed=3)
     assert recommend_candidate(noisy, 1)[1].all()
     assert recommend_candidate(noisy, 1)[0] == 1
@@ -309,7 +309,7 @@ def test_what_the_simple_one_may_cost_is_said_beside_it(tmp_path):
 
 @pytest.mark.parametrize("case", ["1.16 (3 levels), 1.10 (1), seven of 1.0", "1.00 to 1.16, faster with more levels"])
 def test_on_average_the_recommended_one_gives_away_less_than_the_margin(case):
-    """What simplicity costs: the simplest of all that is not surely worse gave away 3 to 5 % at 8 blocks."""
+    """Guards against recommending the simplest of all not significantly worse: it lost 3 to 5 % at 8 blocks."""
     found = {figure.question: figure.value for figure in simple("quiet", case, 8, 400, np.random.default_rng(4))}
     assert found["mean loss against the best"] < 0.025
     assert found["more than 5 % slower than the best"] < 0.15

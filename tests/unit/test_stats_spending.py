@@ -1,4 +1,4 @@
-"""A run that is read, resumed and read again errs no more often than one that is read once."""
+"""A run that is read, resumed and read again has no more errors than one that is read once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_look_at_blocks_that_were_set_aside_since_is_paid_for_too():
 
 
 def test_what_two_looks_spend_is_what_their_joint_chance_says():
-    # Two looks of one comparison, simulated as trials: the second may err only where the first did not.
+    # Two analyses of one comparison, simulated as trials: only errors at the second without one at the first count.
     chance, draws = np.random.default_rng(8), 60_000
     logs = chance.standard_normal((draws, 20))
     plan = make_plan(("a",))
@@ -121,7 +121,7 @@ def opened(path, tmp_path):
 
 @pytest.fixture
 def again(tmp_path):
-    """Return a run of 8 blocks that was resumed after them and now has 16."""
+    """Return a run that was resumed after 8 blocks and now has 16."""
     plan = make_plan(("a", "b"))
     trials = list(make_trials(plan, Machine({"a": 1.1}), 16))
     folder = write_run(tmp_path / "run", plan, Machine({"a": 1.1}), 8)

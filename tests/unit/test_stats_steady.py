@@ -1,4 +1,4 @@
-"""Whether steps came to a steady state: courses that are known are called what they are."""
+"""Whether steps reached a steady state: known courses are classified correctly."""
 
 import numpy as np
 import pytest

@@ -55,7 +55,7 @@ def run_of(path, changes, blocks=8, noise=0.02, levels=None, change=lambda trial
     }
     folder = RunFolder(path)
     folder.create(make_run(plan, path.name, environments=environments), MATRIX_TEXT)
-    with patch("os.fsync"):  # what is made up need not outlive the machine
+    with patch("os.fsync"):  # synthetic data need not survive a crash
         for trial in trials_of(plan, changes, blocks, noise, change, more):
             folder.append(trial)
     return summarise(folder)

@@ -1,4 +1,4 @@
-"""Nothing that was measured is ever lost, and what cannot be read is named."""
+"""No measurement is ever lost, and unreadable lines are reported with their place."""
 
 import gzip
 import json
@@ -308,7 +308,7 @@ def test_any_text_survives_a_line(tmp_path_factory, reason, name):
 
 
 def test_what_a_program_said_need_not_be_unicode(folder):
-    """A file name that is no UTF-8 arrives as a lone surrogate, which strict readers of JSON refuse."""
+    """A file name that is not UTF-8 becomes a lone surrogate, which strict JSON parsers refuse."""
     trial = trial_of(PLAN.block(0)[0], "ok", "\udcff", document={"evidence": {"argv": ["\udcfe"], "n": float("inf")}})
     folder.append(trial)
     assert list(folder.trials(PLAN)) == [trial]

@@ -1,4 +1,4 @@
-"""What trials took: those that are alive together count once, from the first one's start to the last one's end."""
+"""Elapsed time of trials: those alive together count once, from the first start to the last end."""
 
 from __future__ import annotations
 

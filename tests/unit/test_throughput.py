@@ -1,4 +1,4 @@
-"""Which number of a program's output is taken for its speed, and when none is."""
+"""Which number in a program's output is used as its speed, and when none is."""
 
 import re
 import time
@@ -25,7 +25,7 @@ PRINTED = [
 
 
 def read_in_trial(source, output):
-    """Return what a trial reads by a metric of the host's choice."""
+    """Return the number that a trial parses with a metric chosen by the host."""
     metric = TrialSource("value", "regex", source.regex, None, source.better, source.unit)
     numbers = Numbers(WantedNumbers(metric))
     for line in output.split("\n"):
@@ -51,7 +51,7 @@ def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_tri
         assert choose_metric(source.regex, "", case["output"])[0].better == one.better, "it is what the option says too"
 
 
-#: Cases whose number has decimals and no separator: seven times it is written by seven times each number.
+#: Cases whose decimal number has no thousands separator, so that it can be found and multiplied by seven.
 DECIMAL = [case for case in PRINTED if case["want"][0] in ("rate", "time") and "separat" not in case["from"]]
 DECIMAL = [case for case in DECIMAL if re.search(rf"(?<![\w.,]){case['want'][1]}", case["output"])]
 

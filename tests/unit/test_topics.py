@@ -1,4 +1,4 @@
-"""Every word of a verdict, a warning or an error is explained: in one line in reports, in a section of the page."""
+"""Every verdict, warning and error is explained: in one line in reports, and in a section of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial's record must show before the trial counts."""
+"""Conditions on a trial's record before the trial counts."""
 
 import json
 import time

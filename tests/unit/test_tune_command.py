@@ -1,4 +1,4 @@
-"""``envmatrix tune``: what it refuses before anything runs, and what it tells of what is on disk."""
+"""``envmatrix tune``: requests refused before anything runs, and messages about existing searches."""
 
 from __future__ import annotations
 

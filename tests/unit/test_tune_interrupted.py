@@ -1,4 +1,4 @@
-"""A search that was interrupted or killed: it says so, its time is that in which it went on, and it goes on."""
+"""An interrupted or killed search: it reports that, only counts the time in which it ran, and can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.test_tune_loop import Stopped, begun, machine, resumed, watch  #
 
 @pytest.mark.parametrize("at", [30, 112])
 def test_the_time_in_which_a_search_lay_killed_is_none_of_its_budget(machine, at):  # noqa: F811
-    """Ten seconds of it were: a search of 120 s that was killed while it confirmed took 127."""
+    """Guards against charging the time between sessions: a search of 120 s that was killed took 127 s."""
     machine.stops_at = at
     with pytest.raises(Stopped):
         tunes.finish_search(begun(), watch)

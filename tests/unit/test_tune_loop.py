@@ -1,4 +1,4 @@
-"""A whole search on disk, its trials made up: it is resumed, tells what failed, and stops where nothing can be said."""
+"""A whole search on disk with simulated trials: it resumes, reports failures, and stops if no answer is possible."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ designs:
 
 
 class Stopped(BaseException):
-    """What kill -9 is to a loop: nothing behind it runs."""
+    """Simulates kill -9: no handler runs after it."""
 
 
 class Machine:
-    """Runs trials in no time at all: how fast a cell is follows from its levels."""
+    """Simulated machine that runs trials instantly; the speed of a cell follows from its levels."""
 
     def __init__(self, monkeypatch, gains):
         self.gains, self.ran, self.stops_at, self.clock = gains, [], None, 1000.0
         self.between_s, self.slow_from = 0.0, 10_000
         self.wall_s, self.noise, self.trouble = 1.0, 0.01, None
-        self.down, self.fallen = (), {}  # parts of a run's name, and the first run of that name: there all trials fail
+        self.down, self.fallen = (), {}  # parts of run names, and the first run with each: all its trials fail
         self.chance = random.Random(4)
         monkeypatch.setattr(loop, "run_with_rebuild", self.run)
         monkeypatch.setattr(loop, "_remove_leftovers", lambda *_: None)
@@ -62,7 +62,7 @@ class Machine:
 
         def prepared(
             engine, image, libraries, progress
-        ):  # a step asks the same Python the same things as the one before
+        ):  # a step asks the same Python the same questions as the previous step
             if image.name not in made:
                 made[image.name] = prepare(engine, image, libraries, progress)
             return made[image.name]
@@ -224,7 +224,7 @@ def test_ctrl_c_ends_it_and_what_is_written_says_so_until_it_is_over(machine, at
 
 
 def test_the_page_of_a_search_is_made_again_from_its_trials_on_any_machine(machine, tmp_path, monkeypatch, capsys):
-    """`envmatrix report SEARCH` said that it was no run."""
+    """Guards against `envmatrix report SEARCH` refusing a search as not a run."""
     result = tunes.finish_search(begun(), watch)
     written = {name: (result.folder / name).read_text() for name in ("tune.json", "report.html")}
     for name in written:
@@ -341,8 +341,8 @@ def test_a_search_that_is_over_is_resumed_without_a_further_trial(machine):
 
 
 def test_a_budget_holds_where_much_time_lies_between_the_trials(machine):
-    machine.between_s = 0.4  # for trials of a second, what starts and ends each of them
-    machine.slow_from = 60  # the machine is slower from some time on
+    machine.between_s = 0.4  # overhead of starting and ending trials of one second
+    machine.slow_from = 60  # the machine becomes slower at some time
     result = tunes.finish_search(begun(), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert 0.9 * 120 < result.answer.spent_s <= 1.05 * 120

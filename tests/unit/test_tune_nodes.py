@@ -1,4 +1,4 @@
-"""A search on several nodes: candidates are dealt to blocks that run side by side, each with its own baseline."""
+"""A search on several nodes: candidates are split into blocks that run in parallel, each with its own baseline."""
 
 from __future__ import annotations
 

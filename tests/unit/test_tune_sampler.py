@@ -1,4 +1,4 @@
-"""One of Optuna's samplers proposes what is screened; what comes of it is raced and confirmed as ever."""
+"""An Optuna sampler proposes candidates for screening; racing and confirmation are unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ optuna = pytest.importorskip("optuna")
 
 @pytest.fixture(scope="module")
 def read():
-    """Return a world and what was read of 60 of its cells, the eleventh of which failed."""
+    """Return a world and the results of 60 of its cells, the eleventh of which failed."""
     there = simulated_tuning.world(3, 0.03, (4, 3, 3, 2))
     rows = np.random.default_rng(1).permutation(np.arange(1, len(there.space.codes)))[:60]
     scores = np.concatenate([[0.0, 0.0], there.gains[rows]])[:, None]

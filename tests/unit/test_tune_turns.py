@@ -1,4 +1,4 @@
-"""A search whose trials take turns: how its steps run, and how they are read."""
+"""A search with interleaved trials: how its steps run and how they are analysed."""
 
 from __future__ import annotations
 

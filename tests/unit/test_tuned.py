@@ -1,4 +1,4 @@
-"""How `nox -s selfbench -- --tune` judges a try."""
+"""How `nox -s selfbench -- --tune` judges a search."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A search: its space, what it learns, what it proposes, and made-up worlds that it is judged in."""
+"""A search: its space, its model, its proposals, and simulated worlds for evaluating it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def space(levels=None, named=("recipe",)):
 
 
 def made_up(sizes, impossible=()):
-    """Return a space of all cells of so many levels, without those that hold a pair of levels."""
+    """Return a space of all cells with these numbers of levels, except those with an impossible pair."""
     codes = np.array(np.meshgrid(*map(np.arange, sizes), indexing="ij")).reshape(len(sizes), -1).T.astype(np.int16)
     for a, one, b, other in impossible:
         codes = codes[~((codes[:, a] == one) & (codes[:, b] == other))]
@@ -72,7 +72,7 @@ class TestTheSpace:
         assert cells[0] == {}
         assert {"affinity": "compact"} not in cells
         assert {"runtime": "intel", "affinity": "compact"} in cells
-        assert not any("both" in cell.values() for cell in cells)  # two CPUs: it is what `two` says
+        assert not any("both" in cell.values() for cell in cells)  # with two CPUs it equals `two`
         assert (len(cells), found.equal, found.impossible) == (6, 3, 3)
 
     def test_names_recipes_and_calls_other_cells_by_their_settings(self):
@@ -283,7 +283,7 @@ class TestWhatIsProposed:
         assert search.next_step([batch], Budget(200, 195)) is None
 
     def test_what_never_ran_is_raced_before_it_is_confirmed_and_not_confirmed_where_that_shows_that_it_cannot(self):
-        """The model expects most of a cell that nobody tried: alone each of its settings gains."""
+        """The model expects the most from an untried cell, because each of its settings gains separately."""
         there = made_up((2, 2))
         search = Search(there)
         both, *alone = sorted(range(1, 4), key=lambda row: -int((there.codes[row] > 0).sum()))
@@ -300,7 +300,7 @@ class TestWhatIsProposed:
         assert (without_time.phase, without_time.rows) == ("confirm", (alone[0],))
 
     def test_a_small_budget_races_as_many_as_it_has_trials_for_so_that_what_was_not_screened_may_be_confirmed(self):
-        """It raced none, and confirmed the one screened cell that has the best settings: with a third one, inert."""
+        """Guards against skipping the race and confirming a screened cell with a third setting that has no effect."""
         there = made_up((2, 2, 2))
         index = {tuple(cell): row for row, cell in enumerate(there.codes.tolist())}
         gains = {(1, 0, 0): 0.2, (0, 1, 0): 0.1, (0, 0, 1): 0.0, (1, 1, 1): 0.3, (1, 0, 1): 0.2, (0, 1, 1): 0.1}
@@ -309,7 +309,7 @@ class TestWhatIsProposed:
                      np.zeros((8, 3), np.int64))  # fmt: skip
         raced = Search(there).next_step([seen], Budget(80, 29.5))
         assert (raced.phase, len(raced.rows), raced.rows[0]) == ("race", 3, index[1, 1, 0])
-        for budget in Budget(80, 27.5), Budget(50, 20.5):  # none is left for it, none beside a claim's six blocks
+        for budget in Budget(80, 27.5), Budget(50, 20.5):  # none left for a race, none besides six blocks
             assert Search(there).next_step([seen], budget).phase == "confirm"
 
     def test_a_level_that_changes_nothing_is_never_tried_again(self):
@@ -333,7 +333,7 @@ class TestWhatIsProposed:
 def test_a_proposal_after_ten_thousand_trials_takes_less_than_two_seconds_of_cpu():
     search, batches = long_search(10_000, (4, 4, 3, 3, 3, 2, 2, 2))
     assert search.columns.size
-    began = time.thread_time()  # the BLAS has threads of its own, which spin where other tests want the CPUs
+    began = time.thread_time()  # BLAS has its own threads, which spin while other tests need the CPUs
     assert search.next_step(batches, Budget(20_000, 10_000)).phase == "screen"
     assert time.thread_time() - began < 2.0
 

@@ -1,4 +1,4 @@
-"""What a search says of the recipe that it confirmed."""
+"""A search's conclusions about the recipe it confirmed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_how_much_of_a_large_space_was_tried_is_told_in_numbers_that_can_be_read
 
 
 def test_a_gain_that_is_hardly_shown_is_told_smaller_than_it_was_measured():
-    """It is told only if the interval is above 1: among those that are, the lucky ones are too many."""
+    """A gain is reported only if its interval is above 1, which favours lucky ones: shrink it accordingly."""
     hardly = confirmed(1.001)
     hardly = replace(hardly, effect=replace(hardly.effect, ratio=1.10, error=0.04))
     assert 1.001 < hardly.gain < 1.06
@@ -58,7 +58,7 @@ def test_a_gain_that_is_hardly_shown_is_told_smaller_than_it_was_measured():
 
 
 def test_told_gains_of_a_small_effect_in_much_noise_are_right_on_average():
-    """A true 3 % at an error of 2 %: the plain ratio of those that are told is too high by more than 2 points."""
+    """With a true gain of 3 % and an error of 2 %, the plain ratios of reported gains are over 2 points too high."""
     drawn = np.random.default_rng(7).normal(np.log(1.03), 0.02, 4000)
     told = [value for value in drawn if value > 2.5 * 0.02]
     gains = []
@@ -77,7 +77,7 @@ def test_what_the_model_thinks_of_each_setting_is_called_a_guess_and_no_interval
 
 
 def test_searches_that_claim_nothing_are_not_off_by_nothing(monkeypatch):
-    """Half of these claim nothing, the others 10 points too much: that is 10 points too much, not 5."""
+    """Half of these searches report nothing and the others 10 points too much: the error is 10 points, not 5."""
     drawn = iter([Found(0, 0.0), Found(0, float(np.log(1.1)))] * 3)
     monkeypatch.setitem(METHODS, "made up", lambda _: next(drawn))
     figures = {one.question: one for one in searched("made up", 0.03, FIRST, 6, FEW, trials=FEW_TRIALS)}

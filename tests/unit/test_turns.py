@@ -1,4 +1,4 @@
-"""Turns: who lives with whom, in which order, and what a gate believes."""
+"""Interleaving: which trials are alive together, their order, and the messages a gate accepts."""
 
 import itertools
 from types import SimpleNamespace
@@ -78,7 +78,7 @@ def test_a_gate_believes_nothing_else(gate, said):
             made.left()
 
 
-# What may take turns.
+# Trials that may be interleaved.
 
 
 def experiment(plan=PLAN, workload=None, engines=("local",), environments=None, **design):

@@ -1,4 +1,4 @@
-"""Arms that take no turns beside arms that do: each is compared with what was measured in its own way."""
+"""Separate arms next to interleaved ones: each is compared with a reference that ran the same way."""
 
 from dataclasses import replace
 
@@ -283,7 +283,7 @@ def test_a_factorial_is_attributed_though_some_of_its_cells_took_no_turns(tmp_pa
 
 
 def test_what_took_no_turns_is_as_simple_as_its_settings_beside_those_of_the_reference(tmp_path):
-    levels = {"baseline": "00", "a": "11", "b": "01", "c": "00"}  # a, which takes no turns, is no simpler than b
+    levels = {"baseline": "00", "a": "11", "b": "01", "c": "00"}  # a, which runs separately, is not simpler than b
     environments = {
         name: make_environment(name, {"first": first, "second": second}) for name, (first, second) in levels.items()
     }

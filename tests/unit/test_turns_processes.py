@@ -1,4 +1,4 @@
-"""Turns of real processes that speak as bench/ does: what becomes of those that die, hang or lie in theirs."""
+"""Interleaving of real processes that use the gate as bench/ does: those that die, hang or send false messages."""
 
 import contextlib
 import itertools
@@ -49,12 +49,12 @@ if how == "stays": stick()
 
 
 def order_of(count):
-    """Return the arms of the first block of so many, in its order."""
+    """Return the arms of the first block of ``count`` arms, in its order."""
     return [slot.arm for slot in make_plan(tuple(f"e{number}" for number in range(count - 2))).block(0)]
 
 
 class Watched:
-    """Runs a program as engine ``local`` does, and looks at all others whenever one is let go."""
+    """Runs a program like engine ``local``, and checks all others whenever one is resumed."""
 
     def __init__(self, running, those):
         self.running, self.those = running, those
@@ -84,7 +84,7 @@ class Those(list):
 
 
 def states(watched):
-    """Return the states of a program's processes; those of its supervisor are not meant."""
+    """Return the states of a program's processes, without those of its supervisor."""
     supervisor = watched.running.program.process.pid
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -100,7 +100,7 @@ def states(watched):
 
 
 class Engine:
-    """An engine whose programs tell what is done to them."""
+    """An engine whose programs record what is done to them."""
 
     name = "local"
 
@@ -123,7 +123,7 @@ class Engine:
 
 @pytest.fixture
 def together_of(tmp_path, monkeypatch):
-    """Return what runs a group of programs that behave so, and gives its trials, what they logged, and the engine's."""
+    """Return a function that runs a group of programs and returns its trials, their log, and the engine's log."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
     log = tmp_path / "log"
     log.touch()
@@ -131,7 +131,7 @@ def together_of(tmp_path, monkeypatch):
     those.seen = []
 
     def wait(files, seconds):
-        """Let the time be up as soon as all that is waited for has said that it is stuck."""
+        """Time out as soon as every awaited program has logged that it is stuck."""
         supervisors = {str(watched.running.program.process.pid) for watched in map(watched_of, files) if watched}
         while not (ready := really_wait(files, 0.02)):
             if supervisors <= {line.split()[1] for line in log.read_text().splitlines() if line.startswith("stuck")}:
@@ -282,7 +282,7 @@ def test_one_that_is_killed_while_it_is_stopped_has_its_outcome_and_the_others_g
 def test_an_engine_that_goes_away_between_two_turns_ends_them_all_and_nothing_is_recorded(
     together_of, monkeypatch, call
 ):
-    """What it then says to the run is test_gone's; here: whoever was stopped is not left so."""
+    """Checks that no process is left stopped; test_gone checks the message."""
     there, asked = [], itertools.count()
 
     def gone(_experiment, slot, error, _say):

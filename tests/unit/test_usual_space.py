@@ -1,4 +1,4 @@
-"""What is searched for a program on the command line: what bears on it, on a CPU and on GPUs."""
+"""The search space for a program on the command line: settings that affect it, on a CPU and on GPUs."""
 
 from pathlib import Path
 

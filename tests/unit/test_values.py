@@ -1,4 +1,4 @@
-"""What a later command would refuse, `check` refuses, with line and column."""
+"""`check` refuses values that a later command would refuse, with line and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nox -s selfbench -- --alarms` and `--decides` count, on runs whose answer is known."""
+"""The counts of `nox -s selfbench -- --alarms` and `--decides`, on runs with a known answer."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Messages that once named the wrong cause, or no place."""
+"""Messages that must name the right cause and place."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ designs: {{default: {{environments: [baseline], workloads: w}}}}
 
 
 def cuda_python(place, raised):
-    """Make a Python whose torch needs a library that comes with NVIDIA's driver, in a version that never was."""
+    """Make a Python whose torch needs a library of NVIDIA's driver, in a version that does not exist."""
     venv.create(place)
     packages = sysconfig.get_path("purelib", "venv", {"base": str(place)})
     (Path(packages) / "torch").mkdir()

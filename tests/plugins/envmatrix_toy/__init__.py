@@ -1,1 +1,1 @@
-"""What another package adds to envmatrix: docs/engines.md shows these files."""
+"""An example package that extends envmatrix; docs/engines.md refers to it."""

@@ -1,4 +1,4 @@
-"""An engine that starts plain processes of one Python, and says that its images are small files."""
+"""An engine that starts plain processes with one Python and uses small files as images."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ToyEngine(Engine):
     def sweep(self, run: str) -> int:
         return 0
 
-    # Below: what only some engines can.
+    # Below: optional methods of engines.
 
     def command_line(self, job: Job) -> CommandLine:
         return CommandLine(job.argv, job.env, job.mounts.work)

@@ -1,4 +1,4 @@
-"""A launcher that runs every block here, backwards, and notes what it did in the run's folder."""
+"""A launcher that runs every block on this machine, in reverse order, and logs that in the run's folder."""
 
 from __future__ import annotations
 

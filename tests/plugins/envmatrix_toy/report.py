@@ -1,4 +1,4 @@
-"""A report of one line an effect, in every run's folder."""
+"""A report with one line per effect, in every run's folder."""
 
 from __future__ import annotations
 
