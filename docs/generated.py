@@ -81,7 +81,7 @@ def _cell(text: str) -> str:
 def _evidence() -> Iterator[str]:
     yield (
         "# Evidence: the paths that you can check\n\nEvery value that a process reads about itself. "
-        "`envmatrix evidence ENV` prints them; [checks](../matrix.md#claims-checks-of-a-level) name them.\n"
+        "`envmatrix evidence ENV --all` prints them; [checks](../matrix.md#claims-checks-of-a-level) name them.\n"
     )
     yield "| path | value |\n|---|---|"
     for path in known_paths():

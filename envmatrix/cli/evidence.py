@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser
 from envmatrix.errors import ExitCode
 
+if TYPE_CHECKING:
+    from envmatrix.evidence.checks import Claim
+    from envmatrix.evidence.record import Evidence
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_chosen(parser)
+    parser.add_argument("--all", action="store_true", help="print all evidence below the checks")
     shared.add_json(parser)
     parser.examples("envmatrix evidence intel-omp", "envmatrix evidence tcmalloc --engine docker --json")
 
@@ -20,7 +27,6 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Start one process in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
-    from envmatrix.evidence.paths import lookup
     from envmatrix.evidence.record import read_evidence
 
     session = shared.open_chosen_environment(arguments)
@@ -32,13 +38,24 @@ def run(arguments: argparse.Namespace) -> int:
             {"environment": arguments.environment, "evidence": evidence, "contradictions": contradictions}
         )
     else:
-        common.print_text("\n".join(_lines(evidence)))
-        for claim in claims:
-            allowed_text = " or ".join(map(str, claim.allowed))
-            common.print_text(f"claim {claim.path} = {allowed_text}: found {lookup(observed, claim.path)}")
-        for sentence in contradictions:
-            common.print_text(f"CONTRADICTED: {sentence}")
+        common.print_text("\n".join(_check_lines(arguments.environment, claims, observed)))
+        common.print_text("\n".join(["", *_lines(evidence)]) if arguments.all else "all evidence: add --all")
     return ExitCode.SOME_FAILED if contradictions else ExitCode.FINE
+
+
+def _check_lines(environment: str, claims: Sequence[Claim], observed: Evidence) -> Iterator[str]:
+    """Yield how many checks of the environment hold, then one line for each."""
+    from envmatrix.evidence.paths import lookup
+
+    failed = {claim.path: text for claim in claims if (text := claim.contradiction(observed))}
+    if not claims:
+        yield f"{environment}: no checks"
+        return
+    yield f"{environment}: {len(claims) - len(failed)} of {len(claims)} checks hold"
+    for claim in claims:
+        allowed_text = " or ".join(map(str, claim.allowed))
+        found_text = f", found {lookup(observed, claim.path)}" if claim.path in failed else ""
+        yield f"  {'FAILED' if claim.path in failed else 'ok    '}  {claim.path} = {allowed_text}{found_text}"
 
 
 def _lines(body: object, indent: int = 0) -> list[str]:

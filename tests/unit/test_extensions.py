@@ -72,7 +72,7 @@ def builds_and_exports_with_the_toys(project, envmatrix):
     assert envmatrix("export", "fast", "--engine", "toy", "--as", "toy-script") == "# toy-script: fast on toy\n"
     assert "exec toy-start " in envmatrix("export", "fast", "--engine", "toy", "--as", "slurm")
     if "BENCH_PYTHON" in os.environ:
-        assert "torch" in envmatrix("evidence", "fast", "--engine", "toy")
+        assert "torch" in envmatrix("evidence", "fast", "--all", "--engine", "toy")
     else:
         assert "cannot import torch" in envmatrix("evidence", "fast", "--engine", "toy", code=2)
 
