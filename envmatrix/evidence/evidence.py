@@ -182,7 +182,10 @@ class System(Part):
 
 
 class OneDnn(Part):
-    """What oneDNN really took from its variables; ``rounds``: a convolution of float32 lost digits."""
+    """What oneDNN really took from its variables; ``rounds``: a convolution of float32 lost digits.
+
+    ``primitive_cache_size`` is counted only if a variable asks for fewer than 80.
+    """
 
     version: Text = None
     isa: Text = None
@@ -191,6 +194,7 @@ class OneDnn(Part):
     fpmath: Text = None
     rounds: Flag = None
     primitive_cache: Flag = None
+    primitive_cache_size: Integer = None
 
 
 class Inductor(Part):
