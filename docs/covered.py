@@ -29,13 +29,14 @@ does about each. `python docs/covered.py` in a checkout makes it from the levels
 
 | state | meaning |
 |---|---|
-| verified | a level or recipe is included, and the process proves that it was active ([tested on what](status.md)) |
+| verified | a level or a recipe is included, and the process itself proves that the setting was active |
 | not verified | a level is included, but nothing in the process shows that it was active. Reports say so |
 | ships | an engine, a launcher or a workload does it |
 | yours | you set it in a few lines, with this key of [matrix.yaml](matrix.md). The answer names the evidence |
 | no | not supported; the answer is the reason |
 
-`envmatrix evidence ENV` shows what is active. `envmatrix list environments` lists all recipes.
+`envmatrix evidence ENV` shows what is active. `envmatrix list environments` lists all recipes. What was tested on a
+GPU is in [Status](status.md).
 """
 _SOURCES = 24
 _STATES = ("verified", "not verified", "ships", "yours", "no")

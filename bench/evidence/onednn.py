@@ -1,7 +1,7 @@
 """The settings that oneDNN, the library behind torch's convolutions, actually uses.
 
-torch hides oneDNN's functions. Instead, a small convolution runs twice in verbose mode after the timed part, and its
-output is parsed. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
+torch hides oneDNN's functions, so its verbose lines are read: a small convolution runs twice after the timed part, and
+many tiny operations if the size of the cache was set. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import os
 import re
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from bench.evidence.reading import attempt
+
+_Result = TypeVar("_Result")
 
 
 def collect() -> dict[str, Any] | None:
@@ -21,8 +24,8 @@ def collect() -> dict[str, Any] | None:
     torch = sys.modules["torch"]
     if not torch.backends.mkldnn.is_available():
         return None
-    verbose_lines, sums = _verbose_lines(torch)
-    return dict(described(verbose_lines), rounds=sums != _SUM)
+    verbose_lines, sums = _convolved_twice(torch)
+    return dict(described(verbose_lines), rounds=sums != _SUM, primitive_cache_size=attempt(lambda: _cache_size(torch)))
 
 
 #: Enough channels to fill AMX tiles: with fewer, oneDNN skips some AMX kernels (ic % 32 in
@@ -53,10 +56,42 @@ def _first(pattern: str, text: str) -> str | None:
     return match[1].strip() if match else None
 
 
-def _verbose_lines(torch: Any) -> tuple[str, float]:
-    """Run a convolution twice in verbose mode; return the library's standard output, and one result."""
-    mode, convolve = torch.backends.mkldnn, torch.nn.functional.conv2d
+#: Number of primitives created to count those that are kept. Counting the default, 1024, would take seconds.
+_MOST_COUNTED = 80
+_CACHE_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
+
+
+def _cache_size(torch: Any) -> int | None:
+    """Return how many primitives are kept, if a variable asks for a number that can be counted; otherwise None."""
+    limit = next((os.environ[name] for name in _CACHE_LIMITS if name in os.environ), "")
+    if not limit.isdecimal() or int(limit) >= _MOST_COUNTED:
+        return None
+    inputs = [torch.ones(size).to_mkldnn() for size in range(1, _MOST_COUNTED + 1)]
+    text, _ = _verbose_lines(torch, lambda: [torch.relu(one) for one in (*inputs, *reversed(inputs))])
+    return kept_primitives(text)
+
+
+def kept_primitives(text: str) -> int | None:
+    """Return how many of the primitives that were created first are found again, the newest first."""
+    lookups = re.findall(r"create:cache_(hit|miss),cpu,eltwise", text)[_MOST_COUNTED:]
+    return lookups.index("miss") if "miss" in lookups else None
+
+
+def _convolved_twice(torch: Any) -> tuple[str, float]:
+    """Return oneDNN's verbose lines of a convolution that ran twice, and one number of its result."""
+    convolve = torch.nn.functional.conv2d
     weights, images = torch.ones(_CHANNELS, _CHANNELS, 3, 3), torch.full((4, _CHANNELS, 8, 8), _IMAGE)
+
+    def run() -> float:
+        convolve(images, weights, padding=1)
+        return float(convolve(images, weights, padding=1)[0, 0, 4, 4])
+
+    return _verbose_lines(torch, run)
+
+
+def _verbose_lines(torch: Any, run: Callable[[], _Result]) -> tuple[str, _Result]:
+    """Call ``run`` under verbose mode; return what the library prints to standard output, and its result."""
+    mode = torch.backends.mkldnn
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     flush(None)
@@ -65,11 +100,10 @@ def _verbose_lines(torch: Any) -> tuple[str, float]:
         try:
             os.dup2(file.fileno(), 1)
             with torch.no_grad(), mode.verbose(mode.VERBOSE_ON_CREATION):
-                convolve(images, weights, padding=1)
-                sums = convolve(images, weights, padding=1)[0, 0, 4, 4].item()
+                result = run()
             flush(None)
         finally:
             os.dup2(saved_stdout, 1)
             os.close(saved_stdout)
         file.seek(0)
-        return attempt(lambda: file.read().decode(errors="replace")) or "", sums
+        return attempt(lambda: file.read().decode(errors="replace")) or "", result

@@ -182,7 +182,10 @@ class System(Part):
 
 
 class OneDnn(Part):
-    """oneDNN's settings in effect; ``rounds``: a float32 convolution lost precision."""
+    """oneDNN's settings in effect; ``rounds``: a float32 convolution lost precision.
+
+    ``primitive_cache_size`` is counted only if a variable asks for fewer than 80.
+    """
 
     version: Text = None
     isa: Text = None
@@ -191,6 +194,7 @@ class OneDnn(Part):
     fpmath: Text = None
     rounds: Flag = None
     primitive_cache: Flag = None
+    primitive_cache_size: Integer = None
 
 
 class Inductor(Part):

@@ -304,6 +304,16 @@ def test_onednn_s_own_words_are_read():
     assert set(onednn.described("").values()) == {None}
 
 
+def test_primitives_that_are_kept_are_counted_from_the_newest_back():
+    """Of 80, the cache kept the last 64; nothing is counted if all 80 were kept."""
+    line = "onednn_verbose,v1,primitive,create:cache_{},cpu,eltwise,jit:avx2,forward_training\n"
+    created = 80 * line.format("miss")
+    assert onednn.kept_primitives(created + 64 * line.format("hit") + 16 * line.format("miss")) == 64
+    assert onednn.kept_primitives(created + 80 * line.format("miss")) == 0
+    assert onednn.kept_primitives(created + 80 * line.format("hit")) is None
+    assert onednn.kept_primitives("") is None
+
+
 def test_hidden_nccl_settings_are_reported(tmp_path):
     file = tmp_path / "nccl.conf"
     file.write_text("# site\nNCCL_ALGO=Ring # fast\nNCCL_DEBUG = WARN\nnonsense\n")

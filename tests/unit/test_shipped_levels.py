@@ -52,6 +52,7 @@ HOLLOW = {
     ("inductor", "cpp-wrapper"): {"inductor": {"graphs": 1, "cpp_wrapper": True, "cpp_wrapped": False}},
     ("malloc", "glibc-one-arena"): {"malloc": {"library": "libc", "refused": [], "arenas": 3,
                                                 "options": {"arena_max": 1}}},
+    ("onednn-cache", "64"): {"onednn": {"primitive_cache": True, "primitive_cache_size": None}},
     ("numa", "interleave"): {"memory": {"policy": "interleave:0", "numa_nodes": 2}},
     ("python", "3.13t"): {"system": {"python": "3.13.1", "gil": True}},
     ("python", "3.14-jit"): {"system": {"python": "3.14.1", "jit": False}},
