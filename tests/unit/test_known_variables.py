@@ -100,7 +100,8 @@ def test_check_tells_a_misspelt_variable_with_its_line_and_column(file, capsys):
     told = capsys.readouterr()
     assert (
         f"warning: {file}:7:9: team=misspelt: not verified: envmatrix knows no program or library that reads "
-        "OMP_NUM_THREAD; did you mean OMP_NUM_THREADS?\n  -> write OMP_NUM_THREADS; otherwise its trials count as not verified"
+        "OMP_NUM_THREAD; did you mean OMP_NUM_THREADS?\n  -> write OMP_NUM_THREADS; "
+        "otherwise its trials count as not verified"
     ) in told.err
     assert (
         f"{file}:9:17: team=new: not verified: envmatrix knows no program or library that reads NCCL_OF_NEXT_YEAR\n"
@@ -166,7 +167,7 @@ INTEL = {**GNU, "libraries": [*GNU["libraries"], "/i/libiomp5.so"], "openmp": {"
         ("TCMALLOC_SAMPLE_PARAMETER", GNU, "tcmalloc, and libc serves malloc"),
         ("MALLOC_ARENA_MAX", {**GNU, "malloc": {"library": "libjemalloc"}}, "libjemalloc serves malloc"),
         ("PYTORCH_ALLOC_CONF", {}, "PyTorch, and no program loads it"),
-        ("PYTORCH_CUDA_ALLOC_CONF", {**GNU, "libraries": ["/t/libtorch_cuda.so"]}, "CUDA, and this machine has no GPU"),
+        ("PYTORCH_CUDA_ALLOC_CONF", {**GNU, "libraries": ["/t/libtorch_cuda.so"]}, "CUDA, and there is no GPU"),
         ("NCCL_ALGO", {**GNU, "libraries": ["/t/libnccl.so.2"]}, "NCCL, and there is no GPU"),
         ("TORCHINDUCTOR_MAX_AUTOTUNE", GNU, "torch.compile, and nothing was compiled"),
     ],
