@@ -42,7 +42,7 @@ def check_engine(name: str, where: Callable[[], Where]) -> None:
     """Raise InputError unless a name is an engine's or ``auto``; ``where`` returns its location."""
     names = (*ENGINES.names(), AUTO)
     if name not in names:
-        raise InputError(f"no engine is named {name!r}", remedy=suggestion(name, names), where=where())
+        raise InputError(f"no engine {name!r}", remedy=suggestion(name, names), where=where())
 
 
 def choose_engine(progress: ProgressCallback) -> str:

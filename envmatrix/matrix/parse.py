@@ -287,7 +287,7 @@ class _Parser:
         if not isinstance(name, str) or name not in defaults:
             known_defaults = self.source.mapping(("defaults",))
             if not isinstance(name, str) or name not in known_defaults:
-                self.wrong((*path, "defaults"), f"no default is named {name!r}", suggestion(str(name), known_defaults))
+                self.wrong((*path, "defaults"), f"no default {name!r}", suggestion(str(name), known_defaults))
             return {key: value for key, value in data.items() if key != "defaults"}
         for positions in (self.source.keys, self.source.values):
             for key in [key for key in positions if key[:2] == ("defaults", name) and len(key) > 2]:

@@ -68,7 +68,7 @@ def _check_design(add_mistake: MistakeReporter, matrix: Matrix, design: Design) 
         known_names = matrix.environments if kind == "environment" else matrix.workloads
         for index, word in enumerate(getattr(design, key)):
             if word not in known_names:
-                add_mistake((*path, key, index), f"no {kind} is named {word!r}", suggestion(word, known_names))
+                add_mistake((*path, key, index), f"no {kind} {word!r}", suggestion(word, known_names))
     for index, word in enumerate(design.application):
         if word in design.workloads or word in matrix.environments:
             remedy = "rename the workload"
@@ -91,7 +91,7 @@ def _check_reference_values(add_mistake: MistakeReporter, matrix: Matrix, design
             path = ("designs", design.name, "reference_values", name)
             add_mistake(
                 path,
-                f"no environment or workload is named {name!r}",
+                f"no environment or workload {name!r}",
                 suggestion(name, {*known_names, *of_cells}),
                 key=True,
             )
@@ -111,7 +111,7 @@ def _check_level_word(
 ) -> None:
     factor_path = (*path, factor)
     if factor not in matrix.factors:
-        add_mistake(factor_path, f"no factor is named {factor!r}", suggestion(factor, matrix.factors), key=True)
+        add_mistake(factor_path, f"no factor {factor!r}", suggestion(factor, matrix.factors), key=True)
     elif level not in matrix.factors[factor].levels:
         word_path = factor_path if index is None else (*factor_path, index)
         add_mistake(

@@ -128,7 +128,7 @@ class Catalog(Generic[Thing]):
         entries = [entry for entry in map(_entry, self._added()) if entry.name == name and not self._refusal(name)]
         if not entries:
             raise InputError(
-                f"no {self.kind} is named {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved))
+                f"no {self.kind} {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved))
             )
         if len(entries) > 1:
             raise ExtensionError(

@@ -79,7 +79,7 @@ def test_a_preload_that_its_package_does_not_hold_is_named_with_what_it_has(
     places: BuildPaths, wheels: Path, said: Said
 ) -> None:
     wrong = replace(LIBRARIES[0], files=("libtinny.so",))
-    with pytest.raises(InputError, match=r"has no libtinny\.so") as refused:
+    with pytest.raises(InputError, match=r"does not contain libtinny\.so") as refused:
         LocalEngine(places).prepare(IMAGE, (wrong,), said)
     assert "libtiny.so" in refused.value.remedy
 
@@ -144,7 +144,7 @@ def test_an_unreachable_index_without_another_source_is_one_clear_error(
 
 
 def test_a_python_that_is_not_here_skips_with_how_to_get_it(places: BuildPaths, said: Said) -> None:
-    with pytest.raises(SkipEnvironmentError, match=r"no Python 3\.99") as skipped:
+    with pytest.raises(SkipEnvironmentError, match=r"Python 3\.99 was not found") as skipped:
         LocalEngine(places).prepare(replace(IMAGE, python="3.99"), (), said)
     assert "uv python install 3.99" in skipped.value.remedy
 
@@ -161,7 +161,7 @@ def test_an_interpreter_without_torch_is_there_for_programs_that_need_none(
     assert "-m pip install torch" in skipped.value.remedy
     again = LocalEngine(places).prepare(Image("host", interpreter=bare), (), said)
     assert again.without_torch, "it is asked each time: torch may be installed meanwhile"
-    with pytest.raises(SkipEnvironmentError, match="no Python that starts"):
+    with pytest.raises(SkipEnvironmentError, match="not a Python that starts"):
         LocalEngine(places).prepare(Image("host", interpreter="/bin/true"), (), said)
 
 

@@ -127,8 +127,11 @@ def test_where_no_group_may_be_made_an_environment_with_a_quota_is_skipped(
     ground: BuildPaths, monkeypatch: pytest.MonkeyPatch, job_of_host: Job
 ) -> None:
     monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: None)
-    with pytest.raises(SkipEnvironmentError, match="`cpu_quota` cannot be had with engine local: no control group"):
+    with pytest.raises(
+        SkipEnvironmentError,
+        match="`cpu_quota` is not available with engine local: envmatrix cannot create a control group",
+    ):
         check_quota(LocalEngine(ground), TENTH)
-    with pytest.raises(SkipEnvironmentError, match="no control group with a CPU quota"):
+    with pytest.raises(SkipEnvironmentError, match="cannot create a control group with a CPU quota"):
         at_work(LocalEngine(ground), job_of_host, 0.1)
     check_quota(LocalEngine(ground), replace(TENTH, cpu_quota=None))

@@ -129,7 +129,7 @@ def test_a_missing_program_skips_the_environment_with_what_to_install(
     places: BuildPaths, source: Path, said: Said
 ) -> None:
     image = replace(IMAGE, builds=(replace(BUILD, programs=("tar", "no-such-compiler")),))
-    with pytest.raises(SkipEnvironmentError, match="needs no-such-compiler, and there is none") as refused:
+    with pytest.raises(SkipEnvironmentError, match="needs no-such-compiler, which is not installed") as refused:
         LocalEngine(places).prepare(image, (), said)
     assert "apt-get install no-such-compiler" in refused.value.remedy
     assert refused.value.exit_code == ExitCode.NOTHING_RAN

@@ -149,8 +149,8 @@ def test_every_path_with_a_name_may_be_claimed_and_every_key_of_an_open_part():
      ("torch.mkl", "!= 0", "torch.mkl is true or false"), ("libraries", ">= 1", "libraries is a list"),
      ("threads", "=> 2", "unknown operator '=>'"), ("threads", "== 2", "unknown operator '=='"),
      ("openmp", "~ lib", "'~'"),
-     ("threads", "> two", "'two' is no number"), ("threads", "<", "'' is no number"),
-     ("threads", "> nan", "no number")],
+     ("threads", "> two", "'two' is not a number"), ("threads", "<", "'' is not a number"),
+     ("threads", "> nan", "not a number")],
 )  # fmt: skip
 def test_a_comparison_that_cannot_be_made_is_refused(path, value, words):
     error = refused(path, "2", value)

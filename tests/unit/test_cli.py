@@ -39,7 +39,10 @@ def here(tmp_path, monkeypatch):
         (["bench", "--budget", "soon"], "--budget: 'soon' is no duration"),
         (["bench", "--target", "7"], "--target"),
         (["bench", "--seed", "-1"], "--seed"),
-        (["bench", "--min-blocks", "50", "--max-blocks", "5"], "--min-blocks: no claim is made below 50 blocks"),
+        (
+            ["bench", "--min-blocks", "50", "--max-blocks", "5"],
+            "--min-blocks: no verdict is possible: it needs 50 blocks",
+        ),
         (["plan", "--min-blocks", "50"], "but at most 40 are run"),
         (["plan", "--matrix", "nosuch.yaml"], "the file does not exist"),
         (["plan", "--matrix", "."], "cannot be read"),

@@ -29,7 +29,7 @@ def test_another_build_is_not_taken_for_the_one_that_is_missing(monkeypatch, wan
     there = {python.path: python for python in (FREE, LOCKED)}
     monkeypatch.setattr(pythons, "_candidates", lambda _: iter(there))
     monkeypatch.setattr(pythons, "inspect_interpreter", there.get)
-    with pytest.raises(SkipEnvironmentError, match="there is no Python") as skipped:
+    with pytest.raises(SkipEnvironmentError, match="was not found on this machine") as skipped:
         find_python(wanted)
     assert f"uv python install {wanted}" in skipped.value.remedy
 

@@ -123,12 +123,12 @@ def test_a_bad_run_file_is_named(folder, body):
 
 
 WRONG = [
-    (("host",), [], "host: must hold"),
+    (("host",), [], "host: must contain"),
     (("host", "colour"), "red", "host.colour: Unexpected keyword argument"),
-    (("skipped",), None, "skipped: must hold"),
-    (("environments",), {"baseline": 3}, "environments.baseline: must hold"),
+    (("skipped",), None, "skipped: must contain"),
+    (("environments",), {"baseline": 3}, "environments.baseline: must contain"),
     (("environments", "a", "levels", "malloc"), ["x"], "environments.a.levels.malloc: must be text"),
-    (("workloads",), {"cnn": 1}, "workloads.cnn: must hold"),
+    (("workloads",), {"cnn": 1}, "workloads.cnn: must contain"),
     (("design", "cumulative"), [[]], r"design.cumulative\[0\]: must be text"),
     (("design", "min_blocks"), {}, "design.min_blocks: must be a whole number"),
     (("design", "min_blocks"), 1, "design.min_blocks: must be at least 2"),
