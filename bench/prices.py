@@ -1,4 +1,4 @@
-"""What single events cost on this machine, measured in the process of the trial: a page fault, a wake-up."""
+"""Cost of single events on this machine, measured in the trial's process: a page fault and a wake-up."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _WAKE_UPS = 200
 
 
 def measure() -> dict[str, float | None]:
-    """Return nanoseconds of each event, None if it cannot be measured; takes some 20 ms."""
+    """Return the cost of each event in nanoseconds, None if it cannot be measured. Takes about 20 ms."""
     return {"minor_fault_ns": attempt(minor_fault_ns), "wake_up_ns": attempt(wake_up_ns)}
 
 
 def minor_fault_ns() -> float:
-    """Return the CPU time of one page (not huge) that is mapped, first written to, and given back.
+    """Return the CPU time to map, first write and unmap one page (not huge).
 
-    CPU time, as others may run meanwhile. The cost of the same writes without a fault is taken off.
+    Uses CPU time because other threads may run meanwhile. Subtracts the cost of the same writes without faults.
     """
     return statistics.median(_of_faults() for _ in range(_ROUNDS))
 
@@ -47,9 +47,9 @@ def _of_faults() -> float:
 
 
 def wake_up_ns() -> float:
-    """Return the time from a write to when the thread that waited for it runs; of many, a quick one (10th percentile).
+    """Return the time from a write until the waiting thread runs: the 10th percentile of many.
 
-    What is slower than that had to wait for a CPU, which is another part of a step.
+    Slower wake-ups also waited for a CPU, which is another part of a step.
     """
     there, back = os.pipe(), os.pipe()
 

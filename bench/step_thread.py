@@ -1,7 +1,7 @@
-"""Where the time of one thread goes: on a CPU (user or kernel), waiting for a CPU, or blocked.
+"""Account of one thread's time: on a CPU (user or kernel), waiting for a CPU, or blocked.
 
-The thread is the one that drives the steps. What its process counts as a whole would hide its waiting: other threads
-spin meanwhile.
+The thread is the one that runs the steps. The counters of the whole process would hide its waits, because other
+threads spin meanwhile.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Optional
 
 from bench.evidence.reading import attempt, text
 
-#: A thread that was on a CPU for this share of the time was busy.
+#: A thread that was on a CPU for at least this share of the time was busy.
 _BUSY = 0.01
-#: Reading takes some 20 us; what takes longer than a moment is read again, so many times at most.
+#: A reading takes about 20 us. One that takes longer than this is repeated, up to so many times.
 _MOMENT_NS, _TRIES = 200_000, 5
 _COUNTED = (
     "wall_ns", "cpu_ns", "user_ns", "system_ns", "minor_faults", "major_faults", "voluntary_switches",
@@ -26,7 +26,7 @@ _COUNTED = (
 
 
 class Reading(NamedTuple):
-    """Running counters: of this thread in the order of ``_COUNTED``, its wait, and (CPU, wait) of the other threads.
+    """Counters: of this thread in the order of ``_COUNTED``, its wait, and (CPU, wait) of the other threads.
 
     ``waited_ns`` is None if the kernel keeps no scheduler statistics.
     """
@@ -37,13 +37,13 @@ class Reading(NamedTuple):
 
 
 def read() -> Reading:
-    """Return the counters of the thread that calls this, before a stretch: its own are read last."""
+    """Return the counters of the calling thread at the start of an interval; its own counters are read last."""
     others = _others()
     return Reading(*_own(), others)
 
 
 def _own() -> tuple[tuple[int, ...], int | None]:
-    """Return this thread's counters, all of one moment: they are read again if it lost its CPU meanwhile."""
+    """Return this thread's counters, all from the same moment: repeat the reading if the thread lost its CPU."""
     own = threading.get_native_id()
     for _ in range(_TRIES):
         began_ns, scheduled = time.perf_counter_ns(), _scheduled(own)
@@ -66,12 +66,12 @@ def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
 
 
 def since(before: Reading) -> dict[str, Any]:
-    """Return how much each counter grew, as a record has it (``step_thread``)."""
+    """Return the increase of each counter in the form of the record's ``step_thread``."""
     return between(before, Reading(*_own(), _others()))
 
 
 def between(before: Reading, after: Reading) -> dict[str, Any]:
-    """Return how much each counter grew from one reading to a later one."""
+    """Return the increase of each counter from one reading to a later one."""
     grown = dict(zip(_COUNTED, (late - early for early, late in zip(before.counted, after.counted))))
     known = before.waited_ns is not None and after.waited_ns is not None
     others = {
@@ -90,13 +90,13 @@ def between(before: Reading, after: Reading) -> dict[str, Any]:
 
 
 def of_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:
-    """Return what the first thread did since its start, at ``began_ns``, as it was read when the program had ended."""
+    """Return the counters of the first thread from its start at ``began_ns`` until the program ended."""
     ended = Reading(_counters(cpu_ns, usage), int(schedstat.split()[1]) if schedstat else None, _others())
     return between(Reading((began_ns, *[0] * (len(_COUNTED) - 1)), 0, {}), ended)
 
 
 def summed(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the sum over stretches of one thread, None if one was not read; ``others.busy`` is the most at a time."""
+    """Return the sum over several intervals of one thread, None if one was not read; ``others.busy`` is the maximum."""
     if not parts or None in parts:
         return None
     found: dict[str, Any] = {}
@@ -110,11 +110,11 @@ def summed(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def attempt_read() -> Reading | None:
-    """Return ``read()``, None where this machine counts nothing of a thread."""
+    """Return ``read()``, None if this machine has no counters for threads."""
     return attempt(read)
 
 
 def _scheduled(thread: int) -> tuple[int, int] | None:
-    """Return nanoseconds on a CPU, and ready without one: https://docs.kernel.org/scheduler/sched-stats.html."""
+    """Return nanoseconds on a CPU and nanoseconds waiting for one: https://docs.kernel.org/scheduler/sched-stats.html."""
     words = (text(f"/proc/self/task/{thread}/schedstat") or "").split()
     return (int(words[0]), int(words[1])) if len(words) > 1 else None

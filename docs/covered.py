@@ -1,6 +1,6 @@
-"""Write covered.md: what published guides advise to set, and what the packaged levels do about it.
+"""Write covered.md: settings that published guides recommend, and the packaged levels that cover them.
 
-covered.yaml has the advice. The state of each row follows from the packaged levels.
+covered.yaml lists the recommendations. The state of each row follows from the packaged levels.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class CoverageError(Exception):
 
 
 def whole_library() -> Matrix:
-    """Return a matrix of every file of the library."""
+    """Return a matrix that includes every file of the library."""
     every = ", ".join(f"envmatrix:{name}" for name in packaged_names())
     text = f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n"
     return parse(text, _DOCS.parent / "matrix.yaml")
 
 
 def state_of(row: Mapping[str, Any], matrix: Matrix) -> tuple[str, str]:
-    """Return the state of a row and its answer. Raise CoverageError if it names something unknown."""
+    """Return the state of a row and its answer. Raises CoverageError if the row names something unknown."""
     if "not" in row:
         return "no", row["not"]
     if "own" in row:
@@ -88,7 +88,7 @@ def _state_of_word(word: str, matrix: Matrix) -> str:
     return "verified" if proved or levels.keys() <= _RECORDED else "not verified"
 
 
-#: Factors whose levels are bits on disk: an image's packages are read from it, and are in every record.
+#: Factors whose levels are files of the image: its packages are read from it and stored in every record.
 _RECORDED = {"torch"}
 
 

@@ -1,4 +1,4 @@
-"""A program that pays a cost of a known kind and size in each of its steps, and prints what it paid (seconds)."""
+"""A program that adds a cost of a known kind and size to each step, and prints the total in seconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _kernel(size: float) -> None:
             zeros.readinto(_BUFFER)
 
 
-#: How each cost is paid, and the clock that says how much.
+#: How each cost is caused, and the clock that measures it.
 COSTS: dict[str, tuple[Callable[[float], object], Callable[[], float]]] = {
     "faults": (_faults, time.thread_time),
     "user": (_user, time.thread_time),
@@ -53,7 +53,7 @@ def _spin(over: threading.Event) -> None:
 
 
 def steps(kind: str, size: float) -> Iterator[float]:
-    """Take the steps; yield what each of them paid."""
+    """Run the steps and yield the cost added to each."""
     pay, clock = COSTS[kind]
     for _ in range(STEPS):
         hashlib.sha256(_DATA)
@@ -63,7 +63,7 @@ def steps(kind: str, size: float) -> Iterator[float]:
 
 
 def main() -> None:
-    """Take all steps beside a thread that waits for them, spinning or asleep."""
+    """Run all steps next to a second thread that waits for them by spinning or sleeping."""
     kind, size, waits = os.environ.get("ENVMATRIX_COST", "none:0:sleep").split(":")
     over = threading.Event()
     other = threading.Thread(target=_spin if waits == "spin" else threading.Event.wait, args=(over,))

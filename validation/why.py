@@ -1,10 +1,10 @@
-"""How often explanations are right, of accounts that are made up (`simulated`) and of costs really paid (`injected`).
+"""How often explanations are right, for synthetic accounts (`simulated`) and for real added costs (`injected`).
 
     python -m validation.why simulated --runs 200
     python -m validation.why injected
 
-A cell adds a cost of one kind and size to one environment. Its explanation is right if the part that the cost belongs
-to has it within 10 points of the truth, and the intervals of all parts together hold the truth.
+A cell adds a cost of one kind and size to one environment. Its explanation is right if the cost's part is within 10
+points of the truth, and the intervals of all parts together contain the truth.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from validation import why_injected
 
 Floats = NDArray[np.float64]
 STEPS = 30
-#: A usual step in seconds, and its events; what one fault costs.
+#: A typical step: seconds by part, and events; the cost of one fault.
 USUAL = {"kernel": 6e-3, "user": 26e-3, "waiting": 0.5e-3, "blocked": 1e-3}
 EVENTS = {"minor_faults": 2600.0, "major_faults": 0.0, "voluntary_switches": 2.0, "involuntary_switches": 8.0}
 FAULT_S = 2.5e-6
-#: Noise: each part of a trial, the shared drift of a block, a part's own drift, as fractions; the kernel's tick.
+#: Noise as fractions: each part of a trial, the shared drift of a block, a part's own drift; the kernel's tick.
 NOISE, DRIFT, PART_DRIFT, TICK_S = 0.02, 0.05, 0.02, 4e-3
-#: An attributed share may be so far from the truth.
+#: The largest error of an attributed share that counts as right.
 CLOSE = 0.10
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cost: what it adds to a step, in seconds by part and in events."""
+    """A cost: the seconds by part, and the events, that it adds to a step."""
 
     name: str
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """Yield each kind of cost in two sizes, of which one makes a step shorter; the last one is none."""
+    """Yield each kind of cost in two or three sizes (negative: a shorter step); the last cell adds no cost."""
     memory, sleeps = "memory returned to the kernel and faulted in again", "threads sleep between parallel regions"
     for size in (3e-3, -2.4e-3, 9e-3):
         times = f"{1e3 * size:+.1f} ms"
@@ -66,7 +66,7 @@ def cells() -> Iterator[Cell]:
 
 
 def measured_of(plan: Plan, cell: Cell, blocks: int, chance: np.random.Generator) -> Measurements:
-    """Return made-up trials in which the environment ``other`` has the cost of a cell."""
+    """Return synthetic trials in which the environment ``other`` has the cost of a cell."""
     arms, shape = [arm.name for arm in plan.arms], (len(plan.arms), blocks)
     mine = np.array([arm.environment == "other" for arm in plan.arms], dtype=np.float64)[:, None]
     drift = np.exp(chance.normal(0, DRIFT, blocks))
@@ -109,7 +109,7 @@ def measured_of(plan: Plan, cell: Cell, blocks: int, chance: np.random.Generator
 
 @dataclass
 class Counts:
-    """What became of the runs of one cell."""
+    """Numbers of runs of one cell, by result."""
 
     runs: int = 0
     shown: int = 0
@@ -138,7 +138,7 @@ class Counts:
 
 
 def simulate(runs: int, blocks: int, seed: int = 1) -> dict[str, Counts]:
-    """Return what became of so many made-up runs of each cell."""
+    """Return the counts of ``runs`` synthetic runs for each cell."""
     plan = make_plan(("other", *(f"e{number}" for number in range(5))), min_blocks=min(6, blocks))
     run, chance = make_run(plan), np.random.default_rng(seed)
     found: dict[str, Counts] = {}
@@ -152,7 +152,7 @@ def simulate(runs: int, blocks: int, seed: int = 1) -> dict[str, Counts]:
 
 
 def table(found: Mapping[str, Counts]) -> list[str]:
-    """Return a line for each cell: shares of its runs; all but the first of those whose effect is shown."""
+    """Return a line per cell: shown effects and wrong names per run, the other shares per shown effect."""
     lines = [f"{'cost':24} {'shown':>6} {'within 10 points':>17} {'covered':>8} {'right name':>11} {'wrong name':>11}"]
     for name, one in found.items():
         of = max(1, one.shown)

@@ -1,4 +1,4 @@
-"""Costs of known size, paid by a real program in the whole tool: is each of them put where it belongs?"""
+"""Check that costs of known size, added by a real program, are attributed to the right part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.step_parts import StepParts, step_parts
 
 PROGRAM = Path(__file__).with_name("costly_program.py")
-#: Kind of cost -> the part that it belongs to, and two sizes in seconds a step.
+#: Kind of cost -> the part that it belongs to, and two sizes in seconds per step.
 KINDS = {"faults": ("kernel", (4e-3, 12e-3)), "user": ("user", (4e-3, 12e-3)), "kernel": ("kernel", (4e-3, 12e-3)),
          "sleep": ("blocked", (4e-3, 12e-3))}  # fmt: skip
 WAITS = ("sleep", "spin")
@@ -21,7 +21,7 @@ CLOSE = 0.10
 
 
 def matrix(kinds: list[str], waits: str, blocks: int) -> str:
-    """Return a matrix.yaml: an environment for each cost, none in the baseline."""
+    """Return a matrix.yaml with an environment for each cost, and none in the baseline."""
     levels = [f"    none: {{env: {{ENVMATRIX_COST: 'none:0:{waits}'}}}}"]
     names = []
     for kind in kinds:
@@ -39,9 +39,9 @@ def matrix(kinds: list[str], waits: str, blocks: int) -> str:
 
 
 def lines_of(result: envmatrix.Result, waits: str) -> list[str]:
-    """Return a line for each environment: what it paid, and what was put where it belongs."""
+    """Return a line for each environment: its added cost, and the share attributed to the right part."""
     summary = result.summary
-    found = step_parts(summary.analysis, summary.measured)  # on a busy machine no verdict may be given
+    found = step_parts(summary.analysis, summary.measured)  # on a busy machine there may be no verdict
     lines = []
     for effect in summary.analysis.primary_effects():
         kind = effect.environment.partition("-")[0]
@@ -64,7 +64,7 @@ def _line(name: str, waits: str, part: str, why: StepParts | None, measured: Mea
 
 
 def table(blocks: int) -> list[str]:
-    """Run all costs beside a thread that sleeps, then beside one that spins."""
+    """Run all costs next to a thread that sleeps, then next to one that spins."""
     lines = []
     for waits in WAITS:
         with tempfile.TemporaryDirectory() as folder:

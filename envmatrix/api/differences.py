@@ -1,4 +1,4 @@
-"""What differs between two environments: their packages, and what is active inside."""
+"""Differences between two environments: their packages, and the settings that are active inside."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def diff(
     results: PathLike = "results",
     progress: ProgressCallback = silent,
 ) -> tuple[Difference, ...]:
-    """Return what differs between two environments: packages, libraries, variables and settings read back.
+    """Return the differences between two environments: packages, libraries, variables and verified settings.
 
     With ``run``, compare what that run recorded; otherwise start one process in each environment.
-    Raises InputError, EngineError and SkipEnvironmentError as ``export`` does.
+    Raises InputError, EngineError and SkipEnvironmentError like ``export``.
     """
     if run is not None and (matrix is not None or engine is not None):
         raise InputError("a recorded run has its own matrix and engines", remedy="leave out --matrix and --engine")

@@ -1,1 +1,1 @@
-"""Starts the processes of a block, on this machine and on nodes: standard library, Python 3.9, nothing of the rest."""
+"""Run a block's processes on this machine and on nodes. Needs only Python 3.9 and its standard library."""

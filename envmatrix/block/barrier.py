@@ -1,4 +1,4 @@
-"""The runner's end of the gate at which a trial's process waits for its turns (docs/record.md)."""
+"""The runner's end of the gate, where a trial's process waits for its turns (docs/record.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: The folder of the pipes in a trial's work folder. No user's program has a folder of this name.
+#: The folder of the pipes in a trial's work folder. User programs do not use this name.
 FOLDER = ".envmatrix-gate"
 _READY, _GO = "ready", "go"
 _READY_MESSAGE = re.compile(rb"ready (\d{1,9})\n")
@@ -19,9 +19,9 @@ class GateError(Exception):
 
 
 class Gate:
-    """Two named pipes, open at the host's end during the trial; readable when the process has sent a message.
+    """Two named pipes between the host and a trial's process; readable when the process has sent a message.
 
-    Both pipes are open for reading and writing here, so that neither side blocks until the other opens its end.
+    Both pipes are opened for reading and writing here, so that neither side blocks until the other opens its end.
     """
 
     def __init__(self, ready: int, go: int) -> None:
@@ -29,7 +29,7 @@ class Gate:
         self._received = b""
 
     def fileno(self) -> int:
-        """Return the file descriptor that is readable when the process has sent a message."""
+        """Return the file descriptor that becomes readable when the process has sent a message."""
         return self._ready
 
     def left(self) -> int | None:
@@ -58,7 +58,7 @@ class Gate:
 
 @contextlib.contextmanager
 def open_gate(work: Path) -> Iterator[Gate]:
-    """Make the gate of a trial in its work folder; an OSError says why none can be made there."""
+    """Make the gate of a trial in its work folder. Raises OSError if the file system does not support it."""
     folder = work / FOLDER
     with contextlib.ExitStack() as stack:
         folder.mkdir()

@@ -1,7 +1,7 @@
 """Runs a cleanup command if envmatrix is killed, for processes that no supervisor can end, such as containers.
 
 ``process.py`` starts it (``python -I -S cleanup_watcher.py FD OWNER COMMAND...``; OWNER is the process that starts it).
-A byte on the pipe FD ends it without action; if the pipe closes, envmatrix was killed.
+A byte on the pipe FD ends it without action. If the pipe closes first, envmatrix was killed.
 """
 
 from __future__ import annotations

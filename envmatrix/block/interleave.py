@@ -1,4 +1,4 @@
-"""Processes that live together and take turns: one runs while all others are stopped (docs/interleaving.md)."""
+"""Interleaving of processes: one runs its turn while all others are stopped (docs/interleaving.md)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from envmatrix.block import interrupts
 from envmatrix.block.barrier import Gate, GateError
 from envmatrix.block.process import Exit
 
-#: The length of a process's next turn, (untimed steps, timed steps), by how many turns it has had.
+#: The length of a process's next turn (untimed steps, timed steps), given how many turns it has had.
 TurnLengths = Callable[[int], tuple[int, int]]
 
 
 class Running(Protocol):
-    """A process that was started, with all that came of it, and can be stopped for a while.
+    """A started process with all its descendants, which can be paused.
 
-    It can be read when it has ended. A supervisor does this for a program, and an engine's own service for a container.
+    It becomes readable when it ends. A supervisor implements this for a program, an engine's service for a container.
     """
 
     def fileno(self) -> int:
@@ -44,10 +44,10 @@ class Running(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who lives when: ``kept`` all the time, and with them each of ``batches``, one after the other.
+    """Which processes are alive when: ``kept`` all the time, together with one of the ``batches`` after another.
 
-    Each round's order is drawn with ``seed`` and ``block``. A turn is ``steps`` long (0: all that a process has, once).
-    ``limit_s`` holds for all turns of a process together; ``at_once`` is how many get ready at once.
+    ``seed`` and ``block`` determine the order of each round. A turn has ``steps`` steps (0: all steps, in one turn).
+    ``limit_s`` limits the sum of a process's turns; ``at_once`` is how many processes get ready at the same time.
     """
 
     batches: tuple[tuple[str, ...], ...]
@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
+        """The names of all processes."""
         return (*self.kept, *(name for batch in self.batches for name in batch))
 
 
@@ -74,17 +74,17 @@ def turn_order(seed: int, block: int, number: int, trials: Iterable[str]) -> lis
 
 
 def turns_after_batch(batch: int, batches: int, turns: int) -> int:
-    """Return how many of its ``turns`` one that is kept has had at the end of a batch (from 0)."""
+    """Return how many of its ``turns`` a kept process has had after batch number ``batch`` (from 0)."""
     return math.ceil(turns * (batch + 1) / batches)
 
 
 @dataclass
 class Member:
-    """One process. ``left`` is how many timed steps it has to take (None: it has not come to its gate).
+    """One process. ``left`` is the number of timed steps it has left (None: it has not reached its gate).
 
-    ``due`` is when it is late for its gate, by the monotonic clock.
-    ``pauses_itself``: what waits at the gate stops and continues the program that is measured, and is not held itself.
-    ``apart``: so many steps of each turn count in nothing. ``on_end`` is called when it has ended by itself.
+    ``due`` is the deadline for reaching its gate, by the monotonic clock.
+    ``pauses_itself``: the process at the gate pauses the measured program by itself, and is not stopped.
+    ``apart``: number of untimed steps at the start of each turn. ``on_end`` is called when it has ended by itself.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Member:
         try:
             self.left = self.gate.left() if self.gate in ready else None
         except GateError:
-            self.running.end()  # its log or its exit status has the reason
+            self.running.end()  # its log or its exit status shows the cause
             self.over = True
         if self.running in ready and not self.over:
             self.over = True
@@ -118,12 +118,12 @@ class Member:
             self.running.hold()
 
     def release(self) -> None:
-        """Continue the process."""
+        """Resume the process."""
         if not self.pauses_itself:
             self.running.release()
 
     def time_out(self) -> None:
-        """Start to end the process, as its time is up."""
+        """Start ending the process because its time is up."""
         self.timed_out = self.over = True
         self.running.end()
 
@@ -134,23 +134,23 @@ class Member:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended that lived with others; ``together``: with how many at most, itself among them."""
+    """How an interleaved process ended; ``together``: the most processes that were alive with it, including itself."""
 
     exit: Exit
     together: int
 
 
-#: Starts a process by its name, to be ended with the stack; None where it cannot be started as it is.
+#: Starts a process by its name and registers its end with the stack; None if it cannot be started.
 Start = Callable[[str, ExitStack], "Member | None"]
 
 
 class BrokenOffError(Exception):
-    """What was waited for was broken off (a job was suspended)."""
+    """The wait was aborted (a job was suspended)."""
 
 
 @dataclass
 class Interleaving:
-    """The batches of a schedule and the rounds of each; a ``stop`` that can be read breaks all off."""
+    """Runs the batches of a schedule and their rounds; if ``stop`` becomes readable, everything is aborted."""
 
     schedule: Schedule
     start: Start
@@ -159,7 +159,7 @@ class Interleaving:
     round: int = field(default=0, init=False)
 
     def run(self) -> dict[str, Ended]:
-        """Run all batches, and those that are kept through all of them, to the end of all."""
+        """Run all batches, and the kept processes through all of them, until all have ended."""
         kept: list[Member] = []
         ends: dict[str, Ended] = {}
         with ExitStack() as stack, _end_all_on_error(kept):
@@ -183,9 +183,9 @@ class Interleaving:
                 return {member.name: Ended(member.exit(), len(alive)) for member in batch}
 
     def _start_all(self, names: Sequence[str], stack: ExitStack, members: list[Member]) -> None:
-        """Start processes, and wait until all are ready: no more at once than there are CPUs.
+        """Start processes and wait until all are ready; at most ``at_once`` get ready at the same time.
 
-        More of them are ready no sooner: each then takes so much longer, and drives the others out of the caches.
+        More would not be faster: each would take longer, and evict the others' data from the caches.
         """
         at_once = min(self.schedule.at_once, len(self.schedule.names))
         with _end_all_on_error(members):
@@ -228,7 +228,7 @@ class Interleaving:
         return (member.apart, self.schedule.steps) if self.schedule.steps else (0, member.left or 0)
 
     def take_turn(self, member: Member) -> None:
-        """Let a process run until it is back at its gate, or has ended."""
+        """Let a process run until it is back at its gate or has ended."""
         member.gate.go(*self._turn_length(member))
         member.turns += 1
         began = time.monotonic()
@@ -238,7 +238,7 @@ class Interleaving:
         member.ran_s += time.monotonic() - began
 
     def _finish(self, members: Sequence[Member]) -> None:
-        """Let processes that have had all turns finish at the same time; end those that are late."""
+        """Let processes that have had all turns finish at the same time; end those that exceed the limit."""
         for member in members:
             member.gate.end()
             member.release()
@@ -254,7 +254,7 @@ class Interleaving:
             waiting = [member for member in waiting if not member.over]
 
     def _wait_until_held(self, members: Sequence[Member], most: int = 0) -> None:
-        """Wait until all but ``most`` processes are held at their gates or have ended; the late are ended."""
+        """Wait until all but ``most`` processes are held at their gates or have ended; end those that are late."""
         waiting = list(members)
         while len(waiting) > most:
             due = min(member.due for member in waiting)
@@ -268,7 +268,7 @@ class Interleaving:
             waiting = [member for member in waiting if member not in arrived and not member.over]
 
     def _readable(self, files: Sequence[interrupts.Readable], due: float) -> list[interrupts.Readable]:
-        """Wait until ``due`` for files that can be read, and return those."""
+        """Wait until ``due`` and return the files that are readable."""
         watched = [*files, self.stop] if self.stop else files
         ready = interrupts.wait_readable(watched, max(0.0, due - time.monotonic()))
         if self.stop in ready:

@@ -25,7 +25,7 @@ _REPEAT_WINDOW_S = 3.0
 
 
 class Readable(Protocol):
-    """An object to wait for, with a file descriptor."""
+    """An object with a file descriptor to wait for."""
 
     def fileno(self) -> int:
         """Return its file descriptor."""

@@ -1,4 +1,4 @@
-"""The files that a job writes into its block's folder, which the host reads: each is whole or absent."""
+"""Files that a job writes into its block's folder for the host to read; each is complete or absent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import TypeVar
 from envmatrix.block.order import CANNOT_WRITE
 
 T = TypeVar("T")
-#: Errors of a file system that cannot be written now.
+#: Errors of a file system that is temporarily not writable.
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 
 
 class StopError(Exception):
-    """Why a job ends before its block is done: an exit status, the node, and what it lacks there."""
+    """Stops a job before its block is done: the exit status, the node, and what is missing there."""
 
     def __init__(self, status: int, what: str = "", node: str = "") -> None:
         super().__init__(what)
@@ -28,7 +28,7 @@ class StopError(Exception):
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The folder of a block. What cannot be written is tried again for ``patience_s`` seconds, once a second."""
+    """The folder of a block. Failed reads and writes are retried once a second for ``patience_s`` seconds."""
 
     folder: Path
     attempt: int
@@ -36,7 +36,7 @@ class JobFiles:
     say: Callable[[str], None]
 
     def retry(self, what: str, action: Callable[[], T]) -> T:
-        """Return what ``act`` gives; a StopError where the folder cannot be written, or read, for too long."""
+        """Return the result of ``action``. Raises StopError if the folder stays inaccessible for too long."""
         deadline = time.monotonic() + self.patience_s
         reported = False
         while True:
@@ -51,7 +51,7 @@ class JobFiles:
                 time.sleep(1)
 
     def write_whole(self, name: str, text: str) -> None:
-        """Write a file in one rename."""
+        """Write a file atomically, by a rename."""
         file, draft = self.folder / name, self.folder / f".{name}.{self.attempt}"
 
         def write() -> None:
@@ -61,7 +61,7 @@ class JobFiles:
         self.retry(f"write {name}", write)
 
     def append(self, name: str, text: str) -> None:
-        """Add lines to a file, in one write."""
+        """Append lines to a file in one write."""
 
         def write() -> None:
             with (self.folder / name).open("ab", buffering=0) as file:
@@ -70,7 +70,7 @@ class JobFiles:
         self.retry(f"write {name}", write)
 
     def read(self, name: str) -> str:
-        """Return what a file says, '' where there is none."""
+        """Return the content of a file, '' if there is none."""
 
         def read() -> str:
             try:
@@ -81,7 +81,7 @@ class JobFiles:
         return self.retry(f"read {name}", read)
 
     def holds(self, name: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Return whether such a file or folder exists."""
 
         def stat() -> bool:
             try:
@@ -94,7 +94,7 @@ class JobFiles:
 
 
 def lock_host(say: Callable[[str], None]) -> None:
-    """Wait until no other job of this user runs on this machine, and keep others waiting until this process ends."""
+    """Wait until no other job of this user runs on this machine, then block others until this process ends."""
     handle = os.open(f"/dev/shm/envmatrix-{os.getuid()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # noqa: S108
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""How much memory processes can have now, and how many were killed because theirs ran out."""
+"""Memory available to processes, and the number of processes killed for lack of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-#: The share of the memory that is there which processes that live together may take.
+#: The share of the free memory that interleaved processes may use together.
 _MEMORY_SHARE = 0.8
-#: The limit of a control group and what it uses, by the controller's mount ("" in version 2).
+#: Files with a control group's limit and its usage, by the controller's mount ("" in version 2).
 _CGROUP_FILES = {"memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"), "": ("memory.max", "memory.current")}
 
 
 def usable_memory(free_bytes: int) -> int:
-    """Return how many of the free bytes processes which live together may take."""
+    """Return how many of the free bytes interleaved processes may use together."""
     return int(_MEMORY_SHARE * free_bytes)
 
 
 def free_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Return the bytes that processes can have now: the machine's, or what is left of this process's control groups."""
+    """Return the bytes available to new processes: of the machine, or left in this process's control groups."""
     words = (proc / "meminfo").read_text(encoding="ascii").split()
     available = [1024 * int(words[words.index("MemAvailable:") + 1])]
     for mount, path in [("memory", ""), ("", ""), *_own_groups(proc)]:
@@ -38,7 +38,7 @@ def free_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
 
 
 def memory_kills(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Return how many processes of this one's control group were killed for memory so far."""
+    """Return how many processes of this process's control group were killed for lack of memory so far."""
     for mount, path in _own_groups(proc):
         try:
             file = cgroups / mount / path / ("memory.oom_control" if mount else "memory.events")

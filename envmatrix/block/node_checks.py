@@ -1,4 +1,4 @@
-"""A node before its block: whether it sees what the trials need, and what others use of it."""
+"""Checks of a node before its block: files that the trials need, and its use by others."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Seconds that a node is looked at; the job does nothing itself meanwhile.
+#: Seconds for which a node is observed; the job is idle meanwhile.
 _WATCH_S = 0.5
 _MOST_NAMED = 5
 
 
 def first_missing(paths: Sequence[str]) -> str:
-    """Return the first of these paths that this node does not see, '' if it sees all."""
+    """Return the first of these paths that does not exist on this node, '' if all do."""
     return next((path for path in paths if not os.path.exists(path)), "")
 
 
 def inspect_node() -> dict[str, object]:
-    """Return the share of this node's CPUs that others use, its load, memory, heat, and the programs that run."""
+    """Return this node's CPU share used by others, its load, free memory, throttle count, and the running programs."""
     ticks_before = _cpu_ticks()
     time.sleep(_WATCH_S)
     busy_ticks, all_ticks = (after - then for after, then in zip(_cpu_ticks(), ticks_before))
@@ -35,7 +35,7 @@ def inspect_node() -> dict[str, object]:
 
 
 def _cpu_ticks() -> tuple[int, int]:
-    """Return how long all CPUs worked since the node started, and how long there were any, in ticks."""
+    """Return how long all CPUs were busy since the node started, and the total CPU time, in ticks."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, idle, iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
     busy = user + nice + system + irq + softirq
@@ -43,7 +43,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 
 def _throttle_count() -> int | None:
-    """Return how often a processor was slowed for its heat since the node started, None where nobody counts."""
+    """Return how often a CPU was throttled for heat since the node started; None if the node does not count it."""
     counts = []
     for file in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/core_throttle_count"):
         try:
@@ -54,7 +54,7 @@ def _throttle_count() -> int | None:
 
 
 def _running_programs() -> list[str]:
-    """Return the names of the programs that run now, this one left out."""
+    """Return the names of the programs that are running now, without this one."""
     names: list[str] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

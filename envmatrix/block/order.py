@@ -1,4 +1,4 @@
-"""The order of a block: what a node starts, how, and where it leaves what came of it; a JSON document."""
+"""The order of a block: the processes that a node starts, and where it writes the results; a JSON document."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NO_PYTHON, CANNOT_WRITE, NO_MODULE, NO_PIPES, NOT_SEEN, OTHER_NODE, BUSY = 65, 6
 class TrialOrder:
     """One trial: its process, and its time limit in seconds. ``nodes`` is how many nodes it is spread over.
 
-    ``env`` is the whole environment but for the variables of ``keep``, which it takes from the job. ``program`` is the
+    ``env`` is the whole environment except the variables in ``keep``, which are taken from the job. ``program`` is the
     folder of the user's own program, its path inside the environment, and its metric file. ``needs`` are paths that
-    each of its nodes must see. Of one that takes turns,
-    ``pauses_itself`` says that it stops its program between them; ``apart`` steps of each count in nothing.
+    each of its nodes must be able to read. If it is interleaved,
+    ``pauses_itself``: it pauses its program between turns; ``apart``: untimed steps at the start of each turn.
     """
 
     name: str
@@ -40,10 +40,10 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class Turns:
-    """How trials take turns of ``steps`` each (0: of all they have, once), in rounds drawn with ``seed`` and ``block``.
+    """Interleaving in turns of ``steps`` (0: all steps, in one turn); ``seed`` and ``block`` determine the order.
 
-    As many as ``at_once`` get ready at the same time (0: as many as there are CPUs). Where less memory is free than
-    ``needs`` bytes take, they run one after the other.
+    At most ``at_once`` processes get ready at the same time (0: one per CPU). If fewer than ``needs`` bytes of memory
+    are free, the trials run one after the other.
     """
 
     seed: int
@@ -55,7 +55,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class Part:
-    """What ends as one, in a folder called ``name``: one trial, or several that live together and take ``turns``."""
+    """A part of a block with one result folder, ``name``: one trial, or several that run side by side in ``turns``."""
 
     name: str
     trials: Sequence[TrialOrder]
@@ -64,10 +64,10 @@ class Part:
 
 @dataclass(frozen=True)
 class BlockOrder:
-    """What one job does, part after part, in ``folder``, which the node shares with whoever ordered it.
+    """The parts that one job runs in sequence, in ``folder``, which the node shares with the host.
 
-    More than ``busy`` of a node's CPUs in use by others ends the job.
-    What cannot be written is tried again for ``patience_s`` seconds.
+    The job stops if others use more than ``busy`` of a node's CPUs (a fraction).
+    Failed writes are retried for ``patience_s`` seconds.
     """
 
     title: str
@@ -79,31 +79,31 @@ class BlockOrder:
 
     @property
     def trials(self) -> list[TrialOrder]:
-        """All of its trials."""
+        """All trials of its parts."""
         return [trial for part in self.parts for trial in part.trials]
 
     @property
     def needs(self) -> list[str]:
-        """The paths that each node must see."""
+        """The paths that each node must be able to read."""
         return sorted({path for trial in self.trials for path in trial.needs})
 
     @property
     def nodes(self) -> int:
-        """How many nodes the job takes: as many as the trial that is spread the widest."""
+        """How many nodes the job needs: the most that one of its trials is spread over."""
         return max((trial.nodes for trial in self.trials), default=1)
 
     def folder_of(self, part: Part, trial: TrialOrder) -> Path:
-        """Return the folder that a trial has while its part runs: its work folder and its log lie there."""
+        """Return the folder of a trial while its part runs; it contains its work folder and its log."""
         whole = Path(self.folder, f"{part.name}.try{self.attempt}")
         return whole / trial.name if part.turns else whole
 
     def text(self, indent: int | None = None) -> str:
-        """Return the XML document."""
+        """Return the JSON document."""
         return json.dumps(asdict(self), indent=indent, default=str) + "\n"
 
 
 def read_order(file: Path) -> BlockOrder:
-    """Read the document."""
+    """Read an order from its JSON file."""
     body = json.loads(file.read_text(encoding="utf-8"))
     return replace(BlockOrder(**body), parts=[_part(part) for part in body["parts"]])
 

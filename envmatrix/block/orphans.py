@@ -1,4 +1,4 @@
-"""What earlier trials of a machine left running: it is found by its variables, and ended."""
+"""Find processes that earlier trials left running on this machine, by their variables, and end them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from envmatrix.block.process import WATCHER
 TRIAL_VARIABLE = "ENVMATRIX_TRIAL"
 #: How long (seconds) killed processes may take to end.
 _KILL_WAIT_S = 10.0
-#: How long (seconds) the supervisors of a killed owner may take to end what is below them.
+#: How long (seconds) the supervisors of a killed owner may take to end their descendants.
 _SUPERVISOR_WAIT_S = 20.0
-#: Seconds that exec may take, while the kernel reads the program's file.
+#: Seconds that exec may take while the kernel reads the program's file.
 _STARTED_S = 5.0
 _NAMES = (Path(supervisor.__file__).name, WATCHER.name)
 _PROC = Path("/proc")
 
 
 class CannotEndError(Exception):
-    """A process of an earlier trial that cannot be ended."""
+    """A process of an earlier trial cannot be ended."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} of an earlier trial cannot be ended")
@@ -33,7 +33,7 @@ class CannotEndError(Exception):
 
 
 def end_processes(beginning: str) -> int:
-    """End every process of an earlier trial whose mark begins so, and return how many there were."""
+    """End every process of an earlier trial whose ``TRIAL_VARIABLE`` has this prefix; return how many there were."""
     ended = set(_end_orphans())
     deadline = time.monotonic() + _KILL_WAIT_S
     while remaining := processes_with_variable(TRIAL_VARIABLE, beginning):
@@ -46,7 +46,7 @@ def end_processes(beginning: str) -> int:
 
 
 def _end_orphans() -> set[int]:
-    """Let the supervisors of a killed owner end what they started; return those that are stopped and cannot."""
+    """Resume the supervisors of a killed owner, so that they end their programs; kill the rest. Return their ids."""
     deadline, orphan_ids = time.monotonic() + _SUPERVISOR_WAIT_S, set()
     while (remaining := orphaned_supervisors()) and time.monotonic() < deadline + _KILL_WAIT_S:
         orphan_ids |= set(remaining)
@@ -64,9 +64,9 @@ def _signal(processes: Iterable[int], number: signal.Signals) -> None:
 def orphaned_supervisors() -> list[int]:
     """Return this user's supervisors and cleanup watchers whose owner was killed.
 
-    They end what is left, unless they are stopped.
+    They end their programs by themselves unless they are stopped.
 
-    Processes of other PID namespaces are left alone: their numbers say nothing here.
+    Skips processes of other PID namespaces, whose parent ids have no meaning here.
     """
     own_namespace, pids = (_PROC / "self/ns/pid").readlink(), []
     for folder in _PROC.glob("[0-9]*"):

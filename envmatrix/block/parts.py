@@ -1,4 +1,4 @@
-"""Runs one part of a block in its folder: a trial alone, one over several nodes, or trials that take turns."""
+"""Run one part of a block in its folder: a single trial, a trial over several nodes, or interleaved trials."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Super
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
 
-#: Seconds in which a node that failed ends its whole job.
+#: Seconds within which a failed node ends its whole job.
 _NODE_FAILS_S = 5.0
 
 
 class _Program(SupervisedProcess):
-    """A trial's process and its log; one that could not be started says why there, as a shell would."""
+    """A trial's process and its log. If it cannot start, the log gets the reason and it exits with 126 or 127."""
 
     def __init__(self, order: Order, log: IO[bytes]) -> None:
         super().__init__(order, (subprocess.DEVNULL, log, log))
@@ -53,7 +53,7 @@ class _Program(SupervisedProcess):
 
 @dataclass
 class Outcome:
-    """How a trial ended. ``epoch`` is when it began, ``up`` so too, in seconds since the node started."""
+    """How a trial ended. ``epoch``: its start time; ``up``: the same in seconds since the node started."""
 
     exit: Exit = field(default_factory=lambda: Exit(-signal.SIGTERM, 0.0))
     epoch: float = field(default_factory=time.time)
@@ -63,13 +63,13 @@ class Outcome:
 
     @property
     def status(self) -> int:
-        """The exit status as a shell gives it."""
+        """The exit status in the form a shell reports it."""
         return 128 - self.exit.code if self.exit.code < 0 else self.exit.code
 
 
 @dataclass
 class PartRun:
-    """One run of a part; ``alarm`` can be read when the job was suspended, which breaks it off."""
+    """One run of a part; it is aborted when ``alarm`` becomes readable, because the job was suspended."""
 
     order: BlockOrder
     part: Part
@@ -87,11 +87,11 @@ class PartRun:
         return self.files.folder / f"{self.part.name}.try{self.order.attempt}"
 
     def prepare(self) -> None:
-        """Make its folder anew."""
+        """Make an empty folder for it."""
         self.files.retry(f"fresh folder of {self.part.name}", self._make_folders)
 
     def run(self) -> dict[str, Outcome]:
-        """Run it; what is missing in the answer was broken off."""
+        """Run it and return the outcomes; trials without one were aborted."""
         if self.part.turns is None:
             (trial,) = self.part.trials
             self.ended[trial.name] = self._run_over_nodes(trial) if trial.nodes > 1 else self._run_single(trial)
@@ -118,13 +118,13 @@ class PartRun:
         return outcome
 
     def _wait_for_exit(self, program: _Program) -> Exit:
-        """Wait for a program, which is ended where the job was suspended: it runs again."""
+        """Wait for a program; end it if the job was suspended, as it then runs again."""
         if self.alarm in interrupts.wait_readable([program, self.alarm], program.order.limit_s + ENDED_S):
             program.end()
         return program.exit()
 
     def _run_over_nodes(self, trial: TrialOrder) -> Outcome:
-        """Run a trial's command once on each node; what srun itself says comes before what they say."""
+        """Run a trial's command once on each node; in the log, the output of srun precedes that of the nodes."""
         assert self.nodes is not None
         folder = self._folder(trial)
         words = ("rank", trial.name, self.nodes.meeting_place(self.job))
@@ -139,12 +139,12 @@ class PartRun:
             for name in ("srun", "tasks"):
                 with contextlib.suppress(FileNotFoundError):
                     whole.write((folder / name).read_bytes())
-        if not outcome.exit.ok:  # a node that failed ends the whole job, and then this trial is not finished
+        if not outcome.exit.ok:  # a failed node ends the whole job, and then this trial is not finished
             interrupts.wait_readable([], _NODE_FAILS_S)
         return outcome
 
     def _run_interleaved(self) -> None:
-        """Run trials side by side, or one after the other where the memory does not hold them."""
+        """Run trials side by side, or one after the other if there is not enough memory."""
         assert self.part.turns is not None
         needs, free_bytes = self.part.turns.needs, usable_memory(free_memory())
         trials = list(self.part.trials)

@@ -1,4 +1,4 @@
-"""A process under a supervisor: argument lists, never a shell; always a time limit; a kill that escalates."""
+"""Run programs under a supervisor: argument lists without a shell, always a time limit, escalating kills."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from envmatrix.block import interrupts, supervisor
 
 #: stdin, stdout and stderr, as for ``subprocess``.
 Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
-#: Seconds that the supervisor has to end a program and its descendants before it is killed.
+#: Seconds for the supervisor to end a program and its descendants before it is killed.
 ENDED_S = 20.0
 WATCHER = Path(__file__).with_name("cleanup_watcher.py")
 
 
 class NotStartedError(Exception):
-    """A program that could not be started; ``where`` are its CPUs if it could not be placed on them, else None."""
+    """A program could not be started; ``where`` lists its CPUs if placing it failed, otherwise None."""
 
     def __init__(self, program: str, number: int, where: str | None = None) -> None:
         super().__init__(f"cannot start {program}: {os.strerror(number)}")
@@ -68,7 +68,7 @@ def _signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """CPUs and limits of a program. ``groups`` are cgroups it enters, ``data_bytes`` its RLIMIT_DATA."""
+    """CPUs and limits of a program. ``groups`` are the cgroups it enters, ``data_bytes`` its RLIMIT_DATA."""
 
     cpus: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
@@ -76,16 +76,16 @@ class Place:
     data_bytes: int | None = None
 
     def plain(self) -> tuple[tuple[int, ...], int, tuple[str, ...], int]:
-        """Return the values in the form that the supervisor takes."""
+        """Return the values in the form that the supervisor expects."""
         groups = tuple(str(group / "cgroup.procs") for group in self.groups)
         return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), groups, self.data_bytes or 0
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be started: ``argv`` with exactly ``env`` (None: this process's), for at most ``limit_s`` seconds.
+    """A program to start: ``argv`` with exactly ``env`` (None: this process's), for at most ``limit_s`` seconds.
 
-    ``grace_s``: so long it may take after a SIGTERM, before it is ended like any other (it ends what runs elsewhere).
+    ``grace_s``: seconds it may take after a first SIGTERM, to end its processes on other machines.
     """
 
     argv: Sequence[str]

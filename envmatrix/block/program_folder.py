@@ -1,4 +1,4 @@
-"""The folder of the user's own program, laid out in a trial's work folder, where the program may also write."""
+"""The user's own program in a trial's work folder, where it may also write: copies and links of its files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_COPIED_BYTES = 2**20
 def lay_out(work: Path, files: Path, inside: str, metric: str = "") -> None:
     """Make every entry of the program's folder appear in ``work``.
 
-    The folder itself is mounted read-only at ``inside``. Small files are copied, so that a program may write to them
-    and the user's own stay as they are; large ones and folders are linked, by their paths inside the environment. An
-    old ``metric`` file (or record) is left out: it must be written anew, not read as this trial's.
+    The folder itself is mounted read-only at ``inside``. Small files are copied, so that a program can write to them
+    without changing the user's files. Large files and folders are linked, by their paths inside the environment. An
+    old ``metric`` file (or record) is left out, so that it cannot be read as this trial's.
     """
     _link_tree(work, files, inside, PurePosixPath(metric).parts)
     (work / RECORD).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Carries out a block's order on a node: its parts in turn, each into a folder that gets its final name at the end."""
+"""Run a block's order on a node: one part after another, each in a folder that gets its final name at the end."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from envmatrix.block.parts import Outcome, PartRun
 from envmatrix.block.process import NotStartedError
 from envmatrix.block.srun import Nodes, inspect_task, rank_task
 
-#: How often a trial runs again that was suspended, or could not write.
+#: How often a trial is repeated if it was suspended or could not write.
 _REPEATS = 3
-#: Seconds in which the signal comes that ends the job, if that is what ended a trial.
+#: Seconds to wait for the signal that ends the job, after a signal ended a trial.
 _OWN_SIGNAL_S = 2.0
 _TASKS_FAILED = 70
 
 
 class BlockRunner:
-    """One job: where it runs, and what it has seen so far."""
+    """One job: its order and node, and its state so far."""
 
     def __init__(self, order: BlockOrder, file: Path, node: str, job: str, restarts: int) -> None:
         self.order, self.node, self.job, self.restarts = order, node, job, restarts
@@ -43,7 +43,7 @@ class BlockRunner:
         self._alarm_sender.setblocking(False)
 
     def say(self, text: str) -> None:
-        """Write a line into the job's log."""
+        """Write a line to the job's log."""
         with contextlib.suppress(OSError):  # a full disk
             os.write(1, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self.node}: {text}\n".encode())
 
@@ -85,7 +85,7 @@ class BlockRunner:
             raise StopError(OTHER_NODE)
 
     def _note_suspension(self, *_: object) -> None:
-        """Note that the job was suspended, and so was the trial that runs."""
+        """Record that the job, and so the running trial, was suspended."""
         self.stops += 1
         with contextlib.suppress(BlockingIOError):
             self._alarm_sender.send(b".")
@@ -97,7 +97,7 @@ class BlockRunner:
             raise StopError(0)
 
     def _check_nodes(self) -> None:
-        """Check that every node sees what the trials need, and that others use no more of it than they may."""
+        """Check that every node has the files that the trials need, and that others do not use too much of it."""
         for report in self._inspect_nodes():
             seen, name = report["seen"], str(report["node"])
             self.say(f"{name} before the block: {json.dumps(seen)}")
@@ -109,7 +109,7 @@ class BlockRunner:
                 )
 
     def _inspect_nodes(self, *, briefly: bool = False) -> list[dict[str, Any]]:
-        """Return what is seen of each node; a StopError names what one of them does not see."""
+        """Return a report on each node. Raises StopError with the first path that a node cannot read."""
         if self.nodes is None:
             missing = node_checks.first_missing(self.order.needs)
             reports = [
@@ -125,7 +125,7 @@ class BlockRunner:
         return reports
 
     def _run_part(self, part: Part) -> None:
-        """Run a part, again where that was no trial, and leave it under its final name."""
+        """Run a part, repeat it if its result does not count, and give its folder the final name."""
         before = repeated = 0
         while True:
             before += self._end_earlier_processes()
@@ -137,8 +137,8 @@ class BlockRunner:
             codes = ", ".join(f"{name} with status {one.status}" for name, one in outcomes.items())
             self.say(f"{part.name} ended ({codes}), but {repeat_reason}: it runs again")
         if any(not one.exit.ok for one in outcomes.values()):
-            self._inspect_nodes(briefly=True)  # an image that is gone: it was no trial, and the next ones would be none
-        self._check_current()  # this node was thought lost meanwhile
+            self._inspect_nodes(briefly=True)  # if a needed file is gone, the failure does not count and the job stops
+        self._check_current()  # another attempt may have replaced this one in the meantime
         for trial in part.trials:
             self._write_end(part, trial, outcomes.get(trial.name, Outcome()), repeated, before)
             before = 0
@@ -170,7 +170,7 @@ class BlockRunner:
         return outcomes
 
     def _repeat_reason(self, part: Part, ended: Mapping[str, Outcome]) -> str:
-        """Say why what happened to a part was none of its own doing, '' where it was."""
+        """Return why the part's result does not count although its trials are not at fault, otherwise ''."""
         if self.stops:
             return "it was suspended while it ran"
         if any(not one.exit.ok for one in ended.values()):
@@ -204,10 +204,10 @@ class BlockRunner:
 
 
 def main(argv: list[str]) -> int:
-    """Carry out an order: ``ORDER NODE JOB RESTARTS [leash]``, or a task of it on one of several nodes (``srun``).
+    """Execute an order: ``ORDER NODE JOB RESTARTS [leash]``, or a task of it on one of several nodes (``srun``).
 
-    With a leash the job ends when its input does, as the connection is gone over which it was started, and it waits
-    until no other one runs on this machine.
+    With a leash the job waits until no other job runs on this machine. It ends when its input closes, because then the
+    connection that started it is gone.
     """
     if argv[0] in ("look", "rank"):
         order = read_order(Path(argv[1]))

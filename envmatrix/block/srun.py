@@ -1,4 +1,4 @@
-"""Trials over several nodes of a Slurm job: ``srun`` starts one task on each; the first node runs the block."""
+"""Trials over several nodes of a Slurm job: ``srun`` starts one task on each node; the first node runs the block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envmatrix.block import node_checks
 from envmatrix.block.order import BlockOrder, TrialOrder
 from envmatrix.block.supervisor import confine, heed_signals
 
-#: Seconds that a trial's tasks have to end on all nodes when its time is up.
+#: Seconds for a trial's tasks to end on all nodes when its time is up.
 GRACE_S = 30.0
 _ANSWER_S = 300.0
 _PACKAGE = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a job, in the order in which a trial takes them, and the order that their tasks read."""
+    """The nodes of a job, in the order in which trials use them, and the order file that their tasks read."""
 
     names: Sequence[str]
     order: Path
@@ -39,14 +39,14 @@ class Nodes:
         ]  # fmt: skip
 
     def inspect_all(self) -> list[dict[str, Any]]:
-        """Look at all nodes; none where a task could not be started on each of them."""
+        """Return a report on every node; an empty list if a task did not start on each of them."""
         argv = self.srun_argv(len(self.names), "look")
         finished = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, check=False)
         reports = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith(b"{")]
         return sorted(reports, key=lambda seen: int(seen["rank"])) if len(reports) == len(self.names) else []
 
     def meeting_place(self, job: str) -> str:
-        """Return the address by which Slurm itself reaches the first node, and a port that is free there."""
+        """Return an address and port of the first node: the address that Slurm uses, and a port that is free."""
         argv = ["scontrol", "--oneliner", "show", "node", self.names[0]]
         description = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, text=True, check=False).stdout
         address = re.search(r" NodeAddr=(\S+)", description)
@@ -62,7 +62,7 @@ def _socket_tables() -> list[str]:
 
 
 def inspect_task(order: BlockOrder) -> int:
-    """Say of this node what is missing there, and what others use of it."""
+    """Print a report on this node: what is missing there, and what others use of it."""
     report = {
         "rank": os.environ["SLURM_PROCID"],
         "node": os.environ["SLURMD_NODENAME"],
@@ -73,7 +73,7 @@ def inspect_task(order: BlockOrder) -> int:
 
 
 def rank_task(order: BlockOrder, name: str, meet: str) -> NoReturn:
-    """Become the process of a trial on this node."""
+    """Replace this process by a trial's process on this node."""
     part, trial = next((part, trial) for part in order.parts for trial in part.trials if trial.name == name)
     os.chdir(order.folder_of(part, trial) / "work")
     heed_signals()

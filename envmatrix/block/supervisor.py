@@ -2,9 +2,9 @@
 
 ``process.py`` starts it (``python -I -S supervisor.py FD OWNER``; OWNER is the process that starts it), sends an order
 through the socket FD and reads how the program ended. If the socket closes, envmatrix was killed or wants the program
-to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; the same byte is the answer when it
-is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so nothing is left once it has
-no child.
+to end. The byte HOLD stops the program and its descendants, RELEASE resumes them; each is answered with the same byte
+when it is done. All descendants stay below this process, even daemons (PR_SET_CHILD_SUBREAPER), so none is left when
+it has no child.
 It starts before every trial, so it imports little: it takes about 20 ms of CPU time.
 """
 
@@ -31,9 +31,9 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 #: Seconds between SIGINT, SIGTERM and SIGKILL; longer than bench/command.py gives its own children.
 GRACE_S = 2.0
 HOLD, RELEASE = b"-", b"+"
-#: Seconds that processes have to stop: one in the kernel stops when it returns.
+#: Seconds for processes to stop: one inside the kernel stops when it returns.
 _STOPPED_S = 10.0
-#: Seconds that the system has to end killed processes.
+#: Seconds for the system to end killed processes.
 _REAPED_S = 10.0
 #: File in which Intel's OpenMP runtime registers a process (kmp_runtime.cpp), often left behind at its end.
 _SHM, _NOTE = "/dev/shm", "__KMP_REGISTERED_LIB_"  # noqa: S108
@@ -70,7 +70,7 @@ class _CannotPlaceError(OSError):
 
 
 def heed_signals() -> None:
-    """Let signals do what they usually do: Python ignores the first two, a shell's background job the others."""
+    """Restore default signal handling: Python ignores the first two, a shell's background job the others."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -170,7 +170,7 @@ def _send_signal(kill: Callable[[int, int], None], target: int, number: int) -> 
 
 
 def _end_program(watch: _Watch, child: int, grace_s: float) -> int:
-    """End the program: interrupt, terminate, kill; before that terminate it alone, where it is given time for it."""
+    """End the program by SIGINT, SIGTERM and SIGKILL; with ``grace_s``, send SIGTERM first and wait that long."""
     first = [(signal.SIGTERM, grace_s)] if grace_s else []
     for number, seconds in [*first, *((one, GRACE_S) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))]:
         _send_signal(os.killpg, child, number)
@@ -264,7 +264,7 @@ def _kill_remaining(watch: _Watch) -> None:
 
 
 def _remove_openmp_notes(since: float) -> None:
-    """Remove registration files left by OpenMP runtimes of this user's ended processes since then."""
+    """Remove registration files that OpenMP runtimes of this user's ended processes left after ``since``."""
     try:
         notes = [name for name in os.listdir(_SHM) if name.startswith(_NOTE)]
     except OSError:

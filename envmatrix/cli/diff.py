@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what differs between two environments."""
+    """Print the differences between two environments."""
     from envmatrix.api.differences import diff
 
     first, second = arguments.first, arguments.second
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(rows: list[tuple[str, str, str]]) -> list[str]:
-    """Return aligned columns; long texts are cut (--json has them whole)."""
+    """Return aligned columns; long texts are shortened (--json has the full texts)."""
     cut = [tuple(text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..." for text in row) for row in rows]
     widths = [max(len(row[column]) for row in cut) for column in (0, 1)]
     return [f"{path:{widths[0]}}  {first:{widths[1]}}  {second}".rstrip() for path, first, second in cut]

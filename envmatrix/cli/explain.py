@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the parts of each difference, what causes them, and what is not known."""
+    """Print the parts of each difference, their causes, and what is unknown."""
     from envmatrix.api.answers import explain
     from envmatrix.report.explanation import notes_of, tree_of
     from envmatrix.stats.explanation import to_json

@@ -1,11 +1,11 @@
-"""Differences between the evidence of two processes, path by path, without values that always differ."""
+"""Differences between the evidence of two processes by path, without values that always differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-#: Last parts of paths whose values differ between any two processes, moments or package folders.
+#: Last parts of paths whose values differ between any two processes, times or package folders.
 _ALWAYS_DIFFERENT = frozenset(
     {
         "affinity_after", "arenas", "build", "clocks", "cpu_periods", "executable", "load_1m", "mhz", "path", "pid",
@@ -17,7 +17,7 @@ _FILES = ("libraries", "loaded", "preloaded")
 
 
 def differing(first: object, second: object, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (path, text of the first, text of the second) of each difference; '' if a side has no value."""
+    """Yield (path, first text, second text) for each difference; '' if a side has no value."""
     if isinstance(first, Mapping) or isinstance(second, Mapping):
         one, other = (value if isinstance(value, Mapping) else {} for value in (first, second))
         for key in sorted({*one, *other} - _ALWAYS_DIFFERENT):
@@ -28,7 +28,7 @@ def differing(first: object, second: object, path: str = "") -> Iterator[tuple[s
 
 
 def _files(key: str, value: object) -> object:
-    """Return files by name only: their folders differ between any two images."""
+    """Return files by name only, because their folders differ between any two images."""
     if key not in _FILES or not isinstance(value, (list, Mapping)):
         return value
     return {PurePosixPath(str(file)).name: "loaded" for file in value}

@@ -1,1 +1,1 @@
-"""Launchers: where trials run. A new launcher is one file and one line in the catalog."""
+"""Launchers: where trials run. To add a launcher, add one file and one line in the catalog."""

@@ -1,4 +1,4 @@
-"""What every launcher does: take blocks as they become due, and give back their trials."""
+"""Interfaces of launchers: a launcher receives blocks, runs their trials and yields the results."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from envmatrix.trials.batches import TrialGrouper
     from envmatrix.trials.experiment import Experiment
 
-#: Asks the user a yes-or-no question.
+#: Asks the user a yes-or-no question and returns the answer.
 Ask = Callable[[str], bool]
 
 
 class Work(Protocol):
-    """What the runner offers to a launcher."""
+    """The runner's functions that a launcher can call."""
 
     def run(self, slot: Slot) -> Trial:
-        """Run one trial on this machine, to its end."""
+        """Run one trial on this machine until it ends."""
 
     @property
     def groups_of(self) -> TrialGrouper:
-        """What parts blocks, for a launcher that starts trials by a script."""
+        """The object that splits blocks into groups, for a launcher that starts trials by a script."""
 
     def groups(self, block: list[Slot]) -> list[list[Slot]]:
-        """Part a block into trials that live together and take turns, each of a group of one runs alone."""
+        """Split a block into groups of trials that run together; a trial in a group of its own runs separately."""
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
-        """Run the trials of a group on this machine, to the end of all."""
+        """Run the trials of a group on this machine until all have ended."""
 
     def begins(self, slot: Slot, together: int = 1) -> None:
-        """Tell whoever watches that a trial begins, or ``together`` of them that take turns."""
+        """Report that a trial starts, or that ``together`` trials start side by side."""
 
     def is_done(self, trial: str) -> bool:
-        """Say whether a trial is on disk in trials.jsonl."""
+        """Return whether a trial is in trials.jsonl on disk."""
 
 
 def check_race(*, race: bool, width: int) -> None:
-    """Refuse a race over blocks that run side by side."""
+    """Reject a race if blocks run at the same time."""
     if race and width > 1:
         raise InputError(
             "a race decides after every block, so blocks cannot run side by side",
@@ -58,7 +58,7 @@ def check_race(*, race: bool, width: int) -> None:
 
 
 def check_commands(kind: str, engines: Sequence[Engine]) -> None:
-    """Refuse an engine whose jobs are no commands, for a launcher that hands scripts to other machines."""
+    """Reject an engine whose jobs are not commands, for a launcher that sends scripts to other machines."""
     from envmatrix.engines.base import RunsAsCommand
 
     foreign = next((engine.name for engine in engines if not isinstance(engine, RunsAsCommand)), None)
@@ -70,19 +70,19 @@ def check_commands(kind: str, engines: Sequence[Engine]) -> None:
 
 
 class Launcher(Protocol):
-    """Where trials run. ``blocks`` is asked for the next block only when there is room for one.
+    """Where trials run. A launcher takes the next of ``blocks`` only when it has a free place for it.
 
-    All trials of a block run on the same machine, one at a time, in the block's order, or in turns. ``width`` is how
-    many blocks run at once; ``measures_here`` whether they run on this machine, which must then be left alone.
+    All trials of a block run on the same machine, in the block's order or interleaved. If ``measures_here`` is true,
+    they run on this machine, which must then stay idle otherwise.
     """
 
     @property
     def name(self) -> str:
-        """The word that ``--launcher`` uses."""
+        """The value of ``--launcher`` that selects it."""
 
     @property
     def width(self) -> int:
-        """How many blocks run at once."""
+        """How many blocks run at the same time."""
 
     @property
     def measures_here(self) -> bool:
@@ -91,24 +91,24 @@ class Launcher(Protocol):
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
         """Run the blocks and yield each trial as soon as it has ended.
 
-        What is yielded is on disk before the next one is asked for.
+        The caller writes each yielded trial to disk before it asks for the next one.
         """
 
     def interrupted(self) -> None:
-        """Deal with what still runs elsewhere after a Ctrl-C or SIGTERM."""
+        """Handle trials that are still running elsewhere after a Ctrl-C or SIGTERM."""
 
 
 @runtime_checkable
 class RunsElsewhere(Protocol):
-    """A launcher whose trials go on where they are when the run itself stops."""
+    """A launcher whose trials continue to run when envmatrix stops."""
 
     def out(self) -> str:
-        """Say what still runs, '' for nothing."""
+        """Return a line about what is still running, '' if nothing is."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a launcher on the command line, ``--NAME``: a text, names in a list, or a duration in seconds."""
+    """A command-line option of a launcher, ``--NAME``; ``takes``: a text, a list of names, or a duration in seconds."""
 
     name: str
     metavar: str
@@ -117,23 +117,23 @@ class Option:
 
 
 class LauncherKind(Protocol):
-    """One word of ``--launcher``: what is asked of it before a run begins, and what then opens the run's launcher.
+    """A value of ``--launcher``: checks before a run starts, and opens the run's launcher.
 
-    A class that inherits from this one has the answers that stand here: no options, one machine, this one.
+    Inherit from this class to get its defaults: no options, one block at a time, on this machine.
     """
 
     @property
     def name(self) -> str:
-        """The word that ``--launcher`` uses."""
+        """The value of ``--launcher`` that selects it."""
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What it adds to the command line; no heavy import for this one, `--help` asks for it."""
+        """Its command-line options. `--help` calls this, so avoid slow imports."""
         return ()
 
     @property
     def takes_turns(self) -> bool:
-        """Whether trials of a block can live together there (``schedule: turns``)."""
+        """Whether it can interleave the trials of a block (``schedule: turns``)."""
         return False
 
     @property
@@ -142,40 +142,40 @@ class LauncherKind(Protocol):
         return False
 
     def unavailable(self) -> str | None:
-        """Say why this launcher cannot be used here and what to do about it, or None when it can."""
+        """Return why this launcher cannot be used here and what to do about it; None if it can be used."""
         return None
 
     def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
-        """Return how many blocks run side by side, each on ``span`` nodes; an InputError for what is asked wrongly."""
+        """Return how many blocks run at the same time, each on ``span`` nodes. Raises InputError for bad options."""
         return 1
 
     def look(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host | None:
-        """Look at the machine that trials will run on before anything is built; None: it is this one.
+        """Inspect the machine that trials will run on, before anything is built; None: this machine.
 
-        Raises InputError or EngineError where it cannot run the design.
+        Raises InputError or EngineError if it cannot run the design.
         """
         return None
 
     def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
-        """Return the launcher of a run; ``ask`` is None where nobody can answer."""
+        """Return the launcher of a run; ``ask`` is None if nobody can answer questions."""
 
 
 @runtime_checkable
 class LimitsBlocks(Protocol):
-    """A launcher under which a block may take so long only."""
+    """A launcher that limits how long a block may take."""
 
     def check_block(self, design: Design, asked: LauncherOptions, span: int, trials: int, in_turns: int) -> None:
-        """Refuse blocks of so many trials (some take turns) if they may take longer; nothing is built yet."""
+        """Reject blocks that could exceed the time limit; ``in_turns`` of their ``trials`` are interleaved."""
 
 
 @runtime_checkable
 class ShowsScripts(Protocol):
-    """A launcher that hands scripts over, and so can show them first (``--dry-run``)."""
+    """A launcher that submits scripts and can show them first (``--dry-run``)."""
 
     def scripts(self, experiment: Experiment) -> list[str]:
-        """Return the scripts of the blocks that would be handed over first."""
+        """Return the scripts of the blocks that would be submitted first."""
 
 
 @runtime_checkable
@@ -184,10 +184,10 @@ class ExportsScripts(Protocol):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """The words that ``export --as`` takes for it."""
+        """The values of ``export --as`` that it handles."""
 
     def training_script(
         self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,
         program: Workload | None = None,
     ) -> str:  # fmt: skip
-        """Return a script that a person can edit and submit; ``program`` is only given if a run measured one."""
+        """Return a script that the user can edit and submit; ``program``: the program that a run measured, if any."""

@@ -1,7 +1,7 @@
-"""What a block's job leaves on the shared file system. These files alone decide which trials are done.
+"""Files that a block's job writes to the shared file system. They alone decide which trials are done.
 
-So one that cannot be read is never taken for one that is not there: it is read again for some seconds, then the run
-stops and names it (``system.shared_files``).
+An unreadable file is never treated as missing: reading is retried for some seconds, then the run stops with an error
+that names it (``system.shared_files``).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from envmatrix.system.write_retry import insisting
 
 @dataclass(frozen=True)
 class TrialEnd:
-    """How a trial ended on its node. ``folder`` holds its work folder and its log.
+    """How a trial ended on its node. ``folder`` contains its work folder and its log.
 
-    ``stops``: how often its job was suspended meanwhile; ``repeated``: how often it ran before and was thrown away;
-    ``before``: how many processes of the job's earlier trials still ran, and were ended;
-    ``checks``: what was seen of each of its nodes before the block; ``together``: with how many, itself among them, it
-    took turns (None: it took none).
+    ``stops``: how often its job was suspended meanwhile; ``repeated``: how many earlier results were discarded;
+    ``before``: how many leftover processes of earlier trials were ended first; ``checks``: the state of each node
+    before the block; ``together``: the number of trials that were interleaved, including itself (None: not
+    interleaved).
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class TrialEnd:
 
 @dataclass(frozen=True)
 class Start:
-    """One line of ``starts``: a trial began in this attempt, after so many restarts of its job."""
+    """One line of ``starts``: a trial started in this attempt, after ``restarts`` restarts of its job."""
 
     trial: str
     attempt: int
@@ -60,7 +60,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Begun:
-    """What a job writes when it begins; ``epoch`` is its node's clock, in seconds."""
+    """The record that a job writes when it starts; ``epoch`` is its node's clock, in seconds."""
 
     job: str = ""
     node: str = ""
@@ -89,7 +89,7 @@ class BlockFolder:
         return int(text) if text.isdecimal() else 0
 
     def next_attempt(self) -> int:
-        """Name a new attempt as the one that may run trials; an older one stops before its next trial."""
+        """Start a new attempt and return its number; the job of an older attempt stops before its next trial."""
         try:
             insisting(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
         except OSError as error:
@@ -100,7 +100,7 @@ class BlockFolder:
 
     @property
     def node(self) -> str:
-        """Name of the node that finished a trial of this block, '' when none did."""
+        """Name of the node that finished a trial of this block, '' if there is none."""
         return _read(self.path / "node").strip()
 
     def script(self, attempt: int) -> Path:
@@ -116,19 +116,19 @@ class BlockFolder:
         return set(_read(self.path / f"planned-{attempt}").split())
 
     def plan(self, attempt: int, trials: Iterable[str]) -> None:
-        """Note which trials an attempt's job runs."""
+        """Record which trials an attempt's job runs."""
         write_whole(self.path / f"planned-{attempt}", "".join(f"{trial}\n" for trial in trials))
 
     def work(self, trial: str, attempt: int, group: str = "") -> Path:
-        """Return the work folder of a trial while it runs, alone or in a group that takes turns."""
+        """Return the work folder of a trial while it runs, separately or in ``group``."""
         return self.path / (f"{group}.try{attempt}/{trial}" if group else f"{trial}.try{attempt}") / "work"
 
     def holds(self, trial: str) -> bool:
-        """Whether a trial has left something that has its final name."""
+        """Return whether the folder contains ``trial`` under its final name."""
         return exists(self.path / trial)
 
     def begun(self, attempt: int) -> Begun | None:
-        """Return what an attempt's job wrote when it began, or None where it did not."""
+        """Return the record that an attempt's job wrote when it started; None if there is none."""
         body = _json(self.path / f"begun-{attempt}")
         try:
             return None if body is None else _BEGUN.validate_python(body)
@@ -143,21 +143,21 @@ class BlockFolder:
         return int(words[0]), words[1], words[2] if len(words) == 3 else ""
 
     def starts(self) -> list[Start]:
-        """Return every start of a trial; a half-written last line is passed over."""
+        """Return every start of a trial; an incomplete last line is ignored."""
         rows = (line.split() for line in _read(self.path / "starts").splitlines())
         return [Start(r[0], int(r[1]), int(r[2]), r[3], r[4]) for r in rows if len(r) == 5 and r[1].isdecimal()]
 
     def end(self, trial: str) -> TrialEnd | None:
-        """Return how a trial ended, or None while it has not."""
+        """Return how a trial ended; None if it has not ended."""
         folder = self.path / trial
         body = _json(folder / "end")
         return None if body is None else trial_end(folder, body)
 
     def set_aside(self, unit: str, trial: str = "") -> Path | None:
-        """Move what a trial left away when its ``end`` was read and is damaged (a full disk), so that it runs again.
+        """Move the files of ``unit`` away if its ``end`` is damaged (such as by a full disk), so that it runs again.
 
-        ``trial`` is where it lies when ``unit`` is a group that took turns: all of it is moved. Returns where it lies
-        now; None when there was nothing, or nothing damaged.
+        ``trial`` is the path of the damaged trial if ``unit`` is a group: all of it is moved. Returns the new path;
+        None if there was nothing, or nothing damaged.
         """
         folder = self.path / unit
         if not exists(folder) or self.end(trial or unit) is not None:
@@ -165,7 +165,7 @@ class BlockFolder:
         return self._put_aside(folder, f"{unit}.damaged")
 
     def throw_away(self, trial: str) -> int:
-        """Move away what a trial left that ended but cannot count; return how often that was done, this time too."""
+        """Move away the files of a trial that ended but cannot count; return how often that happened, including now."""
         place = self._put_aside(self.path / trial, f"{trial}.stopped")
         return int(place.name.rpartition("stopped")[2])
 
@@ -179,7 +179,7 @@ class BlockFolder:
         return place
 
     def forget(self, trial: str) -> None:
-        """Remove what a trial left, once it is in trials.jsonl; the mark keeps a requeued job from repeating it."""
+        """Delete the files of a trial that is in trials.jsonl; a marker keeps a requeued job from repeating it."""
         if not self.exists:
             return
         mark = self.path / f"{trial}.done"
@@ -191,7 +191,7 @@ class BlockFolder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def recall(self, trial: str) -> None:
-        """Take the mark of ``forget`` back: the trial's line is not in trials.jsonl any more, so that it runs again."""
+        """Remove the marker of ``forget``, because the trial is not in trials.jsonl and has to run again."""
         mark = self.path / f"{trial}.done"
         try:
             insisting(lambda: mark.unlink(missing_ok=True), mark)
@@ -199,20 +199,20 @@ class BlockFolder:
             raise store_error(error, mark) from error
 
     def note_end(self, attempt: int, cause: str, *, excused: bool) -> None:
-        """Note why an attempt ended too early, and whether that excuses the trial that ran."""
+        """Record why an attempt ended early, and whether that excuses the trial that was running."""
         write_whole(self.path / f"ended-{attempt}", f"{'excused' if excused else 'blamed'} {cause}\n")
 
     def has_ended(self, attempt: int) -> bool:
-        """Whether it is noted why an attempt ended."""
+        """Return whether the end of an attempt is recorded."""
         return exists(self.path / f"ended-{attempt}")
 
     def losses(self, trial: str) -> int:
-        """Return how many attempts ended, with no excuse, while this unfinished trial ran."""
+        """Return how many attempts ended without an excuse while this unfinished trial was running."""
         attempts = {start.attempt for start in self.starts() if start.trial == trial}
         return sum(not _read(self.path / f"ended-{attempt}").startswith("excused") for attempt in attempts)
 
     def last_cause(self) -> str:
-        """Return why the last attempt ended too early, as far as it is known."""
+        """Return why the last attempt ended early, or UNKNOWN."""
         return _read(self.path / f"ended-{self.attempt}").strip().partition(" ")[2] or "UNKNOWN"
 
 
@@ -237,13 +237,13 @@ _END = TypeAdapter(_End)
 
 
 def trial_end(folder: Path, body: Mapping[str, object]) -> TrialEnd | None:
-    """Read the document ``end``; None when it is damaged."""
+    """Parse the document ``end``; None if it is damaged."""
     try:
         found = _END.validate_python(body)
     except ValidationError:
         return None
     wall, status = found.uptime[1] - found.uptime[0], found.status
-    # timeout(1): 124 when its signal was enough, 137 when the program had to be killed
+    # timeout(1) returns 124 after its signal, and 137 if it had to kill the program
     timed_out = status in (124, 137) and wall >= found.limit if found.late is None else bool(found.late)
     code = -(status - 128) if status > 128 else status
     ended = Exit(code, wall, timed_out, out_of_memory=found.ooms > 0 and status != 0 and not timed_out)
@@ -266,7 +266,7 @@ def _read(path: Path) -> str:
 
 
 def _json(path: Path) -> dict[str, object] | None:
-    """Return a document, None where there is none or it is damaged."""
+    """Return a JSON document; None if it is missing or damaged."""
     try:
         body = json.loads((read_with_retry(lambda: read_bytes(path), path) or b"").decode())
     except (RefusedFileError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""From the slots of a block to the order that a node carries out, and from what it left there to trials."""
+"""Conversion between slots and node files: the order that a node executes, and trials from the results it left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.interleave import cpus_of
 from envmatrix.trials.trial import STOPPED_REASON, make_finished_trial, make_job, program_folder
 
-#: Seconds that a node waits for a results folder that cannot be written.
+#: Seconds for which a node retries writing to the results folder.
 PATIENCE_S = 60.0
 
 
@@ -34,7 +34,7 @@ def block_folder(experiment: Experiment, block: int) -> BlockFolder:
 
 
 def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int, group: str = "") -> TrialOrder:
-    """Make the order of one trial, of a ``group`` that lives together; EnvmatrixError says why it is no command."""
+    """Return the order of one trial, as part of ``group`` if given. EnvmatrixError: it cannot run as a command."""
     engine = experiment.engines[slot.arm.engine]
     workload = experiment.run.workloads[slot.arm.workload]
     secret = next((name for name in workload.pass_env if hides_value(name)), None)
@@ -62,12 +62,12 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
 
 
 def widest_workload(experiment: Experiment) -> int:
-    """Return how many nodes a block takes: as many as its widest workload is spread over."""
+    """Return how many nodes a block needs: the most that one of its workloads is spread over."""
     return max((node_count(workload.options) for workload in experiment.run.workloads.values()), default=1)
 
 
 def group_names(block: list[Slot], groups: TrialGrouper) -> dict[str, str]:
-    """Return, for the trials of a whole block that live together, the name of their group's folder."""
+    """Return the name of the group's folder for each trial of a whole block that runs side by side with others."""
     parts = [part for part in groups.of(block) if groups.runs_side_by_side(part[0])]
     return {slot.trial: f"{part[0].trial}.turns" for part in parts for slot in part}
 
@@ -75,7 +75,7 @@ def group_names(block: list[Slot], groups: TrialGrouper) -> dict[str, str]:
 def make_parts(
     experiment: Experiment, pending: PendingBlock, groups: TrialGrouper, attempt: int
 ) -> tuple[list[Part], list[Trial]]:
-    """Make what a block's job does, in this order; a slot that cannot be run at all becomes a failed trial."""
+    """Return the parts of a block's job in their order, and a failed trial for each slot that cannot run."""
     parts: list[Part] = []
     failed: list[Trial] = []
     for slots in groups.of(list(pending.slots.values())):
@@ -97,21 +97,21 @@ def make_parts(
 def block_order(
     experiment: Experiment, block: int, parts: Iterable[Part], attempt: int, busy: float | None = None
 ) -> BlockOrder:
-    """Return what a node does of a block in an attempt."""
+    """Return the order for one attempt at a block."""
     title = f"envmatrix run {experiment.run.name}, block {block}"
     folder = str(block_folder(experiment, block).path)
     return BlockOrder(title, folder, attempt, tuple(parts), 1.0 if busy is None else busy, PATIENCE_S)
 
 
 def _turns(experiment: Experiment, slots: list[Slot], groups: TrialGrouper) -> Turns:
-    """Return how trials take turns; those that only start and end side by side have one turn each."""
+    """Return the interleaving of a group; trials that only start and end side by side have one turn each."""
     design = experiment.run.design
     steps = design.turn if groups.in_turns(slots[0]) else 0
     return Turns(design.seed, slots[0].block, steps, groups.needed_bytes(slots), cpus_of(design))
 
 
 def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial:
-    """Judge what a trial left on the shared file system, exactly as one that ran here."""
+    """Return the trial of the files on the shared file system, judged like a trial that ran here."""
     job: Job = make_job(experiment, slot, end.folder / "work")
     log = end.folder / "log"
     if job.log:

@@ -1,4 +1,4 @@
-"""Every launcher by name. A new one is one file and one line here, or an entry point of another package."""
+"""Catalog of launchers by name. Add a new one here with one line, or as an entry point of another package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envmatrix.system.host import Host
     from envmatrix.system.progress import ProgressCallback
 
-#: Where trials run unless something else is asked for.
+#: The launcher used if none is given.
 DEFAULT = "here"
 LAUNCHERS: Catalog[LauncherKind] = Catalog(
     kind="launcher",
@@ -32,7 +32,7 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
 
 
 def adapt_schedule(kind: LauncherKind, design: Design, progress: ProgressCallback) -> Design:
-    """Return the design as a launcher can run it: in turns only where trials can live together."""
+    """Return the design with the schedule that a launcher can run: interleaved only if it can interleave trials."""
     if design.schedule == "sequential" or kind.takes_turns:
         return design
     if design.schedule == "turns":
@@ -48,9 +48,9 @@ def find_trial_host(
     spread: Mapping[str, int],
     progress: ProgressCallback,
 ) -> Host | None:
-    """Return the machine that trials will run on (None: this one); what a launcher cannot do is an error.
+    """Return the machine that trials will run on (None: this one). Raises an error if the launcher cannot run it.
 
-    ``spread`` maps workloads to how many nodes each takes. Nothing is built or written before this.
+    ``spread`` maps each workload to its number of nodes. Nothing is built or written before this.
     """
     check_span(kind, spread)
     if design.schedule == "turns" and not kind.takes_turns:
@@ -64,7 +64,7 @@ def find_trial_host(
 
 
 def check_span(kind: LauncherKind, spread: Mapping[str, int]) -> None:
-    """Refuse workloads (name -> how many nodes it is spread over) that a launcher cannot place."""
+    """Reject workloads (name -> number of nodes) that a launcher cannot place."""
     wide = next((name for name, nodes in spread.items() if nodes > 1), None)
     if wide and not kind.spans_nodes:
         raise InputError(
@@ -74,7 +74,7 @@ def check_span(kind: LauncherKind, spread: Mapping[str, int]) -> None:
 
 
 def check_options(kind: LauncherKind, asked: LauncherOptions) -> None:
-    """Refuse options of other launchers: they would be silently of no effect."""
+    """Reject options of other launchers, which would have no effect."""
     known_names = {option.name for option in kind.options}
     foreign = next((name for name in asked if name not in known_names), None)
     if foreign:
@@ -86,7 +86,7 @@ def check_options(kind: LauncherKind, asked: LauncherOptions) -> None:
 
 
 def usable_kinds() -> list[LauncherKind]:
-    """Return every launcher that can be made; `envmatrix doctor` tells of the others."""
+    """Return every launcher that can be loaded; `envmatrix doctor` reports the others."""
     return [kind for _, kind in LAUNCHERS.make_all() if not isinstance(kind, ExtensionError)]
 
 

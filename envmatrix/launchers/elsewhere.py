@@ -1,4 +1,4 @@
-"""What launchers share whose blocks run on other machines: what is out, what waits, and what has come back."""
+"""Base class of launchers whose blocks run on other machines: blocks in progress, waiting blocks, and their results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from envmatrix.trials.experiment import Experiment
 
 P = TypeVar("P", bound=PendingBlock)
 Trials = Generator[Trial, None, None]
-#: A trial whose node was lost so often while it ran counts as failed, so that the block goes on.
+#: A trial whose node was lost this often while it ran counts as failed, so that the block can continue.
 _LOSSES = 2
 
 
 class BlockLauncher(Generic[P]):
-    """Gives blocks to nodes as orders, and takes their trials from the files that are left of them."""
+    """Sends blocks to nodes as orders, and reads their trials from the files that the nodes write."""
 
     measures_here = False
     kind: type[P]
@@ -34,12 +34,12 @@ class BlockLauncher(Generic[P]):
         self._backlog: list[P] = []
 
     def _flight(self, block: int, slots: Iterable[Slot], work: Work) -> P:
-        """Take up what is not done of a block; the leftovers of what is done go."""
+        """Return the unfinished part of a block; delete the leftover files of its finished trials."""
         files = block_folder(self._experiment, block)
         groups = group_names(self._experiment.plan.block(block), work.groups_of)
         there = {slot.trial: slot for slot in slots if slot.arm.name not in self._experiment.run.skipped}
         for unit, whole in PendingBlock(block, there, files, groups=groups).units().items():
-            if any(work.is_done(slot.trial) for slot in whole):  # of those that took turns all are, or none
+            if any(work.is_done(slot.trial) for slot in whole):  # trials of a group are done all together or not at all
                 files.forget(unit)
             else:
                 files.recall(unit)
@@ -47,7 +47,7 @@ class BlockLauncher(Generic[P]):
         return self.kind(block, left, files, files.attempt, groups=groups)
 
     def _take(self, block: list[Slot], work: Work) -> Trials:
-        """Take one more block; one that is out already (adopted) is left alone."""
+        """Add one block to those that wait, unless it is already running (adopted from an earlier start)."""
         if not block or block[0].block in self._flights:
             return
         for slot in block:
@@ -58,7 +58,7 @@ class BlockLauncher(Generic[P]):
             self._backlog.append(flight)
 
     def _collect(self, flight: P, work: Work) -> Trials:
-        """Yield the trials that have ended; what is yielded is on disk when this goes on."""
+        """Yield the trials that have ended; the caller writes each to disk before this continues."""
         for slots in flight.new_starts():
             work.begins(slots[0], len(slots))
         yield from collected(self._experiment, flight, self._say)
@@ -66,7 +66,7 @@ class BlockLauncher(Generic[P]):
             self._flights.pop(flight.block, None)
 
     def _begin(self, flight: P, work: Work) -> Generator[Trial, None, list[Part]]:
-        """Begin a new attempt and return what it has to do; what cannot run, or was lost too often, is a trial."""
+        """Start a new attempt and return its parts. Yield a trial for each slot that cannot run or was often lost."""
         for name, slot in list(flight.slots.items()):
             if flight.files.losses(name) >= _LOSSES:
                 yield self._lost_trial(slot, flight)
@@ -84,5 +84,5 @@ class BlockLauncher(Generic[P]):
         return parts
 
     def _lost_trial(self, slot: Slot, flight: P) -> Trial:
-        """Make the trial of a slot whose node was lost again and again while it ran."""
+        """Return the trial of a slot whose node was repeatedly lost while it ran."""
         raise NotImplementedError

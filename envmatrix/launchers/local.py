@@ -1,4 +1,4 @@
-"""The launcher ``here``: this machine."""
+"""The launcher ``here``: runs trials on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LocalLauncherKind(LauncherKind):
-    """This machine."""
+    """The kind ``here``: this machine."""
 
     name = "here"
     takes_turns = True
@@ -28,11 +28,11 @@ class LocalLauncherKind(LauncherKind):
     def look(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> None:
-        """Refuse a design for GPUs where there is none: engines that give none away would run it on the CPU."""
+        """Reject a design for GPUs if there is none: an engine that assigns no GPUs would run it on the CPU."""
         _check_gpus(design)
 
     def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
-        """Return the launcher, which keeps nothing of a run; a run may be resumed on another machine."""
+        """Return the launcher. It stores nothing about a run, so a run may be resumed on another machine."""
         _check_gpus(experiment.run.design)
         return Here()
 
@@ -54,11 +54,11 @@ class Here:
     measures_here = True
 
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
-        """Run one trial at a time, as a second one would disturb it, or let them take turns."""
+        """Run one group at a time: a single trial, as a second one would disturb it, or interleaved trials."""
         for block in blocks:
             for group in work.groups(block):
                 work.begins(group[0], len(group))
                 yield from work.run_group(group)
 
     def interrupted(self) -> None:
-        """Leave nothing to do: a trial of this machine has ended with the interrupt."""
+        """Do nothing: the interrupt has already ended the trial on this machine."""

@@ -1,4 +1,4 @@
-"""How a block is started on a node: a copy of ``envmatrix/block`` that it sees, and the lines of ``sh`` for it."""
+"""Start of a block on a node: a copy of ``envmatrix/block`` that the node can read, and the ``sh`` lines to run it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from envmatrix.block.runner import main
 
 sys.exit(main(sys.argv[1:]))
 '''
-#: Exit statuses of a job that stopped by itself, and what they mean.
+#: Exit statuses of a job that stopped by itself, with their meaning.
 STOPPED: Mapping[int, str] = {
     NO_PYTHON: "the node has no Python 3.9 or later, which starts the trials (`--modules`, under Slurm)",
     CANNOT_WRITE: "the node cannot write to the results folder",
@@ -41,12 +41,12 @@ STOPPED: Mapping[int, str] = {
     OTHER_NODE: "the job started again on another node than the one that began its block",
     BUSY: "others use more of the node than `busy` allows",
 }
-#: Whether a Python can start a block.
+#: Program that checks whether a Python is recent enough to start a block.
 _VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 9))"
 
 
 def copy_package(folder: Path) -> Path:
-    """Return the copy of ``envmatrix/block`` in a folder that nodes see; its name has the digest of what is in it."""
+    """Return a copy of ``envmatrix/block`` in ``folder``, which nodes can read; its name contains a digest."""
     package = folder / f"block-{folder_digest(_SOURCE).removeprefix('sha256:')[:16]}"
     if package.exists():
         return package
@@ -62,7 +62,7 @@ def copy_package(folder: Path) -> Path:
 
 
 def start_lines(folder: Path, attempt: int, package: Path, modules: Iterable[str], who: str) -> list[str]:
-    """Return the lines that carry out the order of an attempt; ``who`` are the shell's words for NODE JOB RESTARTS."""
+    """Return the lines that execute an attempt's order; ``who`` is the shell text for NODE JOB RESTARTS."""
     return [
         f"cd {posix_quote(str(folder))} 2>/dev/null || exit {CANNOT_WRITE}",
         f'log=job-{attempt}.log; stop() {{ echo "$*" >stopped-{attempt}; exit "$1"; }}',
@@ -72,9 +72,9 @@ def start_lines(folder: Path, attempt: int, package: Path, modules: Iterable[str
 
 
 def find_lines(modules: Iterable[str], no_module: str, no_python: str) -> list[str]:
-    """Return the lines that load modules and find a Python for the block: this one, if it is there, or python3.
+    """Return the lines that load modules and find a Python for the block: this one if it exists, otherwise python3.
 
-    The command ``no_module`` is given the name of a module that cannot be loaded.
+    The command ``no_module`` gets the name of a module that cannot be loaded.
     """
     names = list(modules)
     return [

@@ -1,4 +1,4 @@
-"""From what a block left on its node to its trials: one at a time, or all of those that took turns."""
+"""Make trials from the files that a block left on its node: single trials, or all of a group at once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from envmatrix.trials.trial import REPEATS, count_stops
 
 
 def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressCallback) -> Iterator[Trial]:
-    """Yield the trials that have ended; what is yielded is on disk when this goes on.
+    """Yield the trials that have ended; the caller writes each to disk before this continues.
 
-    What those that took turns left stays until all of them are on disk: cut off before, all are read again.
+    The files of a group are kept until all its trials are on disk, so after an interruption all are read again.
     """
     for unit, slots in pending.units().items():
         there = [slot for slot in slots if pending.files.holds(pending.place(slot))]

@@ -1,4 +1,4 @@
-"""A block that is out on a node: what of it is not done, and what has begun."""
+"""A block that is running on a node: its unfinished slots, and the trials that have started."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from envmatrix.plan import Slot
 
 @dataclass
 class PendingBlock:
-    """The slots of a block that are not done; ``finished`` is how many ended in this attempt.
+    """The unfinished slots of a block; ``finished`` is how many trials ended in this attempt.
 
-    ``groups`` maps trials that live together to the folder that has all of their group when they have ended.
+    ``groups`` maps each trial that runs side by side with others to the folder of its group.
     """
 
     block: int
@@ -25,22 +25,22 @@ class PendingBlock:
     groups: Mapping[str, str] = field(default_factory=dict)
 
     def units(self) -> dict[str, list[Slot]]:
-        """Return what ends as one, by the name of its folder: a trial, or those of it that took turns together."""
+        """Return the slots by the name of their result folder: a single trial, or a group that runs side by side."""
         found: dict[str, list[Slot]] = {}
         for name, slot in self.slots.items():
             found.setdefault(self.groups.get(name, name), []).append(slot)
         return found
 
     def place(self, slot: Slot) -> str:
-        """Return where in the block's folder a trial lies when it has ended."""
+        """Return the path of a finished trial, relative to the block's folder."""
         return f"{self.groups[slot.trial]}/{slot.trial}" if slot.trial in self.groups else slot.trial
 
     def end(self, slot: Slot) -> TrialEnd | None:
-        """Return how a trial ended, or None while it has not."""
+        """Return how a trial ended; None if it has not ended."""
         return self.files.end(self.place(slot))
 
     def new_starts(self) -> list[list[Slot]]:
-        """Return the slots whose trial began since the last time, those that take turns together as one."""
+        """Return the slots that have started since the last call; those of a group are returned together."""
         fresh: dict[str, list[Slot]] = {}
         for start in self.files.starts():
             key = (start.trial, start.attempt, start.restarts)
@@ -53,5 +53,5 @@ class PendingBlock:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a trial of it has left no result yet."""
+        """Whether any of its trials has no result yet."""
         return any(self.end(slot) is None for slot in self.slots.values())

@@ -1,4 +1,4 @@
-"""The launcher ``ssh``: each block runs on one of the hosts that are named, over a connection that stays open."""
+"""The launcher ``ssh``: runs each block on one of the given hosts, over a connection that stays open."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ if TYPE_CHECKING:
     from envmatrix.matrix import Design
     from envmatrix.results.run import LauncherOptions
 
-#: A connection that answers nothing for 15 s is dead; nobody is there to type a password.
+#: A connection without an answer for 15 s counts as dead. BatchMode: no password prompts.
 _OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
             "-o", "ServerAliveCountMax=3")  # fmt: skip
 _ANSWER_S, _FILES_S = 60.0, 0.5
-#: What ssh itself ends with if the connection could not be made, or broke.
+#: Exit status of ssh if the connection could not be made, or broke.
 _NO_CONNECTION = 255
-#: Looks at the files after the end of a connection: they may appear late.
+#: Checks of the files after the end of a connection, because they may appear late.
 _SETTLE = 3
-#: Blocks in a row that came back without one finished trial, from hosts that answer: something is wrong with all.
+#: Blocks in a row without a finished trial, from hosts that answer, after which the run stops: a common cause.
 _FRUITLESS = 3
 _WEEK_S = 7 * 86400.0
 
 
 class SshKind(LauncherKind):
-    """Machines that your own ssh reaches without a question, by its own names, keys and known hosts."""
+    """The kind ``ssh``: hosts that your ssh reaches without a prompt, with its own names, keys and known hosts."""
 
     name = "ssh"
     takes_turns = True
     options = (Option("hosts", "HOST", "hosts as your ssh knows them, each for a block at a time", takes="names"),)
 
     def unavailable(self) -> str | None:
-        """Say that there is no ssh here, or None."""
+        """Return that there is no ssh on PATH, or None."""
         return None if shutil.which("ssh") else "no `ssh` on PATH: install an OpenSSH client"
 
     def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
-        """Return how many blocks run side by side: one a host."""
+        """Return how many blocks run at the same time: one per host."""
         return len(requested_hosts(asked))
 
     def look(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
-        """Look at every host: whether it answers, has a Python, and is of the same shape as the others."""
+        """Check that every host answers, has a Python, and has the same CPU layout as the others."""
         check_commands(self.name, engines)
         return _common_host({name: _inspect_host(name) for name in requested_hosts(asked)})
 
@@ -74,7 +74,7 @@ class SshKind(LauncherKind):
 
 
 def requested_hosts(asked: LauncherOptions) -> list[str]:
-    """Return the hosts that were asked for; an InputError where there are none, or a word is no host's name."""
+    """Return the hosts given with --hosts. Raises InputError if there are none, or one is not a valid host name."""
     hosts_option = asked.get("hosts", ())
     hosts = list(dict.fromkeys(hosts_option)) if isinstance(hosts_option, (tuple, list)) else [str(hosts_option)]
     if not hosts:
@@ -91,7 +91,7 @@ def ssh_argv(host: str, script: str) -> list[str]:
 
 
 def _inspect_host(host: str) -> Host:
-    """Return what a host says of itself."""
+    """Return the facts that a host reports about itself."""
     script = "\n".join([*find_lines((), "", f"exit {NO_PYTHON}"), 'exec "$python" -I -S -'])
     source = Path(host_facts.__file__).read_text(encoding="utf-8")
     program = f"{source}\nimport json\nprint(json.dumps(this_host().to_json()))\n"
@@ -108,7 +108,7 @@ def _inspect_host(host: str) -> Host:
 
 
 def _common_host(hosts: dict[str, Host]) -> Host:
-    """Describe hosts as one machine, for templates such as {physical_cores}; what else differs, their trials say."""
+    """Describe all hosts as one machine, for templates such as {physical_cores}; trials record other differences."""
     shapes = {(host.cpus, host.physical_cpus, host.numa_nodes): name for name, host in hosts.items()}
     if len(shapes) > 1:
         shape_text = ", ".join(f"{name} has {len(shape[0])} CPUs" for shape, name in shapes.items())
@@ -122,7 +122,7 @@ def _common_host(hosts: dict[str, Host]) -> Host:
 
 @dataclass
 class _Connection:
-    """A block that runs on a host. The host ends it when ``leash`` closes, also where this process is killed."""
+    """A block that runs on a host. The host ends the block when ``leash`` closes, even if this process was killed."""
 
     host: str
     program: SupervisedProcess
@@ -132,7 +132,7 @@ class _Connection:
 
 
 class SshLauncher(BlockLauncher[PendingBlock]):
-    """Runs every block on one host; a host that does not answer is left out, and its block goes to another."""
+    """Runs every block on one host; a host that does not answer is excluded, and its block goes to another."""
 
     name = "ssh"
     kind = PendingBlock
@@ -146,14 +146,14 @@ class SshLauncher(BlockLauncher[PendingBlock]):
 
     @property
     def width(self) -> int:
-        """How many blocks run at once."""
+        """How many blocks run at the same time."""
         return len(self._hosts)
 
     def interrupted(self) -> None:
-        """Leave nothing to do: what runs on the hosts has ended with its connection."""
+        """Do nothing: the processes on the hosts ended with their connections."""
 
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
-        """Collect what an earlier start left, then keep every host busy until there are no more blocks."""
+        """Collect the results of an earlier start, then run blocks on all hosts until there are no more."""
         yield from self._adopt(work)
         source, more = iter(blocks), True
         try:
@@ -171,7 +171,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
                 self._close_connection(number)
 
     def _adopt(self, work: Work) -> Trials:
-        """Collect the trials that ended while nobody watched; what then ran has ended with its connection."""
+        """Collect the trials that ended after envmatrix stopped; their connection's end stopped the others."""
         for known in block_folders(block_folder(self._experiment, 0).path.parent):
             block = int(known.path.name[1:])
             flight = self._flight(block, self._experiment.plan.block(block), work)
@@ -180,7 +180,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
             yield from self._collect(flight, work)
 
     def _give_blocks(self, work: Work) -> Trials:
-        """Give blocks that wait to hosts that are free, each to the one that began it."""
+        """Start waiting blocks on free hosts; a block that was started before returns to its host."""
         for flight in list(self._backlog):
             home, busy = flight.files.node, {connection.host for connection in self._out.values()}
             if home in self._left_out:
@@ -219,14 +219,14 @@ class SshLauncher(BlockLauncher[PendingBlock]):
         self._say(f"block {flight.block} runs on host {host}")
 
     def _close_connection(self, block: int) -> Exit:
-        """End a connection, which ends what runs on its host, and return how it ended."""
+        """Close a connection, which ends the processes on its host, and return its exit."""
         connection = self._out.pop(block)
         os.close(connection.leash)
         with connection.program as program:
             return program.answer()
 
     def _follow(self, block: int, work: Work) -> Trials:
-        """Collect what has ended; deal with a connection that has ended too early."""
+        """Collect the trials that have ended, and handle a connection that ended early."""
         flight, connection = self._flights[block], self._out[block]
         yield from self._collect(flight, work)
         if not flight.slots or interrupts.wait_readable([connection.program], 0):
@@ -238,7 +238,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
                 self._close_connection(block)
 
     def _set_block_aside(self, flight: PendingBlock, connection: _Connection, ended: Exit) -> None:
-        """Set a block aside whose connection ended before its trials did; it is given elsewhere, or left to resume."""
+        """Requeue a block whose connection ended early, and exclude the host if it caused that."""
         stopped = flight.files.stopped(flight.attempt)
         status, node, path = stopped or (ended.code, connection.host, "")
         reason = STOPPED.get(status, f"its block runner ended with status {status}")

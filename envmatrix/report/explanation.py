@@ -1,4 +1,4 @@
-"""Why environments are faster or slower, as text: a line below the table, the tree of `envmatrix explain`, JSON."""
+"""Text on why environments are faster or slower: a line below the table, and the tree of `envmatrix explain`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.reasons import Finding, is_reason
 from envmatrix.stats.step_parts import Interval
 
-#: What is said once of runs whose records count no single thread.
+#: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = (
     "These trials count only their whole process, so parts are means over its CPUs: what one thread does is spread "
     "over all."
 )
 PARTS_NOTE = "Why, with 95 % intervals that hold for all parts at once (`envmatrix explain` has more):"
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-#: A part that is surely less than this share of the difference is shown on the line without its interval.
+#: A part surely smaller than this share of the difference is shown without its interval.
 _SMALL = 0.15
-#: So many operators are named, if each is at least this share of the difference.
+#: The most operators that are named, and the smallest share of the difference of each.
 _OPERATORS, _LEAST_OPERATOR = 3, 0.1
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The unit that all times of one explanation have, and how many decimals."""
+    """The unit of all times in one explanation, and their number of decimals."""
 
     seconds: float
     unit: str
@@ -47,7 +47,7 @@ class Scale:
         return shown if float(shown.replace(",", "")) else shown.lstrip("+-")
 
     def change(self, found: Interval, small: float = 0.0) -> str:
-        """Return a change with its interval; without, if that leaves it smaller than ``small`` (seconds)."""
+        """Return a change with its interval; without it if the change is surely smaller than ``small`` (seconds)."""
         mean = self.number(found.mean)
         if found.low is None or found.high is None or max(abs(found.low), abs(found.high)) < small:
             return mean
@@ -62,12 +62,12 @@ def _percent(found: Interval | None) -> str:
 
 
 def whys(group: Group) -> list[tuple[str, Explanation]]:
-    """Return the environments of a table whose effects are explained, in its order."""
+    """Return the environments of a table with an explained effect, in its order."""
     return [(row.arm.environment, row.why) for row in group.rows if row.why]
 
 
 def notes_of(found: Iterable[Explanation]) -> tuple[str, ...]:
-    """Return what has to be known to read the lines; nothing without any."""
+    """Return the notes needed to read the lines, none if there are no lines."""
     threads = {one.parts.together.thread for one in found}
     return (PARTS_NOTE, *((OF_PROCESS,) if False in threads else ())) if threads else ()
 
@@ -81,7 +81,7 @@ def line_of(found: Explanation) -> str:
 
 
 def reasons_of(found: Explanation) -> list[str]:
-    """Return a sentence for each sure cause of the effect, and for each rule that is met."""
+    """Return a sentence for each significant cause of the effect, and for each rule that applies."""
     direction = found.parts.whole.mean
     sure = [
         cause for cause in found.causes.causes
@@ -94,7 +94,7 @@ def reasons_of(found: Explanation) -> list[str]:
 
 
 def _least(cause: Cause) -> float:
-    """Return the fewest events that are worth a word: a hundredth of what there is."""
+    """Return the smallest change in events that is reported: 1 % of their number."""
     return 0.01 * max(cause.before, cause.after)
 
 
@@ -106,7 +106,7 @@ def _counted(cause: Cause, per: str) -> str:
 
 
 def _each(cause: Cause) -> str:
-    """Return what one event costs: as measured, or else what the part changed by for each of them."""
+    """Return the cost of one event: the measured price, otherwise the part's change per event."""
     if cause.price_s is not None:
         return f"{show_seconds(cause.price_s, digits=2)} each"
     shown = cause.event == "minor_faults" and (cause.estimate_s or 0.0) > 0
@@ -132,7 +132,7 @@ def _operators_of(found: Explanation) -> str:
 
 
 def finding_text(finding: Finding, found: Explanation) -> str:
-    """Return the name that a rule gives, who has it, and whether another environment confirms it."""
+    """Return the name of a rule, the environment it applies to, and whether another environment confirms it."""
     arm = found.parts.arm
     who = arm.environment if found.parts.whole.mean > 0 else found.parts.together.reference.partition(":")[0]
     said = f"{who}: {finding.rule.name}"
@@ -144,7 +144,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
 
 
 def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
-    """Yield (depth, text) of all that is known."""
+    """Yield (depth, text) for everything known about an effect."""
     scale, before_after = Scale.of(found.parts.whole.mean), found.parts.means("whole")
     before, after = (scale.number(value, signed=False) for value in before_after)
     yield (

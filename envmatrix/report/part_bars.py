@@ -1,4 +1,4 @@
-"""The figure of why: one bar for each environment, made of the parts that add up to the difference of its step."""
+"""Figure of the parts of each effect: one bar per environment, whose parts add up to the difference of its step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _COLOURS = {name: f"k{number}" for number, name in enumerate(PARTS)}
 
 
 def part_bars(group: Group, name: str = "why") -> str:
-    """Return the figure as an svg element; '' if no effect of the group is explained.
+    """Return the figure as an svg element, '' if no effect of the group is explained.
 
-    Parts that make a step longer lie to the right of 0, those that make it shorter to the left; a mark is their sum.
+    Parts that make a step longer are to the right of 0, those that make it shorter to the left; a mark is their sum.
     """
     explained = whys(group)
     if not explained:
@@ -40,7 +40,7 @@ def part_bars(group: Group, name: str = "why") -> str:
 
 
 def _ends(why: Explanation) -> tuple[float, float]:
-    """Return where the parts of a bar end on either side of 0."""
+    """Return the positions of a bar's ends on either side of 0."""
     means = [part.change.mean for part in why.parts.parts]
     return sum(mean for mean in means if mean < 0), sum(mean for mean in means if mean > 0)
 

@@ -1,4 +1,4 @@
-"""Read the lines of trials.jsonl for their figures. Parts that many lines share are parsed and kept once."""
+"""Fast reader for the lines of trials.jsonl. Text that many lines share is parsed and stored once."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from envmatrix.evidence.record import Record
 from envmatrix.results.trial import Reading, Trial, trial_from_line
 
 _START, _RECORD, _EVIDENCE, _END = b'{"schema":', b',"record":{', b',"evidence":{', b"}}}"
-#: Where a record and its evidence are cut: what is before each of these is the same in most trials, or in none.
+#: Split points of a record and its evidence: the text before each is either the same in most trials, or in none.
 _RECORD_CUTS = (b',"skipped":', b',"result":', b',"profile":')
 _EVIDENCE_CUTS = (b',"system":', b',"onednn":', b',"preloaded":')
 _STEP_TIME_KEYS = (b'"steps_ns":[', b'"epochs_ns":[')
-#: How many different pieces are kept; beyond them all are forgotten.
+#: The most different pieces in the cache, which is then emptied.
 _MAX_PIECES = 512
 _READING = TypeAdapter(Reading)
 M = TypeVar("M", bound=Part)
 
 
 class LineReader:
-    """Reads the lines of one file. Trials share the parts that their lines share: nothing in them may be changed."""
+    """Reads the lines of one file. Its trials share objects for equal text, so do not modify them."""
 
     def __init__(self) -> None:
         self._records: _PartReader[Record] = _PartReader(Record, _RECORD_CUTS)
         self._evidence: _PartReader[Evidence] = _PartReader(Evidence, _EVIDENCE_CUTS)
 
     def read(self, line: bytes, file: Path, number: int) -> Reading | Trial:
-        """Return a line's trial without its raw step times; a Trial if something in its record is odd."""
+        """Return a line's trial without its raw step times; a Trial if its record has invalid values."""
         for parse in (self._parse_parts, _parse_whole) if line.startswith(_START) else ():
             try:
                 return parse(line)
-            except ValueError:  # what is odd is left out below, or reported
+            except ValueError:  # invalid values are left out below, or reported
                 continue
         return trial_from_line(_without_step_times(line).decode(errors="replace"), file, number)
 
     def _parse_parts(self, line: bytes) -> Reading:
-        """Read a line that ends with its record, and that with its evidence, as envmatrix writes them.
+        """Parse a line that ends with its record, whose last member is its evidence, as envmatrix writes them.
 
-        Every piece must be an object of its own: a line that was cut at another place raises ValueError.
+        Every piece must be a valid object; a line that was split at a wrong place raises ValueError.
         """
         head, _, rest = line.rstrip().partition(_RECORD)
         record, _, evidence = rest.partition(_EVIDENCE)
@@ -56,7 +56,7 @@ class LineReader:
 
 
 class _PartReader(Generic[M]):
-    """Reads objects of one model from their members' text, each different piece of it once."""
+    """Reads objects of one model from the text of their members, and parses each different piece once."""
 
     def __init__(self, model: type[M], cuts: Sequence[bytes]) -> None:
         self._model, self._cuts, self._empty = model, cuts, model()
@@ -81,7 +81,7 @@ def _parse_whole(line: bytes) -> Reading:
 
 
 def _split_pieces(text: bytes, cuts: Sequence[bytes]) -> Iterator[bytes]:
-    """Cut the members of an object before each of ``cuts`` that is in it."""
+    """Split the members of an object before each of ``cuts`` that occurs."""
     for cut in cuts:
         piece, separator, rest = text.partition(cut)
         if separator:
@@ -91,7 +91,7 @@ def _split_pieces(text: bytes, cuts: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _without_step_times(line: bytes) -> bytes:
-    """Cut the raw step times out of a line: they are nine tenths of it, and are not needed here.
+    """Remove the raw step times from a line: they are 90 % of its size, and are not needed here.
 
     The searched text cannot be inside a JSON string, where its quotes would be escaped.
     """

@@ -1,4 +1,4 @@
-"""What events explain of the parts of a step: how many more or fewer of them, times what one costs on this machine."""
+"""Causes of the changed parts of a step: the change in the number of events, times the cost of one on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envmatrix.stats.step_account import PRICES
 from envmatrix.stats.step_parts import Interval, StepParts, Together
 
 Floats = NDArray[np.float64]
-#: The events that each part is explained by, and what they are called; ``throttled_s`` is a time, of all threads.
+#: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads.
 EVENTS = {
     "minor_faults": ("kernel", "page faults"),
     "major_faults": ("blocked", "page faults that read a disk"),
@@ -24,10 +24,10 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class Cause:
-    """Events of one kind under a part: their numbers a step, what one costs (seconds), and what they cost together.
+    """Events of one kind that change a part: their numbers per step, the cost of one (seconds), and in total.
 
-    ``price_s`` is None if nobody measured it; ``time`` is then None too. ``estimate_s`` is the change of the part over
-    that of the events, if both are sure: no price, as it holds whatever else the part changed by.
+    ``price_s`` is None if it was not measured; ``time`` is then None too. ``estimate_s``: the part's change per event,
+    if both changes are significant. It is not a price, because it contains all other changes of the part.
     """
 
     event: str
@@ -45,26 +45,26 @@ class Cause:
 
     @property
     def label(self) -> str:
-        """What people read."""
+        """The text for reports."""
         return EVENTS[self.event][1]
 
 
 @dataclass(frozen=True)
 class Explained:
-    """The causes of one environment's parts, and what of each part that has a priced cause they leave unexplained."""
+    """The causes of one environment's parts, and the unexplained remainder of each part with a priced cause."""
 
     causes: tuple[Cause, ...]
     unexplained: Mapping[str, Interval]
 
     def cause(self, event: str) -> Cause | None:
-        """Return the cause of one kind of event, None if nobody counted it."""
+        """Return the cause for one kind of event, None if it was not counted."""
         return next((cause for cause in self.causes if cause.event == event), None)
 
 
 def explained(found: Sequence[StepParts]) -> dict[str, Explained]:
-    """Return, by arm, what events explain of the parts of environments that are judged ``together``.
+    """Return, by arm, the causes of the parts of environments that are judged ``together``.
 
-    Intervals of all counts hold together, and those of all costs and remainders.
+    The intervals of all counts are simultaneous, and so are those of all costs and remainders.
     """
     if not found:
         return {}
@@ -102,7 +102,7 @@ def _estimate(event: str, one: StepParts, change: Interval) -> float | None:
 
 
 def _cost(event: str, together: Together) -> Floats | None:
-    """Return what more events of one kind cost, block by block (seconds), None if their price is not known."""
+    """Return the cost of the additional events of one kind in each block (seconds), None if their price is unknown."""
     price = together.prices.get(event)
     if price is None or not np.isfinite(price).any():
         return None

@@ -1,4 +1,4 @@
-"""Why environments are faster or slower: the parts of a step, their causes, and names that rules give."""
+"""Explanation of why environments are faster or slower: the parts of a step, their causes, and the rules that apply."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from envmatrix.stats.step_parts import Interval, StepParts, agrees, pair_parts, 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one environment's step is shorter or longer than its reference's. ``per`` is "step", or "run" of a program.
+    """Why an environment's step is shorter or longer than its reference's. ``per``: "step", or "run" of a program.
 
-    ``operators`` maps an operator to its own seconds a step in the reference and here, from a profiled pass, those that
-    change most first.
+    ``operators`` maps an operator to its own seconds per step in the reference and in the environment, from a profiled
+    pass, largest change first.
     """
 
     parts: StepParts
@@ -38,7 +38,7 @@ class Explanation:
 
 
 def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, Explanation]:
-    """Return, by arm, why every effect that is shown is what it is."""
+    """Return, by arm, the explanation of every significant effect."""
     parts = step_parts(analysis, measured)
     shown = {name: one for name, one in parts.items() if (effect := analysis.find(name)) and agrees(one, effect)}
     causes: dict[str, Explained] = {}
@@ -49,7 +49,7 @@ def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, E
 
 
 def why_not(effect: Effect) -> str:
-    """Say why an effect has no explanation."""
+    """Return why an effect has no explanation."""
     if effect.verdict not in ("faster", "slower"):
         return f"{effect.verdict}: only differences that are shown are explained"
     return "its records do not say where the time of a step went"
@@ -58,7 +58,7 @@ def why_not(effect: Effect) -> str:
 def explain_pair(
     run: Run, measured: Measurements, analysis: Analysis, pair: tuple[Arm, Arm], effect: Effect
 ) -> Explanation | None:
-    """Return why one of two arms of a run is faster, as the report's table has it; None if neither is shown to be."""
+    """Return why one of two arms is faster, as in the report's table; None if there is no significant difference."""
     old, new = pair
     one = step_parts(analysis, measured).get(new.name) if new.reference == old.name else None
     one = one or pair_parts(run.plan, old, new, measured, analysis.level)
@@ -83,7 +83,7 @@ def _explanation(
 
 
 def _operators(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> dict[str, tuple[float, float]]:
-    """Return each operator's own time on both sides, means over profiled trials; none if one side has none."""
+    """Return each operator's own time on both sides, as means over profiled trials; none if one side has none."""
     if not before or not after:
         return {}
     trials = [max(map(len, side.values())) for side in (before, after)]
@@ -95,7 +95,7 @@ def _operators(before: Mapping[str, list[float]], after: Mapping[str, list[float
 
 
 def to_json(found: Explanation) -> dict[str, object]:
-    """Return an explanation for programs: seconds and events a step (or a run), null if not known."""
+    """Return an explanation as JSON values: seconds and events per step (or run), null if not known."""
     parts, arm = found.parts, found.parts.arm
     return {
         "workload": arm.workload, "engine": arm.engine, "environment": arm.environment,

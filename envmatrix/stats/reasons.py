@@ -1,4 +1,4 @@
-"""Names for why a step is shorter or longer. Each name has a rule, and is given only if the run's numbers meet it."""
+"""Named reasons for a shorter or longer step. Each has a rule, and is reported only if the run's numbers satisfy it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.causes import Explained
 from envmatrix.stats.step_parts import Interval, Part, StepParts
 
-#: At least so much of a part must be what the events of a rule cost, if their price was measured.
+#: The events' measured cost must be at least this share of a part's change.
 _MOST = 0.5
-#: What one page fault costs on any machine that is known, in seconds: outside of it the time has another cause.
+#: Plausible cost of one page fault in seconds; outside this range the time has another cause.
 _FAULT_S = (1e-7, 2e-5)
-#: A part that is less of the whole difference is no reason for it.
+#: A part with a smaller share of the whole difference is not a reason for it.
 _WORTH = 0.2
-#: Fewer switches a step than this are not threads that sleep between parallel regions.
+#: With fewer switches per step, threads do not sleep between parallel regions.
 _SLEEPS = 1.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """All that a rule looks at: one environment next to its reference."""
+    """The input of a rule: one environment and its reference."""
 
     parts: StepParts
     explained: Explained
@@ -30,17 +30,17 @@ class Case:
     environment: ArmFacts
 
     def change(self, part: str) -> Interval | None:
-        """Return the change of a part if it is sure, and a good part of the whole difference."""
+        """Return the change of a part if it is significant and a large share of the whole difference."""
         found = self.parts.part(part)
         return found.change if found and is_reason(found, self.parts.whole) else None
 
     def more(self, event: str, part: str) -> bool:
-        """Whether there are surely more events where the part takes longer."""
+        """Return whether events and part significantly change in the same direction."""
         cause, change = self.explained.cause(event), self.change(part)
         return bool(cause and change and cause.change.is_sure and cause.change.mean * change.mean > 0)
 
     def seen(self, path: str) -> tuple[str, str]:
-        """Return what both sides read at run time, '' if nothing, or not the same in every trial."""
+        """Return the values that both sides read at run time, '' if there are none, or several in different trials."""
         both: tuple[Mapping[str, int], ...] = tuple(
             facts.evidence.get(path) or {} for facts in (self.reference, self.environment)
         )
@@ -49,15 +49,15 @@ class Case:
 
     @property
     def slower(self) -> int:
-        """0: the reference has the longer step; 1: the environment."""
+        """The index of the side with the longer step: 0 for the reference, 1 for the environment."""
         return int(self.parts.whole.mean > 0)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A name, when it is given, what to do, and the one level (factor, level) that changes this cause and no other.
+    """A reason: its name, condition and remedy, and the level (factor, level) that changes only this cause.
 
-    ``event`` is what that level changes.
+    ``event`` is the event that this level changes.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that was met. ``confirmed`` says what an environment shows that changes only this cause (None: no such).
+    """A rule that applies. ``confirmed``: whether an environment that changes only this cause agrees (None: no such).
 
     ``by`` has the parts of that environment.
     """
@@ -80,7 +80,7 @@ class Finding:
 
 
 def is_reason(part: Part, whole: Interval) -> bool:
-    """Whether a part surely changes in the direction of the whole, and is a good part of it."""
+    """Return whether a part changes significantly in the direction of the whole, and is a large share of it."""
     return part.change.is_sure and part.change.mean / whole.mean >= _WORTH
 
 
@@ -126,7 +126,7 @@ def _idle_cpus(case: Case) -> bool:
     return idle and not _sleeping(case) and not _fewer_threads(case)
 
 
-#: In the order in which they are told.
+#: All rules, in the order of the report.
 RULES = (
     Rule(
         "memory returned to the kernel and faulted in again", _memory_returned,
@@ -150,14 +150,14 @@ RULES = (
 def findings(
     case: Case, arms: Mapping[str, tuple[StepParts, Environment | None]], reference: Environment | None
 ) -> tuple[Finding, ...]:
-    """Return the rules that are met; ``arms`` are all others with the same ``reference`` and engine."""
+    """Return the rules that apply; ``arms`` are all others with the same ``reference`` and engine."""
     return tuple(_checked(rule, case, arms, reference) for rule in RULES if rule.met(case))
 
 
 def _checked(
     rule: Rule, case: Case, arms: Mapping[str, tuple[StepParts, Environment | None]], reference: Environment | None
 ) -> Finding:
-    """Hold a finding against an environment that changes nothing but its cause, if the run has one."""
+    """Check a rule against an environment of the run that changes only its cause, if there is one."""
     for parts, environment in arms.values():
         if parts is case.parts or not environment or not reference or rule.level is None:
             continue
@@ -168,12 +168,12 @@ def _checked(
 
 
 def _same_events(one: StepParts, case: StepParts, rule: Rule) -> bool:
-    """Whether the intervention changed the rule's events the same way."""
+    """Return whether the intervention changed the number of events in the same direction."""
     before, after = one.means(rule.event)
     first, last = case.means(rule.event)
     return (after - before) * (last - first) > 0
 
 
 def _brings_back(one: Interval, whole: Interval) -> bool:
-    """Whether the intervention surely changes the step, and at least by half of what the environment does."""
+    """Return whether the intervention's change is significant, and at least half of the environment's."""
     return one.is_sure and one.mean / whole.mean >= _MOST

@@ -1,7 +1,7 @@
-"""Where the time of a step goes in each trial: user, kernel, waiting for a CPU, blocked; and what was counted then.
+"""Account of a step's time in each trial: user, kernel, waiting for a CPU, blocked; and the events counted meanwhile.
 
-New records account for the thread that drives the steps: the four parts are its step time, exactly. Older ones count
-the whole process. Then a part is the mean over the CPUs that it may use, and what one thread does is spread over all.
+New records account for the thread that runs the steps: its four parts add up to the step time exactly. Older records
+account for the whole process: each part is then the mean over the CPUs that the process may use.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from envmatrix.stats.measurements import Measurements
 
 Floats = NDArray[np.float64]
-#: The parts of a step, in the order in which they are shown, and what they are called.
+#: The parts of a step in the order of the report, with their labels.
 PARTS = {"kernel": "kernel", "user": "user", "waiting": "waiting for a CPU", "blocked": "blocked"}
-#: Events of the thread (or process) that parts are explained by.
+#: Events of the thread (or process) that explain the parts.
 EVENTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
-#: What one event costs, in seconds, measured in the trial.
+#: Events whose cost is measured in the trial, with the record's field for it (nanoseconds).
 PRICES = {"minor_faults": "minor_fault_ns", "voluntary_switches": "wake_up_ns"}
 _TIMES = ("user", "kernel", "waiting")
 _OTHERS = "others_cpu"
-#: Columns of ``Measurements.table``, totals of the timed part.
+#: Columns of ``Measurements.table``: totals over the timed steps.
 COLUMNS = (
     *(f"thread.{name}" for name in (*_TIMES, *EVENTS, _OTHERS)), *(f"price.{name}" for name in PRICES), "thread.cpus",
 )  # fmt: skip
 _NONE = StepThread()
-#: Parts may be so much more than the whole, as a fraction: clocks are not read all at once.
+#: Parts may exceed the whole by this fraction, because clocks are not read at the same instant.
 _BELOW = 0.05
 
 
 def row(record: Record) -> list[float]:
-    """Return a trial's numbers in the order of COLUMNS, NaN where the record has none or they cannot be true."""
+    """Return a trial's numbers in the order of COLUMNS, NaN if the record has none or they are impossible."""
     thread = record.step_thread or _NONE
     cpu, user, system = (finite_or_nan(value) / 1e9 for value in (thread.cpu_ns, thread.user_ns, thread.system_ns))
     ticks = user + system
@@ -47,7 +47,7 @@ def row(record: Record) -> list[float]:
     events = [finite_or_nan(getattr(thread, name)) for name in EVENTS]
     others = finite_or_nan(thread.others.cpu_ns if thread.others else None) / 1e9
     found = [cpu - kernel, kernel, waited, *events, others]
-    if any(value < 0 for value in found):  # a counter that ran over, or a kernel that counts otherwise
+    if any(value < 0 for value in found):  # a counter overflowed, or a kernel counts differently
         found = [math.nan] * len(found)
     prices = [finite_or_nan(getattr(thread.prices, name, None)) / 1e9 for name in PRICES.values()]
     return [*found, *prices, _cpus(record)]
@@ -59,17 +59,17 @@ def _cpus(record: Record) -> float:
 
 
 def of_thread(measured: Measurements, rows: list[int]) -> bool:
-    """Whether the trials of these arms account for a thread; otherwise only for their process."""
+    """Return whether the trials of these arms account for a thread, not only for their process."""
     known = np.isfinite(measured.table["thread.user"][rows])
     ran = np.isfinite(measured.table["counted_s"][rows])
     return bool(known.any() and (known | ~ran).mean() > 0.5)  # some trials may be older, or unreadable
 
 
 def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mapping[str, Floats]:
-    """Return arrays (rows, blocks) a step, or a run if it has no steps: ``whole`` and PARTS (seconds), EVENTS, prices.
+    """Return arrays (rows, blocks) per step (or run, without steps): ``whole`` and PARTS in seconds, EVENTS, prices.
 
-    A part is the mean over ``cpus``, 1 for a thread. ``waiting`` is NaN if the kernel does not count it; ``blocked``
-    then holds it too.
+    A part is the mean over ``cpus``, which is 1 for a thread. ``waiting`` is NaN if the kernel does not count it; it is
+    then part of ``blocked``.
     """
     table = {name: values[rows] for name, values in measured.table.items()}
     steps = np.where(np.isfinite(table["steps"]), table["steps"], 1.0)
@@ -84,7 +84,7 @@ def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mappin
     found["throttled_s"] = table["throttled_s"] / steps
     blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
     prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
-    blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # more than there was time for: not counted of one
+    blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # exceeds the whole: not of one thread
     return {"whole": np.where(np.isfinite(blocked), whole, np.nan), **found, "blocked": blocked, **prices}
 
 

@@ -1,9 +1,9 @@
-"""By how much each part of a step differs between an environment and its reference: parts that add up, with intervals.
+"""Differences between an environment's step and its reference's, split into parts that add up, with intervals.
 
-Parts are paired by block as every effect is, in seconds. The four parts add up to the difference of the step in every
-block, so their means do too. Intervals of all parts of all environments with one reference hold together: each part
-is a family of comparisons of its own (``maxt``), at the level to the power of one over the number of families. That is
-the least favourable case of families that depend on one another (Sidak 1967).
+Differences are paired by block like every effect, in seconds. In every block the four parts add up to the difference
+of the step, so their means do too. The intervals of all parts of all environments with one reference are simultaneous.
+Each part is a family of comparisons (``maxt``) at level ** (1 / number of families), the least favourable case of
+dependent families (Sidak 1967).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pai
 from envmatrix.stats.step_account import PARTS, accounts, of_thread
 
 Floats = NDArray[np.float64]
-#: Points of each side of a share that are tried, and how far they reach, in half-widths of a first guess.
+#: Points tried on each side of a share, and the ranges they cover, in half-widths of a first estimate.
 _POINTS, _REACHES = 200, (3.0, 12.0, 48.0)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean difference with its simultaneous interval; ends are None below two blocks."""
+    """A mean difference with its simultaneous interval; the ends are None with fewer than two blocks."""
 
     mean: float
     low: float | None = None
@@ -39,13 +39,13 @@ class Interval:
 
     @property
     def is_sure(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the difference of a step: seconds, and the share of the whole difference (None: unbounded)."""
+    """One part of the difference of a step: seconds, and its share of the whole (None: unbounded)."""
 
     name: str
     change: Interval
@@ -53,7 +53,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        """What people read."""
+        """The text for reports."""
         return PARTS[self.name]
 
 
@@ -61,8 +61,8 @@ class Part:
 class Together:
     """The differences of environments from one reference, which are judged together.
 
-    ``differences`` has an array (arms, blocks) by name, NaN if a trial is missing; ``means`` the means of the reference
-    and of the environments (arms,) over the same blocks. ``prices`` (blocks,) are those of ``step_account.PRICES``.
+    ``differences``: arrays (arms, blocks) by name, NaN if a trial is missing. ``means``: those of the reference and of
+    the environments (arms,) over the same blocks. ``prices``: arrays (blocks,) for ``step_account.PRICES``.
     """
 
     reference: str
@@ -78,12 +78,12 @@ class Together:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The parts that somebody counted."""
+        """The parts that were counted."""
         there = np.isfinite(self.differences["whole"])
         return tuple(name for name in PARTS if there.any() and np.isfinite(self.differences[name][there]).all())
 
     def intervals(self, values: Floats, held: int) -> list[Interval]:
-        """Return means of differences (arms, blocks) with intervals, of one of ``held`` families judged together."""
+        """Return mean differences with intervals from (arms, blocks), as one of ``held`` families judged together."""
         found = summarise_pairs(values, self.far)
         errors, own = moderated_errors(found.error, found.units, self.comparisons)
         return [
@@ -123,9 +123,9 @@ def _around(mean: float, reach: float) -> Interval:
 
 @dataclass(frozen=True)
 class StepParts:
-    """What an environment's step does otherwise than its reference's: ``whole`` is the sum of the ``parts``.
+    """The difference between an environment's step and its reference's: ``whole`` is the sum of the ``parts``.
 
-    It is row ``row`` of the environments that are judged together.
+    ``row`` is its index among the environments judged together.
     """
 
     together: Together
@@ -135,16 +135,16 @@ class StepParts:
 
     @property
     def arm(self) -> Arm:
-        """Whose step it is."""
+        """The environment's arm."""
         return self.together.arms[self.row]
 
     @property
     def blocks(self) -> int:
-        """How many blocks have both."""
+        """The number of blocks that have both."""
         return int(np.isfinite(self.of("whole")).sum())
 
     def of(self, name: str) -> Floats:
-        """Return its differences block by block."""
+        """Return its differences by block."""
         return np.asarray(self.together.differences[name][self.row])
 
     def means(self, name: str) -> tuple[float, float]:
@@ -153,12 +153,12 @@ class StepParts:
         return float(before[self.row]), float(after[self.row])
 
     def part(self, name: str) -> Part | None:
-        """Return a part, None if nobody counted it."""
+        """Return a part, None if it was not counted."""
         return next((part for part in self.parts if part.name == name), None)
 
 
 def step_parts(analysis: Analysis, measured: Measurements) -> dict[str, StepParts]:
-    """Return, by arm, the parts of the difference of every arm from its reference that step times are known of."""
+    """Return, by arm, the parts of the difference from its reference, for every arm with known step times."""
     return {
         parts.arm.name: parts
         for family in families(analysis.plan)
@@ -168,12 +168,12 @@ def step_parts(analysis: Analysis, measured: Measurements) -> dict[str, StepPart
 
 
 def agrees(parts: StepParts, effect: Effect) -> bool:
-    """Whether an effect is shown, and its step is shorter if it is faster: a program's number may be of other work."""
+    """Return whether an effect is significant and its step changed accordingly: a metric may measure other work."""
     return effect.verdict in ("faster", "slower") and (parts.whole.mean < 0) == (effect.verdict == "faster")
 
 
 def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: float) -> StepParts | None:
-    """Return the parts of the difference of two arms of one run, which may be picked after looking at all pairs."""
+    """Return the parts of the difference of two arms of one run, corrected for picking them from all pairs."""
     copies = tuple(arm.name for arm in plan.arms if arm.is_control and arm.reference == old.name)
     beside = [arm for arm in plan.arms if arm.workload == new.workload and arm.engine == new.engine]
     pairs = tuple(itertools.combinations(beside, 2))[1:]
@@ -201,7 +201,7 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
 
 
 def parts_of(together: Together) -> list[StepParts]:
-    """Return the parts of each environment that has two blocks with its reference. What nobody counted is no part."""
+    """Return the counted parts of each environment that has at least two blocks in common with its reference."""
     differences, counted = together.differences, together.counted
     wholes = together.intervals(differences["whole"], 1)
     changes = {name: together.intervals(differences[name], len(counted)) for name in counted}
@@ -218,13 +218,13 @@ def _part(together: Together, row: int, name: str, change: Interval) -> Part:
 
 
 def _per_block(values: Floats) -> Floats:
-    """Return the median over all arms of each block, which all of them have in common; NaN if none was measured."""
+    """Return the median over all arms for each block; NaN if none was measured."""
     there = np.isfinite(values)
     return np.array([np.median(values[there[:, b], b]) if there[:, b].any() else np.nan for b in range(len(there.T))])
 
 
 def _means(values: Floats, there: NDArray[np.bool_]) -> Floats:
-    """Return the mean of each arm's blocks that are there; NaN if none is, or none has that number."""
+    """Return the mean over each arm's available blocks; NaN if there are none."""
     values = np.broadcast_to(values, there.shape)
     there = there & np.isfinite(values)
     return np.asarray(np.where(there, values, 0.0).sum(axis=1) / np.where(there.any(axis=1), there.sum(axis=1), np.nan))

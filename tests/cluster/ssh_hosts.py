@@ -1,4 +1,4 @@
-"""Two hosts that ssh reaches: network namespaces of this machine, each with a real sshd; they share its files."""
+"""Two hosts for ssh tests: network namespaces of this machine, each with a real sshd; they share its files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Host {name}
 
 
 def missing() -> str:
-    """Say what is missing for such hosts here, '' when nothing is."""
+    """Return what is missing on this machine to make such hosts, '' if nothing is."""
     if not shutil.which("sshd") or not shutil.which("ip"):
         return "there is no sshd, or no ip(8); .ci/slurm installs them on Debian"
     done = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
@@ -41,7 +41,7 @@ def missing() -> str:
 
 
 class Hosts:
-    """The hosts ``left`` and ``right``; as a cluster of Slurm, they have variables with which commands reach them."""
+    """The hosts ``left`` and ``right``; their ``variables`` let commands reach them, as for the Slurm cluster."""
 
     names = ("left", "right")
 
@@ -83,7 +83,7 @@ class Hosts:
             self._do(*inside, "link", "set", link, "up")
 
     def start_host(self, name: str, before: str = "") -> None:
-        """Start a host's sshd, after these lines of sh in a mount namespace of its own."""
+        """Start a host's sshd in its own mount namespace, after the lines of sh in ``before``."""
         run = f"mount -t tmpfs none /dev/shm\n{before}\nexec {shutil.which('sshd')} -D -e -f {self.folder}/sshd-{name}"
         argv = ["ip", "netns", "exec", f"{self.mark}{name}", "unshare", "--mount", "sh", "-ec", run]
         log = (self.folder / f"sshd-{name}.log").open("ab")
@@ -100,7 +100,7 @@ class Hosts:
         return subprocess.run(argv, capture_output=True, timeout=60, check=False).returncode
 
     def cut(self, name: str) -> None:
-        """Pull a host's cable out."""
+        """Disconnect a host from the network."""
         self._do("ip", "link", "set", f"{self.mark}{name[0]}", "down")
 
     def join(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The main job on two hosts that a real ssh reaches, and what becomes of it when a connection dies."""
+"""Runs on two hosts over a real ssh, including connections that break."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def hosts():
 
 @pytest.fixture
 def project(tmp_path, hosts):
-    """A folder with a matrix.yaml, and what of its trials runs is seen by the path of that folder."""
+    """A folder with a matrix.yaml; its path identifies the processes of its trials."""
     made = Project(tmp_path / "pro ject", hosts)
     yield made
     if (made.held.folder / "hold").exists():
@@ -39,7 +39,7 @@ def project(tmp_path, hosts):
 
 
 def left(project):
-    """Return what runs of the trials and of whatever started them on the hosts."""
+    """Return the command lines of trials, and of the processes that started them, that still run on the hosts."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

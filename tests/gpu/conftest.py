@@ -1,6 +1,6 @@
-"""Real trials on a GPU, with the CUDA build of PyTorch that GPU_PYTHON has (by default python3): `nox -s gpu`.
+"""Fixtures for trials on a real GPU, with the CUDA build of PyTorch in GPU_PYTHON (default: python3): `nox -s gpu`.
 
-What is measured lies in build/gpu, as runs that can be looked at and kept.
+The runs are kept in build/gpu.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ASKED = "import torch; print(torch.version.cuda, torch.cuda.is_available(), tor
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give a test at most ten minutes: the whole is to take 25."""
+    """Limit each test to ten minutes; all together should take at most 25."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.timeout(600))
@@ -35,14 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with a matrix of every level for GPUs, and the PATH whose python3 has PyTorch for CUDA."""
+    """A folder with a matrix that includes all GPU levels, and a Python with a CUDA build of PyTorch."""
 
     folder: Path
     python: str
     gpus: int
 
     def run(self, *command: str, limit_s: float = 540) -> subprocess.CompletedProcess[str]:
-        """Run ``envmatrix`` as a user types it."""
+        """Run ``envmatrix`` as a user would."""
         path = f"{Path(self.python).parent}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [sys.executable, "-m", "envmatrix", *command], cwd=self.folder, timeout=limit_s, check=False,
@@ -57,7 +57,7 @@ class Project:
 
 @pytest.fixture(scope="session")
 def cuda_python() -> tuple[str, int]:
-    """Return a Python with PyTorch for CUDA, and how many GPUs it sees; skip where it has none."""
+    """Return a Python with a CUDA build of PyTorch, and its number of GPUs; skip if there is none."""
     python = shutil.which(os.environ.get("GPU_PYTHON", "python3"))
     if python is None:
         pytest.skip("GPU_PYTHON is no program")
@@ -72,7 +72,7 @@ def cuda_python() -> tuple[str, int]:
 
 @pytest.fixture(scope="session")
 def anywhere(cuda_python: tuple[str, int]) -> Project:
-    """Give a project whose PyTorch is for CUDA; there may be no GPU."""
+    """Return a project with a CUDA build of PyTorch, with or without a GPU."""
     folder = ROOT / "build" / "gpu"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ def anywhere(cuda_python: tuple[str, int]) -> Project:
 
 @pytest.fixture(scope="session")
 def project(anywhere: Project) -> Project:
-    """Give the project, and skip where PyTorch sees no GPU."""
+    """Return the project; skip if PyTorch finds no GPU."""
     if not anywhere.gpus:
         pytest.skip("PyTorch sees no GPU here")
     return anywhere

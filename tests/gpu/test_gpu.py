@@ -1,4 +1,4 @@
-"""What a GPU alone can show. Without one, what PyTorch for CUDA tells is tested, and the rest skips with its reason."""
+"""Tests that need a GPU. Without one, only the levels that a CUDA build of PyTorch reports are tested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envmatrix.matrix.parse import parse
 from envmatrix.system.project import default_matrix
 from tests.gpu.conftest import MATRIX, ROOT, Project
 
-#: Levels that PyTorch tells of without a GPU, and those that need one.
+#: Levels that PyTorch reports without a GPU, and levels that need one.
 WITHOUT = (("cuda-allocator", "expandable"), ("cuda-allocator", "max-split-128"), ("cuda-allocator", "collect-at-80"),
            ("gpu-blas", "cublaslt"), ("gpu-blas", "tunableop"), ("gpu-linalg", "cusolver"))  # fmt: skip
 WITH = (("cuda-allocator", "async"), ("cuda-loading", "eager"), ("cuda-loading", "lazy"), ("tf32", "off"),
@@ -90,7 +90,7 @@ def test_an_option_of_a_workload_works_on_a_gpu(project: Project, options: tuple
 
 
 def test_a_program_of_ones_own_is_measured_and_tuned_on_a_gpu(project: Project) -> None:
-    """Its processes do not take turns: all of a block would hold memory of the GPU at once."""
+    """Its processes are not interleaved, because all of a block would use GPU memory at the same time."""
     metric = ("--metric-regex", "speed ([0-9.]+)")
     done = project.run("bench", "--name", "own", "--max-blocks", "3", "--min-blocks", "3", *metric, "--",
                        project.python, "train.py")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A program of a user's own: it trains on the GPU, or does there what its first argument says goes wrong."""
+"""A user's own program: trains on the GPU, or causes the error named by its first argument."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import torch
 how = sys.argv[1] if len(sys.argv) > 1 else "train"
 if how == "too-much":
     torch.empty(2**50, device="cuda")
-if how == "bad-index":  # an assertion in the kernel: the driver ends the process's work on the GPU
+if how == "bad-index":  # fails an assertion in the kernel: the driver ends the process's work on the GPU
     torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")].cpu()
 if how == "hold":
     held = torch.empty(2**30, dtype=torch.uint8, device="cuda")

@@ -1,4 +1,4 @@
-"""What a thread's account says of costs that are really there; real threads and processes, no torch."""
+"""A thread's account of real costs, with real threads and processes, without torch."""
 
 import json
 import mmap
@@ -18,7 +18,7 @@ PAGE = mmap.PAGESIZE
 
 
 def account(work):
-    """Return what the thread counted meanwhile, in milliseconds, and what is left of the time: it was blocked."""
+    """Return what the thread counted during ``work``; ``cpu`` and ``blocked`` (the rest) are in milliseconds."""
     before = step_thread.read()
     work()
     found = step_thread.since(before)
@@ -99,7 +99,7 @@ def test_without_scheduler_statistics_waiting_is_unknown(monkeypatch):
 
 
 def test_a_page_fault_costs_what_it_costs():
-    """The kernel clears 4 KiB of it, which no machine does in 50 ns; slow virtual machines take some microseconds."""
+    """The kernel clears 4 KiB: more than 50 ns on any machine, some microseconds on slow virtual machines."""
     assert 50 < prices.minor_fault_ns() < 50_000
     assert 100 < prices.wake_up_ns() < 5e6
     assert set(prices.measure()) == {"minor_fault_ns", "wake_up_ns"}

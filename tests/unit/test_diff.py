@@ -1,4 +1,4 @@
-"""What differs between two environments, of a run that was really made and of made-up evidence."""
+"""Differences between two environments, for a real run and for synthetic evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on what published advice is covered is made from the library's levels, and says of each what is true."""
+"""The page covered.md is generated from the library's levels, and the state of each row is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an environment is faster: parts of a step that add up, their causes, and names that only a rule gives."""
+"""Explanations of effects: parts of a step that add up, their causes, and reasons that need a rule."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, m
 from tests.unit.test_report_attributed import printed
 
 STEPS = 20
-#: Milliseconds of a step, and events of it.
+#: Milliseconds of each part, and events, per step.
 USUAL = {"user": 20.0, "kernel": 5.0, "waiting": 0.5, "blocked": 2.0, "minor_faults": 1000.0, "voluntary_switches": 1.0}
 FAULT_MS = 0.0025
 
 
 def thread_of(parts, **over):
-    """Return what a record says of the thread that drives the steps; ``parts`` are milliseconds and events a step."""
+    """Return a record's ``step_thread``; ``parts`` are milliseconds and events per step."""
     nanoseconds = {name: round(parts[name] * 1e6 * STEPS) for name in PARTS}
     events = {name: round(parts.get(name, 0.0) * STEPS) for name in ("minor_faults", "voluntary_switches")}
     return {
@@ -48,7 +48,7 @@ def thread_of(parts, **over):
 
 
 def run_of(path, changes, blocks=8, noise=0.02, levels=None, change=lambda trial, thread: thread, **more):
-    """Write a run in which each environment changes parts of a step by so many milliseconds, and read it."""
+    """Write and read a run in which each environment changes parts of a step by the milliseconds in ``changes``."""
     plan = make_plan(tuple(name for name in changes if name not in ("baseline", "control")))
     environments = {
         arm.runs: make_environment(arm.runs, (levels or {}).get(arm.runs), variables={}) for arm in plan.arms

@@ -1,1 +1,1 @@
-"""The launcher ``slurm``: one batch job runs one block on one node; the files it leaves decide what is done."""
+"""The launcher ``slurm``: each block is one batch job on one node, and its files decide which trials are done."""

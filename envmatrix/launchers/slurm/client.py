@@ -1,4 +1,4 @@
-"""Slurm's own commands. Their answers only explain and steer; what is done is decided by files alone."""
+"""Client for Slurm's commands. Their output is used to schedule and explain; only files decide what is done."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from envmatrix.system.host import Host
 from envmatrix.system.process import Finished, run
 
 _LIMIT_S, _PROBE_S = 60.0, 15.0
-#: What commands say when slurmctld does not answer (src/common/slurm_errno.c).
+#: Messages of commands if slurmctld does not answer (src/common/slurm_errno.c).
 _SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Connection refused")
-#: What sbatch says of a job that is too much for now, or at all: only when it is submitted that can be known.
+#: Message of sbatch for a job that exceeds a limit now or always; submitting it is the only way to find out.
 _POLICY = "violates accounting/QOS policy"
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
 #: States in which a job may still run (or run again).
@@ -26,9 +26,9 @@ ALIVE = frozenset({
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING",
     "SIGNALING", "STAGE_OUT", "STOPPED", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 })  # fmt: skip
-#: Why a job waits that nothing but `scontrol release` lets run, as squeue's %r says it.
+#: Reasons (squeue's %r) of a job that starts only after `scontrol release`.
 _HELD = re.compile(r"held|Held|JobHoldMaxRequeue")
-#: What `scontrol requeuehold` makes of a job that runs (launch failures have words of their own, or it never began).
+#: Reason after `scontrol requeuehold` of a running job, also used for some launch failures of a job that never began.
 REQUEUED_BY_SOMEBODY = "job requeued in held state"
 _USABLE = frozenset({
     "idle", "alloc", "allocated", "mix", "mixed", "comp", "completing", "plnd", "planned", "resv", "reserved",
@@ -42,7 +42,7 @@ class SilentError(EngineError):
 
 @dataclass(frozen=True)
 class JobState:
-    """One job as Slurm sees it; ``node`` is its node (or nodes, with commas), ``reason`` why it waits or ended."""
+    """The state of a job in Slurm; ``node``: its node or nodes, with commas; ``reason``: why it waits or ended."""
 
     job: str
     name: str
@@ -64,13 +64,13 @@ class JobState:
 
     @property
     def held_by_somebody(self) -> bool:
-        """Whether a person holds it; else Slurm does, which could not start it."""
+        """Whether a person holds it; otherwise Slurm holds it because it could not start it."""
         return self.held and self.reason in ("JobHeldUser", "JobHeldAdmin")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node as sinfo tells it. ``threads`` is per core."""
+    """A node as reported by sinfo. ``threads`` is per core."""
 
     name: str
     partition: str
@@ -91,22 +91,22 @@ class Node:
 
     @property
     def undetermined(self) -> bool:
-        """Whether slurmctld has just started and does not know yet how the node is (sinfo(1), UNKNOWN)."""
+        """Whether slurmctld has just started and does not know the node's state yet (UNKNOWN in sinfo(1))."""
         return self.state.rstrip("*").startswith("unk")
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """What templates such as {physical_cores} depend on."""
+        """The values that templates such as {physical_cores} depend on."""
         return self.cpus, self.sockets, self.cores, self.threads
 
 
 def command_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what would override the options of a script or change the form of an answer."""
+    """Return the variables without those that override options of a script or change an output format."""
     return {name: value for name, value in variables.items() if not _OVERRIDES.match(name)}
 
 
 def read_queue(text: str) -> list[JobState]:
-    """Read squeue's answer in the form id|name|state|node|reason."""
+    """Parse the output of squeue in the form id|name|state|node|reason."""
     rows = [line.split("|", 4) for line in text.splitlines()]
     whole = [row for row in rows if len(row) == 5]
     return [JobState(job, name, state, ",".join(expand(nodes)), why) for job, name, state, nodes, why in whole]
@@ -133,7 +133,7 @@ def _expand_one(part: str) -> list[str]:
 
 
 def read_nodes(text: str) -> list[Node]:
-    """Read sinfo's answer, one line a node and partition."""
+    """Parse the output of sinfo, with one line per node and partition."""
     rows = (line.split("|", 9) for line in text.splitlines())
     return [_node(row) for row in rows if len(row) == 10]
 
@@ -153,7 +153,7 @@ def _count(text: str) -> int:
 
 
 class SlurmClient:
-    """sbatch, squeue, sinfo, scancel and, where there is accounting, sacct."""
+    """Calls sbatch, squeue, sinfo, scancel and, if accounting is set up, sacct."""
 
     def _run(
         self, *argv: str, cwd: Path | None = None, limit_s: float = _LIMIT_S, input_text: str | None = None
@@ -166,12 +166,12 @@ class SlurmClient:
         return run(argv, limit_s=limit_s, env=command_variables(os.environ), cwd=cwd, input_text=input_text)
 
     def silence(self) -> str | None:
-        """Say that Slurm's controller does not answer, or None: it does."""
+        """Return that Slurm's controller does not answer; None if it does."""
         done = self._run("sinfo", "--noheader", "--format=%P", limit_s=_PROBE_S)
         return None if done.exit.ok else f"its controller does not answer: {done.last_words(1) or done.exit}"
 
     def nodes(self, options: Slurm) -> list[Node]:
-        """Return the nodes that the options allow; an InputError names what they have wrong, SilentError: no answer."""
+        """Return the nodes that the options allow. InputError: wrong options. SilentError: Slurm does not answer."""
         done = self._run("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%X|%Y|%Z|%m|%f|%E")
         if not done.exit.ok:
             raise SilentError(
@@ -192,20 +192,20 @@ class SlurmClient:
         return list(found.values())
 
     def partitions(self) -> list[Partition]:
-        """Return all partitions, none if Slurm does not say them."""
+        """Return all partitions; none if Slurm does not report them."""
         if not shutil.which("scontrol"):
             return []
         done = self._run("scontrol", "--oneliner", "show", "partition")
         return read_partitions(done.stdout) if done.exit.ok else []
 
     def refusal(self, script: str) -> str:
-        """Return Slurm's own words if it would refuse such a job, else ''; nothing is submitted."""
+        """Return Slurm's message if it would reject such a job, otherwise ''. Submits nothing."""
         done = self._run("sbatch", "--test-only", cwd=Path("/"), input_text=script)
         said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
         return "" if done.exit.ok or done.exit.timed_out or _SILENT.search(said) or _POLICY in said else said
 
     def run_now(self, options: Slurm, nodes: list[str], script: str) -> str:
-        """Return what a script prints, started on each of these idle nodes at once; '' if Slurm starts it later."""
+        """Run a script on these idle nodes at once and return its output; '' if Slurm would start it later."""
         if not nodes or not shutil.which("srun"):
             return ""
         asked = {"partition": options.partition, "account": options.account, "nodelist": ",".join(nodes)}
@@ -214,12 +214,12 @@ class SlurmClient:
         return self._run(*argv, "sh", "-c", script).stdout
 
     def runs_nothing(self) -> bool:
-        """Whether no job of this user has any resources now."""
+        """Return whether no job of this user has any resources now."""
         done = self._run("squeue", "--me", "--noheader", "--states=R,CF,CG,S,ST,SI,SO,RS", "--format=%i")
         return done.exit.ok and not done.stdout.strip()
 
     def submit(self, script: Path) -> str:
-        """Submit a script and return the job's id; Slurm's own words say why it refuses one, SilentError: no answer."""
+        """Submit a script and return the job's id. EngineError: Slurm rejects it. SilentError: it does not answer."""
         done = self._run("sbatch", "--parsable", str(script), cwd=Path("/"))
         job = done.stdout.strip().split(";")[0]
         if not done.exit.ok or not job:
@@ -234,14 +234,14 @@ class SlurmClient:
         return job
 
     def queue(self, job_prefix: str) -> list[JobState] | None:
-        """Return this user's jobs with that beginning of their name, or None when Slurm does not answer."""
+        """Return this user's jobs whose names start with ``job_prefix``; None if Slurm does not answer."""
         done = self._run("squeue", "--me", "--noheader", "--states=all", "--format=%i|%j|%T|%N|%r")
         if not done.exit.ok:
             return None
         return [state for state in read_queue(done.stdout) if state.name.startswith(job_prefix)]
 
     def past_state(self, job: str) -> str:
-        """Return how accounting says a job ended, '' where there is none or it does not know the job."""
+        """Return the final state of a job from accounting; '' if there is none or it does not know the job."""
         if not shutil.which("sacct"):
             return ""
         done = self._run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State")
@@ -249,13 +249,13 @@ class SlurmClient:
         return words[0] if words else ""
 
     def exit_status(self, job: str) -> int | None:
-        """Return the exit status of a job's script as slurmctld remembers it, None when it does not."""
+        """Return the exit status of a job's script from slurmctld; None if it no longer knows it."""
         done = self._run("scontrol", "--oneliner", "show", "job", job)
         found = re.search(r" ExitCode=(\d+):\d+", done.stdout) if done.exit.ok else None
         return int(found[1]) if found else None
 
     def cancel(self, jobs: Iterable[str]) -> None:
-        """Cancel jobs; one that has ended meanwhile is no error."""
+        """Cancel jobs; one that has ended meanwhile is not an error."""
         names = list(jobs)
         if names:
             self._run("scancel", *names)
@@ -269,11 +269,11 @@ def _asked_for(node: Node, options: Slurm) -> bool:
 
 
 def nodes_host(nodes: list[Node]) -> Host:
-    """Describe the nodes as one machine, for templates such as {physical_cores}; they must be of one shape.
+    """Describe the nodes as one machine, for templates such as {physical_cores}. They must have the same CPU layout.
 
-    A socket may hold several NUMA nodes, and memory is what somebody configured: of both the nodes' own evidence tells.
-    Linux numbers the first hardware thread of every core first; where a machine differs, the claims of an
-    environment that places threads say so.
+    NUMA nodes and memory are unknown here: a socket may have several NUMA nodes, and memory is a configured value.
+    CPU numbers assume that Linux numbers the first hardware thread of every core first. On other machines, the checks
+    of an environment that places threads report it.
     """
     usable = [node for node in nodes if node.usable]
     if not usable:

@@ -1,4 +1,4 @@
-"""A commented batch script for the user's own training in an environment: text in, text out."""
+"""Generate a commented batch script for the user's own training in an environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment
 from envmatrix.plan.export import all_variables, cache_note, placement, posix_quote, program_command, quota_note
 
-#: Variables that every job has of its own.
+#: Variables that every job sets itself.
 _OF_A_JOB = frozenset({"PATH", "HOME", "USER", "LANG"})
 _HEAD = """\
 #!/bin/sh
@@ -35,8 +35,8 @@ def training_script(
 ) -> str:  # fmt: skip
     """Return the script; ``form`` is 'slurm' (as the engine starts it) or 'pyxis' (srun --container-image).
 
-    ``program`` is what a run measured in the environment. Raises InputError for an engine that has no command, and for
-    'pyxis' on one that has no image file.
+    ``program`` is the program that a run measured in the environment. Raises InputError for an engine without a
+    command, and for 'pyxis' if the engine has no image file.
     """
     job = "train-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in environment.name)
     variables = {**(program.env if program else {}), **all_variables(environment, preload)}
@@ -45,7 +45,7 @@ def training_script(
     if form == "pyxis":
         body = _pyxis(environment, _image_file(environment, engine, prepared), prepared.python, variables, command)
     elif isinstance(engine, RunsAsCommand):
-        more = {"program": command} if command else {}  # engines of others may not take one
+        more = {"program": command} if command else {}  # engines from other packages may not accept it
         body = engine.script_lines(prepared, variables, placement(environment), **more)
     else:
         raise InputError(
@@ -57,7 +57,7 @@ def training_script(
 
 
 def _around(program: Workload | None, python: str) -> list[str]:
-    """Return the lines that a user's own program needs before it: its folder, its variables, what prepares it."""
+    """Return the lines before a user's own program: its folder, its variables, its preparation command."""
     if program is None:
         return []
     needs = [name for name in program.pass_env if name not in _OF_A_JOB]

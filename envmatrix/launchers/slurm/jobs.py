@@ -1,4 +1,4 @@
-"""From the parts of a block to its batch job."""
+"""Make the batch job of a block from its parts, and the failed trials of lost jobs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from envmatrix.results.run import LauncherOptions
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials.experiment import Experiment
 
-#: The variables of a script: its own commands must be found as they are by whoever submits.
+#: Variables and defaults of the script itself, whose commands must resolve as they do in the submitting shell.
 _OWN_VARIABLES = (("PATH", os.defpath), ("HOME", "/"))
 
 
 def slurm_options(experiment: Experiment) -> Slurm:
-    """Return what the run asks of Slurm: the design's ``slurm:`` part, and over it what the command line asked."""
+    """Return the run's Slurm options: the design's ``slurm:`` part, overridden by the command line."""
     return overlay(experiment.run.design.slurm, experiment.run.launcher_options)
 
 
 def overlay(part: Slurm, asked: LauncherOptions) -> Slurm:
-    """Return the part with what was asked laid over it; an InputError names what cannot be."""
+    """Return the options with ``asked`` overriding ``part``. Raises InputError for an invalid value."""
     try:
         return Slurm.model_validate({**part.model_dump(), **asked})
     except ValidationError as error:
@@ -40,7 +40,7 @@ def overlay(part: Slurm, asked: LauncherOptions) -> Slurm:
 
 
 def job_prefix(experiment: Experiment) -> str:
-    """Return what the names of this run's jobs begin with: found again after a crash, no other run's."""
+    """Return the prefix of this run's job names: unique to the run, and the same after a crash."""
     key = f"{experiment.folder.path.resolve()}|{experiment.run.created}"
     return f"envmatrix-{hashlib.sha256(key.encode()).hexdigest()[:10]}-"
 
@@ -69,7 +69,7 @@ def make_block_job(
 
 
 def lost_trial(slot: Slot, cause: str, node: str) -> Trial:
-    """Make the trial of a slot whose job died again and again while it ran."""
+    """Return the trial of a slot whose job repeatedly died while it ran."""
     remedy = {
         "TIMEOUT": "; give its block more time with --time",
         "OUT_OF_MEMORY": "; give its block more memory",

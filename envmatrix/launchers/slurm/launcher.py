@@ -1,4 +1,4 @@
-"""The launcher ``slurm``: keeps as many blocks in the queue as nodes were asked for, and collects their files."""
+"""The launcher ``slurm``: keeps one job in the queue for each requested node, and collects the jobs' files."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from envmatrix.results import Trial, write_whole
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 
-#: Seconds between two looks at the files, and the bounds of those at the queue (everyone shares slurmctld).
+#: Seconds between checks of the files, and the range for checks of the queue (everyone shares slurmctld).
 _FILES_S = 0.5
 _QUEUE_S = (1.0, 30.0)
-#: Looks at the queue without a living job before it counts as ended: a node's files appear late over NFS.
+#: Checks without a living job after which it counts as ended, because files can appear late over NFS.
 _SETTLE = 3
-#: Jobs in a row that ended without one finished trial: something is wrong with all of them.
+#: Jobs in a row without a finished trial after which the run stops: they have a common cause.
 _FRUITLESS = 3
 
 
@@ -62,11 +62,11 @@ class SlurmLauncher(BlockLauncher[Flight]):
 
     @property
     def width(self) -> int:
-        """How many blocks run at once."""
+        """How many blocks run at the same time."""
         return max(1, self._options.nodes // self._span)
 
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
-        """Collect what earlier jobs left, then keep the queue filled until there are no more blocks."""
+        """Collect the results of earlier jobs, then keep the queue filled until there are no more blocks."""
         yield from self._adopt(work)
         source = iter(blocks)
         more = True
@@ -86,19 +86,19 @@ class SlurmLauncher(BlockLauncher[Flight]):
 
     @property
     def _working(self) -> int:
-        """How many blocks are out whose jobs nobody holds."""
+        """The number of submitted blocks whose jobs are not held."""
         return sum(not flight.held for flight in self._flights.values())
 
     def _jobs(self) -> list[str]:
         return [flight.job for flight in self._flights.values() if flight.job]
 
     def out(self) -> str:
-        """Say which jobs go on in Slurm."""
+        """Return a line about the jobs that continue in Slurm."""
         names = self._jobs()
         return f"job(s) {', '.join(names)} go on in Slurm" if names else ""
 
     def interrupted(self) -> None:
-        """Ask whether to cancel the jobs; without someone to ask they go on, and ``resume`` collects them."""
+        """Ask whether to cancel the jobs; if nobody can answer they continue, and ``resume`` collects them."""
         names = self._jobs()
         if not names:
             return
@@ -108,7 +108,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
             self._say(f"{self.out()}; `envmatrix resume` collects what they finish")
 
     def _adopt(self, work: Work) -> Trials:
-        """Collect the trials that ended while nobody watched; watch the jobs that still run."""
+        """Collect the trials that ended after envmatrix stopped; watch the jobs that still run."""
         queue = self._client.queue(self._prefix)
         if queue is None:
             raise EngineError("Slurm does not answer", remedy="wait until `squeue` works here, then `envmatrix resume`")
@@ -130,7 +130,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
             yield from self._collect(flight, work)
 
     def _note_unwatched(self, flight: Flight, ended: Mapping[str, str]) -> None:
-        """Note how the job of an earlier start ended; where nobody knows, the trial that ran is excused."""
+        """Record how the job of an earlier start ended; if that is unknown, the trial that was running is excused."""
         begun = flight.files.begun(flight.attempt)
         job = begun.job if begun else ""
         cause = (ended.get(job) or self._client.past_state(job)) if job else ""
@@ -170,7 +170,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
             self._say(clock_words(begun.node, offset))
 
     def _look(self, work: Work) -> Trials:
-        """Look at the queue: submit what waits, follow what runs, deal with what has ended too early."""
+        """Check the queue: submit waiting blocks, follow running jobs, and handle jobs that ended early."""
         self._wait = min(_QUEUE_S[1], self._wait * 1.5)
         self._next_look = time.monotonic() + self._wait
         try:
@@ -178,7 +178,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
             if queue is not None:
                 yield from self._steer(queue, work)
             self._note(silent=queue is None)
-        except SilentError:  # any of its commands may be the one that finds slurmctld gone
+        except SilentError:  # any Slurm command may be the first to find slurmctld unavailable
             self._note(silent=True)
         if self._silent:
             self._look_soon()
@@ -199,7 +199,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
         while self._backlog and self._working < self.width:
             flight = self._backlog[0]
             known = alive.get(f"{self._prefix}{flight.files.path.name}")
-            if known:  # sbatch was cut off before it could answer, but Slurm has the job
+            if known:  # sbatch was interrupted before it answered, but Slurm has the job
                 self._watch(self._backlog.pop(0), known)
                 continue
             node = self._placing.node_for(flight.block, flight.files.node)
@@ -221,7 +221,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
             self._backlog.pop(0)
 
     def _submit(self, flight: Flight, node: str, work: Work) -> Trials:
-        """Submit what is left of a block as a new attempt."""
+        """Submit the unfinished trials of a block as a new attempt."""
         parts = yield from self._begin(flight, work)
         if parts:
             job = jobs.make_block_job(
@@ -245,7 +245,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
                 return
             unusable = self._placing.unusable() if state.state == "PENDING" and flight.places else {}
             lost = next((name for name in flight.places if name in unusable), None)
-            if lost:  # it was requeued, and would wait for a node that may never come back
+            if lost:  # it was requeued and would wait for a node that may never come back
                 self._client.cancel([flight.job])
                 text = f"node {lost} is {unusable[lost]}"
                 self._drop(flight, Loss("NODE_FAIL", text, excused=True, bad_node=lost))
@@ -265,7 +265,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
             self._lost(flight, state)
 
     def _check_reason(self, flight: Flight, state: JobState) -> None:
-        """End the run if a job waits for what never comes; Slurm must say so several times, as limits can change."""
+        """End the run if a job can never start. Slurm must report so several times, because limits can change."""
         cure = self._cure(flight, state.reason) if state.state == "PENDING" and not state.held else None
         flight.stuck = flight.stuck + 1 if cure else 0
         if cure:
@@ -274,7 +274,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
             raise self._ended(f"job {state.job} would wait for ever: {state.reason}", cure)
 
     def _cure(self, flight: Flight, reason: str) -> str | None:
-        """Return what to change if no waiting lets a job start that waits for this reason."""
+        """Return what to change if a job that waits for this reason can never start, otherwise None."""
         if reasons.waits_for_own(reason) and self._client.runs_nothing():
             return f"no job of yours runs, so it asks for more than a user may have: {reasons.SIZE}"
         if reasons.waits_for_nodes(reason):
@@ -287,7 +287,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
         return reasons.remedy(reason)
 
     def _ended(self, message: str, remedy: str) -> EngineError:
-        """Cancel what is out and return the error that ends the run."""
+        """Cancel all jobs and return the error that ends the run."""
         names = self._cancel_all()
         said = f"; cancelled job(s) {names}" if names else ""
         return EngineError(f"{message}{said}", remedy=f"{remedy}; then `envmatrix resume`: nothing that ended is lost")
@@ -300,7 +300,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
         return ", ".join(names)
 
     def _take_back(self, flight: Flight, state: JobState) -> None:
-        """Send a block elsewhere whose job Slurm could not start and would keep until somebody releases it."""
+        """Cancel a job that Slurm could not start and now holds, and send its block to another node."""
         unusable = self._placing.unusable()
         seen = flight.seen.split(",") if flight.seen else flight.places or self._placing.lost_since(unusable)
         loss = not_started(state, seen, unusable)
@@ -312,7 +312,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
         self._drop(flight, loss)
 
     def _lost(self, flight: Flight, state: JobState | None) -> None:
-        """Find out why a job ended before its trials did."""
+        """Find out why a job ended before its trials did, and requeue its block."""
         past = self._client.past_state(flight.job) if state is None else ""
         stopped = flight.files.stopped(flight.attempt)
         if state and not stopped and self._client.exit_status(flight.job) == CANNOT_WRITE:
@@ -320,7 +320,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
         self._drop(flight, explain_loss(state, past, stopped, self._placing.unusable()))
 
     def _drop(self, flight: Flight, loss: Loss) -> None:
-        """Take a block back whose job is no more: it is submitted again, or left to ``resume``."""
+        """Take back a block whose job has ended: it is submitted again, or left to ``resume``."""
         del self._flights[flight.block]
         self._say(
             f"block {flight.block}: job {flight.job} ended with {len(flight.slots)} trial(s) not done: {loss.text}"

@@ -1,4 +1,4 @@
-"""The word ``slurm`` of ``--launcher``: its options, and what is asked of the cluster before a run begins."""
+"""The launcher kind ``slurm``: its command-line options, and the checks of the cluster before a run starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SlurmKind(LauncherKind):
-    """Batch jobs of a cluster; what the command line asks lies over the design's ``slurm:`` part."""
+    """The kind ``slurm``: batch jobs of a cluster. Command-line options override the design's ``slurm:`` part."""
 
     name = "slurm"
     takes_turns = True
@@ -39,7 +39,7 @@ class SlurmKind(LauncherKind):
     )
 
     def unavailable(self) -> str | None:
-        """Say that there is no Slurm here, or that it does not answer, or None."""
+        """Return that Slurm is missing or does not answer; None if it can be used."""
         if shutil.which("sbatch") is None:
             return "no `sbatch` on PATH: run envmatrix on a login node of the cluster"
         from envmatrix.launchers.slurm.client import SlurmClient
@@ -47,7 +47,7 @@ class SlurmKind(LauncherKind):
         return SlurmClient().silence()
 
     def width(self, design: Design, asked: LauncherOptions, span: int) -> int:
-        """Return how many blocks run side by side."""
+        """Return how many blocks run at the same time."""
         from envmatrix.launchers.slurm.jobs import overlay
 
         return max(1, overlay(design.slurm, asked).nodes // span)
@@ -55,14 +55,14 @@ class SlurmKind(LauncherKind):
     def look(
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
-        """Look at the nodes that may be used."""
+        """Inspect the nodes that may be used."""
         from envmatrix.launchers.slurm.jobs import overlay
         from envmatrix.launchers.slurm.preflight import look_at_nodes
 
         return look_at_nodes(overlay(design.slurm, asked), engines, span, progress)
 
     def check_block(self, design: Design, asked: LauncherOptions, span: int, trials: int, in_turns: int) -> None:
-        """Refuse blocks that the partitions give too little time."""
+        """Reject blocks that exceed the time limits of the partitions."""
         from envmatrix.launchers.slurm.jobs import overlay
         from envmatrix.launchers.slurm.preflight import check_block
 
@@ -76,7 +76,7 @@ class SlurmKind(LauncherKind):
         return SlurmLauncher(experiment, SlurmClient(), progress, ask)
 
     def scripts(self, experiment: Experiment) -> list[str]:
-        """Return the scripts of as many blocks as would be submitted at once."""
+        """Return the scripts of the blocks that would be submitted at once."""
         from envmatrix.launchers.block_orders import widest_workload
         from envmatrix.launchers.slurm.jobs import slurm_options
         from envmatrix.launchers.slurm.preflight import scripts

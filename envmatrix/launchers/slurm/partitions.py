@@ -1,4 +1,4 @@
-"""The limits of Slurm's partitions, held against what a block asks for before anything is built."""
+"""Limits of Slurm's partitions, checked against the needs of a block before anything is built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.units import as_duration
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition as scontrol shows it; None: no limit. ``memory_bytes`` is the most of a node."""
+    """A partition as shown by scontrol; None: no limit. ``memory_bytes`` is per node."""
 
     name: str
     default: bool
@@ -24,11 +24,11 @@ class Partition:
     memory_bytes: int | None
 
     def problem(self, part: Slurm, span: int, memory_bytes: int, seconds: float | None) -> tuple[str, str] | None:
-        """Say why no block could ever start here and what to do, None if it can."""
+        """Return why no block can ever start here and what to do about it; None if one can."""
         if self.state != "UP":
             return f"partition {self.name} is {self.state}: no job starts there", "wait until it is up"
         if any(option.partition("=")[0] == "--qos" for option in part.options):
-            return None  # a QOS may lift a partition's limits
+            return None  # a QOS may override a partition's limits
         if span < self.fewest_nodes or (self.most_nodes is not None and span > self.most_nodes):
             allowed = f"{self.fewest_nodes} to {'any number' if self.most_nodes is None else self.most_nodes}"
             return (
@@ -51,7 +51,7 @@ class Partition:
 
 
 def read_partitions(text: str) -> list[Partition]:
-    """Read the answer of ``scontrol --oneliner show partition``."""
+    """Parse the output of ``scontrol --oneliner show partition``."""
     found = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines())
     return [_partition(words) for words in found if "PartitionName" in words]
 
@@ -74,7 +74,7 @@ def _number(text: str) -> int | None:
 
 
 def _seconds(text: str) -> float | None:
-    """Read [DAYS-]HOURS:MINUTES:SECONDS; None for UNLIMITED."""
+    """Parse [DAYS-]HOURS:MINUTES:SECONDS; None for UNLIMITED."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if not match:
         return None
@@ -83,12 +83,12 @@ def _seconds(text: str) -> float | None:
 
 
 def check(known: Sequence[Partition], part: Slurm, span: int, memory_bytes: int, seconds: float | None = None) -> None:
-    """Refuse what can start in none of the partitions that were asked for (the default one: none was).
+    """Reject a block that can start in none of the requested partitions (if none: the default one).
 
-    ``span`` is how many nodes a block takes, ``memory_bytes`` what it asks of each, ``seconds`` for how long (None: not
-    known yet).
+    ``span`` is the number of nodes of a block, ``memory_bytes`` its memory per node, ``seconds`` its time limit
+    (None: not known yet).
     """
-    if not known:  # it cannot be asked here: then the queue says it
+    if not known:  # the limits are unknown here: the queue will report a violation
         return
     names = part.partition.split(",") if part.partition else [one.name for one in known if one.default]
     if not names:

@@ -1,4 +1,4 @@
-"""A block that is out, and what is to be done when its job has ended too early: pure decisions."""
+"""A block that was submitted to Slurm, and decisions about a job that ended early (no side effects)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from envmatrix.launchers.node_start import STOPPED
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.launchers.slurm.client import REQUEUED_BY_SOMEBODY, JobState
 
-#: Ends of a job that are no fault of the trial that ran.
+#: Final states of a job that are not the fault of the trial that was running.
 EXCUSED = frozenset({"CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED"})
-#: A clock that is off by less than this (seconds) is not worth a word.
+#: Smaller errors of a clock (seconds) are not reported.
 _CLOCK_S = 5.0
 
 
 @dataclass
 class Flight(PendingBlock):
-    """A block that is out, and the job that runs it.
+    """A block that was submitted, and the job that runs it.
 
-    ``node`` is where it was sent, ``seen`` where Slurm last had it; ``held``: somebody keeps it from starting.
+    ``node``: where it was sent; ``seen``: where Slurm last reported it; ``held``: it waits for a release.
     """
 
     job: str = ""
@@ -35,18 +35,18 @@ class Flight(PendingBlock):
 
     @property
     def places(self) -> list[str]:
-        """The nodes that the job was sent to, or that it has begun on (it was requeued then)."""
+        """The nodes that the job was sent to, or those it started on before it was requeued."""
         begun = self.files.begun(self.attempt)
         names = self.node or (begun.node if begun else "")
         return names.split(",") if names else []
 
     def kept(self, state: JobState) -> bool:
-        """Whether a person holds its job, before it began or by `scontrol requeuehold`; else Slurm does."""
+        """Return whether a person holds its job, from the start or by `scontrol requeuehold`; otherwise Slurm does."""
         began = self.files.begun(self.attempt) is not None
         return state.held_by_somebody or (state.held and began and state.reason == REQUEUED_BY_SOMEBODY)
 
     def news(self, state: JobState) -> str:
-        """Return one line when the job's state or what it waits for has changed, else ''."""
+        """Return one line if the job's state or its reason to wait has changed, otherwise ''."""
         self.seen, self.held = state.node or self.seen, state.held
         waits = state.state == "PENDING"
         line = f"waits ({state.reason})" if waits else f"is {state.state.lower()} on {state.node}"
@@ -59,7 +59,7 @@ class Flight(PendingBlock):
 
 @dataclass(frozen=True)
 class Loss:
-    """Why a job ended before its block was done. ``bad_node`` is the node that is to be left out, '' for none."""
+    """Why a job ended before its block was done. ``bad_node`` is the node to exclude, '' if none."""
 
     cause: str
     text: str
@@ -69,9 +69,9 @@ class Loss:
 
 
 def not_started(state: JobState, nodes: Sequence[str], unusable: Mapping[str, str]) -> Loss:
-    """Say why Slurm holds a job that it could not start; ``nodes`` are those that it may have tried.
+    """Return why Slurm holds a job that it could not start; ``nodes``: the nodes it may have tried.
 
-    Of several, the one that is unusable since failed (a Prolog that fails drains its node).
+    Of several nodes, the one that is now unusable is blamed, because a failing Prolog drains its node.
     """
     bad = next((name for name in nodes if name in unusable), nodes[0] if len(nodes) == 1 else "")
     where = f" on node {bad}" if bad else ""
@@ -82,10 +82,10 @@ def not_started(state: JobState, nodes: Sequence[str], unusable: Mapping[str, st
 def explain_loss(
     state: JobState | None, past: str, stopped: tuple[int, str, str] | None, unusable: Mapping[str, str]
 ) -> Loss:
-    """Say why a job ended too early, from whatever is known.
+    """Return why a job ended early, from all available information.
 
-    ``state`` is the queue's last word and ``past`` that of accounting, either may be missing; ``stopped`` is what
-    the script itself left; ``unusable`` maps nodes that cannot take jobs to their state.
+    ``state``: the last state in the queue; ``past``: the state from accounting; ``stopped``: the record of the script.
+    Each may be missing. ``unusable`` maps nodes that cannot take jobs to their state.
     """
     if stopped:
         status, node, path = stopped
@@ -109,9 +109,9 @@ def explain_loss(
 
 
 def clock_offset(epoch: float, submitted: float, now: float) -> float:
-    """Return how many seconds a node's clock is certainly off (behind: negative), 0 when it may be right.
+    """Return by how many seconds a node's clock is certainly wrong (negative: behind); 0 if it may be right.
 
-    A job begins after it was submitted and before its file is seen; only a time outside of that is wrong.
+    A job starts after it was submitted and before its file is seen; only a time outside that range is wrong.
     """
     if epoch < submitted - _CLOCK_S:
         return epoch - submitted
@@ -119,7 +119,7 @@ def clock_offset(epoch: float, submitted: float, now: float) -> float:
 
 
 def clock_words(node: str, offset: float) -> str:
-    """Tell that a node's clock is off."""
+    """Return the warning about a node's wrong clock."""
     direction: Literal["ahead of", "behind"] = "ahead of" if offset > 0 else "behind"
     return (
         f"the clock of node {node} is at least {abs(offset):.0f} s {direction} this machine's; when its trials "

@@ -1,4 +1,4 @@
-"""Which node a block runs on, and which nodes are left out."""
+"""Choose the node that a block runs on, and exclude nodes that failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envmatrix.system.progress import ProgressCallback
 
 
 class Placing:
-    """Remembers the nodes that failed in this start; a later ``resume`` gives them another chance."""
+    """Nodes that failed since this start and are excluded; a later ``resume`` tries them again."""
 
     def __init__(self, client: SlurmClient, options: Slurm, progress: ProgressCallback, span: int = 1) -> None:
         self._client = client
@@ -22,7 +22,7 @@ class Placing:
         self._good: list[str] = []
 
     def leave_out(self, node: str, reason: str) -> None:
-        """Name a node that failed; no further block goes there."""
+        """Exclude a node that failed; no further block goes there."""
         if node and node not in self.left_out:
             self.left_out[node] = reason
             self._say(f"node {node} is left out: {reason}")
@@ -36,14 +36,14 @@ class Placing:
         }
 
     def lost_since(self, unusable: Mapping[str, str]) -> list[str]:
-        """Return the nodes that could take jobs when one was last submitted, and cannot now."""
+        """Return the nodes that were usable at the last submission and are now unusable."""
         return sorted(set(self._good) & set(unusable))
 
     def node_for(self, block: int, home: str) -> str | None:
-        """Return the node a block must run on ('': any), or None when the one that began it cannot be had.
+        """Return the node a block must run on ('': any); None if the one that began it is not available.
 
-        A block over several nodes gets their names with commas. Raises EngineError when too few nodes are left,
-        SilentError while Slurm does not know yet.
+        A block over several nodes gets their names with commas. Raises EngineError if too few nodes are left,
+        SilentError if Slurm does not know their state yet.
         """
         nodes = self._client.nodes(self._options)
         good = [node.name for node in nodes if node.usable and node.name not in self.left_out]
@@ -63,6 +63,6 @@ class Placing:
 
 
 def nodes_of_block(block: int, listed: Sequence[str], span: int) -> str:
-    """Return the nodes for a block when blocks go round the listed ones, ``span`` at a time; '': Slurm chooses."""
+    """Return a block's nodes: blocks use ``listed`` in turn, ``span`` nodes at a time; '': Slurm chooses."""
     groups = [listed[first : first + span] for first in range(0, len(listed) - span + 1, span)]
     return ",".join(groups[block % len(groups)]) if groups else ""

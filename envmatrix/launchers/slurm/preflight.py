@@ -1,4 +1,4 @@
-"""What is asked of the cluster before anything is submitted: its nodes, and the scripts of a dry run."""
+"""Checks of the cluster before anything is submitted, and the scripts of a dry run."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from envmatrix.trials.experiment import Experiment
 
 
 def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, progress: ProgressCallback) -> Host:
-    """Return what the nodes look like to a trial, after checking that this cluster can run the design.
+    """Check that this cluster can run the design, and return its nodes as one host.
 
-    ``span`` is how many nodes a block takes.
+    ``span`` is the number of nodes of a block.
     """
     check_commands("slurm", engines)
     client = SlurmClient()
@@ -57,7 +57,7 @@ def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, progress: P
 
 
 def _check_python(client: SlurmClient, part: Slurm, nodes: Sequence[Node], span: int) -> None:
-    """Refuse nodes without a Python that starts a block: as many as work at once are asked, if they are idle now."""
+    """Reject nodes without a Python that can start a block. Only as many idle nodes are asked as will be used."""
     idle = [node.name for node in nodes if node.state == "idle"][: max(part.nodes, span)]
     report_line = 'echo "no python on $SLURMD_NODENAME"; exit'
     output = client.run_now(part, idle, "\n".join(find_lines(part.modules, ":", f"{{ {report_line}; }}")))
@@ -70,12 +70,12 @@ def _check_python(client: SlurmClient, part: Slurm, nodes: Sequence[Node], span:
 
 
 def _memory(part: Slurm, nodes: Sequence[Node]) -> int:
-    """Return how much memory of a node a block asks for."""
+    """Return how many bytes of a node's memory a block requests."""
     return part.memory or min((node.memory_bytes for node in nodes if node.usable), default=0)
 
 
 def check_block(part: Slurm, span: int, trials: int, in_turns: int, limit_s: float) -> None:
-    """Refuse blocks of so many trials that may take longer than any partition allows that was asked for."""
+    """Reject blocks that could take longer than every requested partition allows."""
     client = SlurmClient()
     if not part.time and (known := client.partitions()):
         most_s = most_seconds(trials, in_turns, limit_s)
@@ -83,7 +83,7 @@ def check_block(part: Slurm, span: int, trials: int, in_turns: int, limit_s: flo
 
 
 def scripts(experiment: Experiment, how_many: int) -> list[str]:
-    """Return the scripts of the first blocks exactly as they would be submitted first."""
+    """Return the scripts of the first blocks exactly as they would be submitted."""
     nodes, span = slurm_options(experiment).nodelist, widest_workload(experiment)
     groups = TrialGrouper(experiment, lambda _: None)
     texts = []

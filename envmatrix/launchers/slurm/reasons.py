@@ -1,6 +1,6 @@
-"""Why a job waits, as Slurm says it, and what to change if no waiting lets it start.
+"""Slurm's reasons for a waiting job, with a remedy for those that never resolve by waiting.
 
-The words are those of https://slurm.schedmd.com/job_reason_codes.html, and the sentences that slurmctld has for some.
+The reasons are those of https://slurm.schedmd.com/job_reason_codes.html, and some whole sentences of slurmctld.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REQUEST = "no node fits what was asked for: check --constraint, --gpus, `memory
 _PARTITION = "the partition does not allow such a job: `scontrol show partition` shows its limits; take another one"
 _OPTIONS = "check `options` in the design's `slurm:` part"
 
-#: What a job waits for that never comes, and what to change; the first that matches counts.
+#: Reasons that never resolve, each with what to change; the first match counts.
 _NEVER: tuple[tuple[str, str], ...] = (
     (r"PartitionTimeLimit|\w+WallDurationPerJobLimit|(Assoc|QOS)Max\w+MinutesPerJob(Limit)?", _TIME),
     (r"(Association|QOS)TimeLimit", _TIME),
@@ -43,16 +43,16 @@ _OF_USER = re.compile(r"(QOSMax|Max)(?!Submit)\w+PerUser(Limit)?|AssocMaxJobsLim
 
 
 def remedy(reason: str) -> str | None:
-    """Return what to change if a job that waits for this reason never starts, None if it may start later."""
+    """Return what to change if a job with this reason never starts; None if it may start later."""
     first = reason if " " in reason.split(",")[0] else reason.split(",")[0]
     return next((told for pattern, told in _NEVER if re.fullmatch(pattern, first)), None)
 
 
 def waits_for_own(reason: str) -> bool:
-    """Whether it waits until other jobs of the same user have ended; without any, it exceeds a limit by itself."""
+    """Return whether it waits for other jobs of the same user; if there are none, the job itself exceeds a limit."""
     return bool(_OF_USER.fullmatch(reason.split(",")[0]))
 
 
 def waits_for_nodes(reason: str) -> bool:
-    """Whether nodes that it needs are down; it waits for ever only if too few others are left."""
+    """Return whether nodes that it needs are down; it never starts only if too few others are left."""
     return bool(_NODES_DOWN.match(reason))

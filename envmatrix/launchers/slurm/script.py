@@ -1,4 +1,4 @@
-"""The text of a block's batch script: what is asked of Slurm, and the lines that start the block runner."""
+"""Generate the batch script of a block: its #SBATCH lines, and the lines that start the block runner."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from envmatrix.launchers.node_start import start_lines
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export import posix_quote
 
-#: Seconds a job may take beyond the sum of its trials' limits: start, images read for the first time, the end.
+#: Seconds a job may take beyond the sum of its trials' limits: start, first reads of images, cleanup.
 _SLACK_S = 120.0
 
 
 @dataclass(frozen=True)
 class BlockJob:
-    """One batch job, which carries out an order with the block runner in ``package``.
+    """A batch job that executes an order with the block runner in ``package``.
 
-    ``variables`` are those of the script itself (PATH and HOME of whoever submits). ``node`` pins the job to the
-    node (or nodes, with commas between them) that began the block, ``avoid`` names nodes that failed.
+    ``variables`` are exported by the script (PATH and HOME of the submitting user). ``node`` pins the job to the
+    node (or nodes, with commas) that began the block; ``avoid`` lists nodes that failed.
     """
 
     job_name: str
@@ -34,7 +34,7 @@ class BlockJob:
 
 
 def block_script(job: BlockJob) -> str:
-    """Return the script of a block's job; an InputError for a control character in a path that it has to name."""
+    """Return the script of a block's job. Raises InputError for a control character in a path that it contains."""
     order = job.order
     many = "one node" if order.nodes == 1 else f"up to {order.nodes} nodes"
     how = "some in turns" if any(part.turns for part in order.parts) else "one after the other"
@@ -52,15 +52,15 @@ def block_script(job: BlockJob) -> str:
 
 
 def script_with_order(job: BlockJob) -> str:
-    """Return the script of a job as people read it, with the order that it carries out."""
+    """Return the script of a job for display, followed by its order as comments."""
     return block_script(job) + "\n# The order:\n" + "".join(f"# {line}\n" for line in job.order.text(1).splitlines())
 
 
 def time_limit_s(job: BlockJob) -> float:
-    """Return the job's time limit: the one asked for, or what its trials may take at most.
+    """Return the job's time limit: the requested one, or the most that its trials may take.
 
-    Trials that take turns do the same work, side by side or in turns; one that never gets ready, or never ends, is
-    waited for as long as that may take once more.
+    Interleaved trials count twice: they do the same work, and one that never gets ready, or never ends, can use up
+    that time once more.
     """
     return job.options.time or sum(map(_seconds, job.order.parts)) + _SLACK_S
 
@@ -70,12 +70,12 @@ def _seconds(part: Part) -> float:
 
 
 def most_seconds(trials: int, in_turns: int, limit_s: float) -> float:
-    """Return the time limit of a job of so many trials, some in turns, each of the same limit."""
+    """Return the time limit of a job of ``trials`` trials with equal limits, of which ``in_turns`` are interleaved."""
     return (trials + in_turns) * limit_s + _SLACK_S
 
 
 def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
-    """Return the #SBATCH lines; no path stands in them, so nothing in them needs Slurm's own quoting."""
+    """Return the #SBATCH lines. They contain no paths, so no value needs Slurm's quoting."""
     options = job.options
     asked = [
         ("job-name", job.job_name), ("nodes", str(nodes)), ("ntasks", str(nodes)), ("exclusive", None),
@@ -94,7 +94,7 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
 
 
 def slurm_time(seconds: float) -> str:
-    """Write a duration as Slurm reads it, rounded up to whole minutes: 5400 -> 1:30:00."""
+    """Format a duration for Slurm, rounded up to whole minutes: 5400 -> 1:30:00."""
     minutes = max(1, -(-int(seconds) // 60))
     return f"{minutes // 60}:{minutes % 60:02d}:00"
 
