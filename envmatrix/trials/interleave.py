@@ -161,7 +161,9 @@ def _end_all_on_error(processes: Sequence[_Process]) -> Iterator[None]:
 def _make_finished_trial(experiment: Experiment, process: _Process, ended: Exit) -> Trial:
     engine = experiment.engines[process.slot.arm.engine]
     if not ended.ok and not process.timed_out and not engine.holds(process.job.prepared):
-        raise _NotStartedError(process.slot, NoTrialError(f"image {process.job.prepared.image} went away while it ran"))
+        raise _NotStartedError(
+            process.slot, NoTrialError(f"image {process.job.prepared.image} disappeared during the trial")
+        )
     return make_finished_trial(experiment, process.slot, ended, process.job, started=process.started)
 
 

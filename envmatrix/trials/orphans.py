@@ -80,7 +80,7 @@ def end_processes() -> int:
     while remaining := processes_with_variable(TRIAL_VARIABLE, _mark_prefix()):
         if time.monotonic() > deadline:
             raise EngineError(
-                f"process {remaining[0]} of an earlier trial cannot be ended, and trials would be measured beside it",
+                f"process {remaining[0]} of an earlier trial cannot be stopped, and it would disturb new trials",
                 remedy=f"see what it waits for: `cat /proc/{remaining[0]}/stack`",
             )
         _signal(remaining, signal.SIGKILL)

@@ -125,7 +125,7 @@ def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
         _link_tree(work, files, inside, PurePosixPath(metric).parts)
         (work / RECORD).unlink(missing_ok=True)
     except OSError as error:
-        raise EnvmatrixError(f"the program's folder {files} cannot be read: {error.strerror}") from error
+        raise EnvmatrixError(f"cannot read the program's folder {files}: {error.strerror}") from error
 
 
 def _link_tree(work: Path, files: Path, inner_path: str, left_out: tuple[str, ...]) -> None:
