@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         common.print_text("\n".join(_lines(evidence)))
         for claim in claims:
             allowed_text = " or ".join(map(str, claim.allowed))
-            common.print_text(f"claim {claim.path} = {allowed_text}: found {lookup(observed, claim.path)}")
+            common.print_text(f"check {claim.path} = {allowed_text}: found {lookup(observed, claim.path)}")
         for sentence in contradictions:
             common.print_text(f"CONTRADICTED: {sentence}")
     return ExitCode.SOME_FAILED if contradictions else ExitCode.FINE
