@@ -32,8 +32,8 @@ def check(tmp_path, monkeypatch, capsys, text):
     [
         ('cpus: "{{x}}"', "cpus: there is no template {x}; known: logical_cpus"),
         ("cpus: a-b", "cpus: 'a-b' is no CPU list, such as 0-3,8"),
-        ('cpus: "99998"', "environment 'other': this machine has no CPU 99998"),
-        ("memory_nodes: '99998'", "environment 'other': this machine has no memory node 99998"),
+        ('cpus: "99998"', "environment 'other': CPU 99998"),
+        ("memory_nodes: '99998'", "environment 'other': memory node 99998"),
         ("memory_nodes: x", "memory_nodes: 'x' is no CPU list"),
         ("cpu_quota: 0", "cpu_quota: '0' is no number of CPUs from 0.01 on, such as 1 or 1.5"),
         ("cpu_quota: half", "cpu_quota: 'half' is no number of CPUs"),
@@ -69,7 +69,7 @@ def test_cpus_of_a_design_that_this_machine_lacks_are_refused_where_they_stand(t
     rest = REST.replace("workloads: w}", "workloads: w, cpus: '99998'}")
     code, said = check(tmp_path, monkeypatch, capsys, f"version: 2\nfactors: {{f: {{r: {{}}, a: {{}}}}}}{rest}")
     assert code == 2
-    assert "matrix.yaml:5:64: design 'default': this machine has no CPU 99998" in said
+    assert "matrix.yaml:5:64: design 'default': CPU 99998" in said
 
 
 @pytest.mark.parametrize(
