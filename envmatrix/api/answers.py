@@ -48,7 +48,7 @@ def effects(
     selected = tuple(effect for effect in analysis.effects if effect.metric == metric)
     if not selected:
         metric_names = ", ".join(dict.fromkeys(effect.metric for effect in analysis.effects)) or "none"
-        raise InputError(f"the run has no effects in {metric!r}", remedy=f"its metrics: {metric_names}")
+        raise InputError(f"this run has no effects for the metric {metric!r}", remedy=f"its metrics: {metric_names}")
     return selected
 
 
@@ -91,7 +91,7 @@ def compare(
         return compare_sides(old_run, read_measurements(old_folder, old_run.plan), limit)
     if len(names) != 2:
         raise InputError(
-            "one run needs two environments to compare",
+            "comparing within one run takes two environments",
             remedy=f"envmatrix compare {old_folder.path.name} --environments OLD,NEW, or name a second run",
         )
     return compare_environments(old_run, read_measurements(old_folder, old_run.plan), *names, limit)
@@ -182,5 +182,5 @@ def history(results: PathLike = "results") -> History:
     """
     folder = Path(results)
     if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}", remedy="name the folder that holds the runs: --results DIR")
+        raise InputError(f"no such folder: {folder}", remedy="pass the folder that contains the runs: --results DIR")
     return read_history(folder)

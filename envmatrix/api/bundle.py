@@ -48,15 +48,15 @@ def bundle_paths(folder: str, preload: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_bundle_folder(folder: Path, *, for_image: bool) -> None:
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--bundle: {folder} is no folder", remedy="name a new folder")
+        raise InputError(f"--bundle: {folder} is not a folder", remedy="pass a new folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARKER_FILE).is_file():
         raise InputError(
-            f"--bundle: {folder} is not empty and was not made by `export --bundle`", remedy="name a new folder"
+            f"--bundle: {folder} is not empty, and `export --bundle` did not create it", remedy="pass a new folder"
         )
     if not for_image and re.search(r"[\s:]", str(folder)):
         raise InputError(
-            f"--bundle: the loader cannot preload files from {str(folder)!r}, which holds a blank or a colon",
-            remedy="name a folder without them in its path",
+            f"--bundle: LD_PRELOAD cannot load files from {str(folder)!r}: the path contains a space or a colon",
+            remedy="pass a folder without spaces and colons in its path",
         )
 
 
@@ -68,6 +68,6 @@ def _host_folder(session: Session, path: str) -> Path:
     if mounted := session.prepared.mounted.get(parent):
         return Path(mounted)
     raise InputError(
-        f"--bundle: the libraries lie in the image of engine {session.engine.name}",
-        remedy="leave --bundle out, or use `--engine local`",
+        f"--bundle: the libraries are inside the image of engine {session.engine.name}",
+        remedy="leave out --bundle, or use `--engine local`",
     )

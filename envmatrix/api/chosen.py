@@ -29,18 +29,18 @@ def open_environment(
     ``progress`` reports the source unless it is ./matrix.yaml.
     """
     if run is not None and matrix is not None:
-        raise InputError("a run has a matrix of its own", remedy="give --matrix or --run")
+        raise InputError(
+            "--matrix and --run cannot be combined: a run has its own matrix", remedy="pass --matrix or --run, not both"
+        )
     if run is not None:
         return _open_run_environment(_find_run_folder(environment, run, results), environment, engine, progress)
     newest = None if matrix is not None else _newest_run(environment, results)
     if newest and not has_matrix():
         session = _open_run_environment(newest, environment, engine, progress)
-        progress(f"{environment} is that of {_run_label(newest)}, the newest here; --run or --matrix names another")
+        progress(f"using {environment} of {_run_label(newest)}, your newest run (--run or --matrix picks another)")
         return session
     if newest and (name := _run_with_other_python(newest, environment)):
-        progress(
-            f"{environment} is that of matrix.yaml; the newest run had it with another Python: --run {name} takes that"
-        )
+        progress(f"using {environment} of matrix.yaml; your newest run used another Python (to use that: --run {name})")
     return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress)
 
 
@@ -66,7 +66,7 @@ def _find_run_folder(environment: str, run: PathLike | None, results: PathLike) 
         return find_run(run, results)
     steps = StudyFolder(study).steps()
     if not steps:
-        raise InputError(f"search {study.name} has run nothing yet", remedy=f"`envmatrix resume {study.name}`")
+        raise InputError(f"search {study.name} has not run any trial yet", remedy=f"`envmatrix resume {study.name}`")
     return next((step for step in reversed(steps) if environment in step.load().environments), steps[-1])
 
 
@@ -102,7 +102,7 @@ def _open_run_environment(folder: RunFolder, name: str, engine: str | None, prog
         )
     except SkipEnvironmentError as error:
         message = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
-        default_remedy = "export it on the machine that measured it, or name a matrix of this machine: `--matrix FILE`"
+        default_remedy = "export it on the machine that measured it, or use a matrix of this machine: `--matrix FILE`"
         remedy = default_remedy if environment.image.on_host else error.remedy
         raise SkipEnvironmentError(message, remedy=remedy or default_remedy) from error
     _warn_if_image_changed(run, session, progress)
@@ -122,7 +122,7 @@ def _find_in_run(folder: RunFolder, run: Run, name: str) -> tuple[Environment, t
         known_names = (*run.environments, *matrix.environments)
         raise InputError(
             f"run {folder.path.name} has no environment {name!r}",
-            remedy=f"{suggestion(name, known_names)}; `--matrix FILE` takes one of another matrix",
+            remedy=f"{suggestion(name, known_names)}; `--matrix FILE` takes one from another matrix",
         )
     return resolve_environment(matrix, name, this_host().facts()), all_libraries(matrix), Path(matrix.path)
 

@@ -56,7 +56,7 @@ def export(
     """
     scripts = script_forms()
     if form not in (*FORMS, *scripts):
-        raise InputError(f"no form {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
+        raise InputError(f"unknown format {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
     session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, progress=progress)
     return _export_text(session, form, Path(bundle).resolve() if bundle is not None else None)
 
@@ -86,8 +86,8 @@ def _image_preload(session: Session) -> tuple[str, ...]:
     """Return the preloaded files if an image has them. Raises InputError otherwise."""
     if any("/" in path for path in session.preload) and (session.prepared.mounted or not _is_image(session)):
         raise InputError(
-            f"the libraries of environment {session.environment.name} are files of this machine, which no image has",
-            remedy="`--bundle DIR` copies them into a folder with a Dockerfile that can be built anywhere",
+            f"the libraries of environment {session.environment.name} are files on this machine, not in an image",
+            remedy="`--bundle DIR` copies them into a folder with a Dockerfile that builds anywhere",
         )
     return session.preload
 

@@ -116,8 +116,8 @@ def find_named_design(matrix: Matrix, names: Sequence[str], progress: ProgressCa
         return None
     if len(names) > 1:
         raise InputError(
-            f"{designs[0]!r} is a design, and {len(names)} names are given",
-            remedy="name one design at a time, or environments alone",
+            f"{designs[0]!r} is a design, but you passed {len(names)} names",
+            remedy="pass one design, or only environments",
         )
     return find_design(matrix, designs[0].removeprefix(_DESIGN_PREFIX))
 
@@ -125,13 +125,13 @@ def find_named_design(matrix: Matrix, names: Sequence[str], progress: ProgressCa
 def _is_design_name(matrix: Matrix, name: str, progress: ProgressCallback) -> bool:
     if name in matrix.environments:
         if name in matrix.designs:
-            progress(f"{name} is an environment and a design; the design is written {_DESIGN_PREFIX}{name}")
+            progress(f"{name} is both an environment and a design; for the design, write {_DESIGN_PREFIX}{name}")
         return False
     if name in matrix.designs or name.startswith(_DESIGN_PREFIX):
         return True
     if not any(name in factorial_cells(design) for design in matrix.designs.values()):
         known_names = (*matrix.designs, *matrix.environments)
-        raise InputError(f"no design or environment {name!r}", remedy=suggestion(name, known_names))
+        raise InputError(f"no design or environment named {name!r}", remedy=suggestion(name, known_names))
     return False
 
 
@@ -171,7 +171,7 @@ def _image_engine(name: str, place: BuildPaths) -> BuildsImages:
     if isinstance(engine, BuildsImages):
         return engine
     raise InputError(
-        f"engine {name!r} has no images of its own", remedy="`envmatrix list engines` says which build images"
+        f"engine {name!r} does not build images", remedy="`envmatrix list engines` shows which engines build images"
     )
 
 
@@ -220,7 +220,7 @@ def write_build_context(
     image = resolve_environment(whole, environment, {}).image
     place = _matrix_build_places(whole)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target} is not an empty folder", remedy="name a new one, or remove what is in it")
+        raise InputError(f"{target} is not an empty folder", remedy="pass a new folder, or empty this one")
     base, tar = bootstrapped_base(image, place, progress)
     ingredients = gather_build_inputs(place, image, all_libraries(whole), base, progress)
     write_context(ingredients, place.bench, target)

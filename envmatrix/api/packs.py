@@ -34,8 +34,8 @@ from envmatrix.trials.images import build_places
 from envmatrix.units import parse_bytes
 
 _UNVERIFIED_NOTE = (
-    "what runs now is the archive's own bench/, on this host and in its environments, "
-    "and neither --signers nor --sha256 vouches for it"
+    "this runs the archive's own bench/ on this host and in its environments; neither --signers nor "
+    "--sha256 was given to verify where it comes from"
 )
 
 
@@ -79,8 +79,8 @@ def pack_run(
     packed_run = _load_checked_run(folder)
     contents = collect_files(folder, packed_run, matrix_file, find_bench_copy(packed_run.bench_digest))
     if has_personal_names(folder):
-        remedy = f"`envmatrix redact {packed_run.name}`, then pack it again"
-        progress(f"the archive names hosts, or folders of a user: {remedy}")
+        remedy = f"run `envmatrix redact {packed_run.name}`, then pack again"
+        progress(f"the archive contains host names or user folders: {remedy}")
     contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
@@ -91,7 +91,7 @@ def pack_run(
         )
         contents |= image_contents(experiment.engines, experiment.prepared) if images else {}
     if images and not files:
-        progress("no image of this run is a file: none was packed")
+        progress("no image packed: this run has no image files")
     contents[CRATE_FILE] = make_crate(packed_run, contents)
     manifest = make_manifest(
         packed_run, contents, files, _report_left_out(not_packed_texts(local_run, contents), folder, progress)
@@ -204,13 +204,17 @@ def open_archive(
     """Verify an archive and unpack it in ``results``. Raises InputError and StoreError like ``reproduce``."""
     file = Path(archive)
     if not file.is_file():
-        raise InputError(f"there is no archive {file}", remedy="make one with `envmatrix pack`")
+        raise InputError(f"no such archive: {file}", remedy="create one: `envmatrix pack`")
     digest = file_digest(file)
     if sha256 and digest != sha256.lower().removeprefix("sha256:"):
-        raise StoreError("the archive has another sha256", where=Where(file), remedy="get it again")
+        raise StoreError(
+            "the sha256 of the archive differs from the one you passed",
+            where=Where(file),
+            remedy="download the archive again",
+        )
     trusted = Path(signers) if signers is not None else None
     opened = open_pack(file, Path(results) / f"packed-{digest[:12]}", trusted)
-    progress(f"{file}: {len(opened.manifest.files)} files are as promised; {opened.signed}")
+    progress(f"{file}: {len(opened.manifest.files)} files match the manifest; {opened.signed}")
     for line in opened.manifest.left_out:
         progress(line)
     return opened
@@ -246,9 +250,11 @@ def finish_reproduction(
     name = result.name
     compare_command = f"envmatrix reproduce {archive} {name}"
     if result.interrupted:
-        raise InterruptedRunError("interrupted", remedy=f"go on with: envmatrix resume {name}, then: {compare_command}")
+        raise InterruptedRunError(
+            "interrupted", remedy=f"to continue: envmatrix resume {name}, then: {compare_command}"
+        )
     if result.exit_code == ExitCode.NOTHING_RAN:
-        raise NothingRanError("not one trial was ok", remedy=f"envmatrix resume {name}, then: {compare_command}")
+        raise NothingRanError("no trial succeeded", remedy=f"envmatrix resume {name}, then: {compare_command}")
     return _write_reproduction(opened, experiment, tolerance), result
 
 
@@ -269,7 +275,7 @@ def _reopen_reproduction(
 ) -> Experiment:
     folder = find_run(run, results)
     if not is_run_of_pack(opened, folder):
-        raise InputError(f"run {folder.path.name} was not begun from this archive")
+        raise InputError(f"run {folder.path.name} was not started from this archive")
     return reopen_experiment(folder, opened.folder / "matrix.yaml", progress)
 
 

@@ -38,7 +38,7 @@ def find_matrix(matrix_path: PathLike | None = None, progress: ProgressCallback 
         return Path(matrix_path)
     if has_matrix():
         return _DEFAULT_MATRIX
-    progress("there is no matrix.yaml here: the matrix that comes with envmatrix is used, with a PyTorch of its own")
+    progress("no matrix.yaml here: using the matrix and the PyTorch that come with envmatrix")
     return default_matrix()
 
 
@@ -56,21 +56,21 @@ def find_run(name: PathLike | None, results: PathLike = "results") -> RunFolder:
     run_folders = [file.parent for file in folder.glob("*/run.json")]
     if name is None:
         if not run_folders:
-            raise InputError(f"there is no run in {folder}", remedy="make one: `envmatrix bench`")
+            raise InputError(f"no runs in {folder}", remedy="create one: `envmatrix bench`")
         return RunFolder(max(run_folders, key=lambda path: (path / "run.json").stat().st_mtime))
     for path in (Path(name), folder / name) if os.fspath(name) else ():
         if (path / "run.json").exists():
             return RunFolder(path)
         if (path / "study.json").exists():
             raise InputError(
-                f"{os.fspath(name)!r} is a search (`envmatrix tune`) and no run",
-                remedy=f"`envmatrix report {os.fspath(name)}` shows it; its steps are runs: "
-                f"--results {path} {_newest_step(path)}",
+                f"{os.fspath(name)!r} is a search (`envmatrix tune`), not a run",
+                remedy=f"`envmatrix report {os.fspath(name)}` shows the search; for one of its steps: --results {path} "
+                f"{_newest_step(path)}",
             )
     existing_path = next((path for path in (Path(name), folder / name) if os.fspath(name) and path.exists()), None)
     if existing_path:
         raise InputError(
-            f"{existing_path} is no run: it has no run.json", remedy="`envmatrix list runs` lists the runs"
+            f"{existing_path} is not a run: it has no run.json", remedy="`envmatrix list runs` shows all runs"
         )
     raise InputError(
         f"no run {os.fspath(name)!r}", remedy=suggestion(os.fspath(name), [path.name for path in run_folders])

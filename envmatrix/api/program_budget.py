@@ -19,11 +19,11 @@ def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) 
     blocks = overrides.min_blocks or _MIN_BLOCKS
     if overrides.budget:
         fit = format_count(int(budget_s / trial_s), "trial")
-        return f"budget {overrides.budget}: time for {fit} as long as that one; a verdict needs {blocks * arms}"
+        return f"budget {overrides.budget}: time for {fit} trials like the trial run; a verdict needs {blocks * arms}"
     max_blocks = overrides.max_blocks or 0
     if 0 < max_blocks < blocks:
         return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"
-    return f"{blocks} blocks of {arms} trials, or more: the first ones tell how long that takes"
+    return f"{blocks} blocks of {arms} trials, or more; the first blocks will show how long that takes"
 
 
 def fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:

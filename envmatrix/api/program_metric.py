@@ -28,7 +28,7 @@ _SHORTEST_STEP_S, _MAX_BURST_SHARE = 0.01, 0.1
 #: Characters of a line shown on each side of its number, and the most numbers shown.
 _EXCERPT_WIDTH, _MAX_CANDIDATES = 60, 6
 _PYTEST_BENCHMARK_NOTE = (
-    "wall time, which says little of pytest-benchmark: it repeats until a time is spent; better is "
+    "wall time, which is misleading for pytest-benchmark: it repeats until its time is up; better: "
     "--metric-json speed.json:benchmarks.0.stats.ops -- pytest --benchmark-json=speed.json ..."
 )
 
@@ -42,7 +42,7 @@ def choose_metric(
     at which output arrived. Raises InputError for a pattern that does not work.
     """
     if steps:
-        return _step_rate_metric(steps, output, "that --metric-steps matches")
+        return _step_rate_metric(steps, output, "that match --metric-steps")
     if regex:
         return _regex_metric(regex, output)
     source, why = _detect_metric(output, wall_s)
@@ -50,7 +50,11 @@ def choose_metric(
     if not step_pattern or not can_time_lines(step_pattern, output, arrivals):
         return source, why
     by_steps, timed = _step_rate_metric(step_pattern, output, "that count up")
-    instead = f"\n  for {why.partition(';')[0]}: --metric-regex {shlex.quote(source.regex)}" if source.regex else ""
+    instead = (
+        f"\n  to use {why.partition(';')[0]} instead: --metric-regex {shlex.quote(source.regex)}"
+        if source.regex
+        else ""
+    )
     return by_steps, f"{timed}{instead}"
 
 
@@ -84,14 +88,14 @@ def _step_rate_metric(pattern: str, output: str, description: str) -> tuple[Metr
         raise _no_match("--metric-steps", pattern)
     if len(lines) < 2 and not is_cut:
         raise InputError(
-            f"--metric-steps: {pattern!r} matches one line that it printed: one step's time is that of the start too",
-            remedy="a line must be printed for every step, or for every so many of them",
+            f"--metric-steps: {pattern!r} matches only one line of the output, so start-up cannot be separated",
+            remedy="print a line for each step, or for every N steps",
         )
     warmup = max(1, min(_MAX_WARMUP, len(lines) // _WARMUP_SHARE))
     source = MetricSource.model_validate({"steps": pattern, "warmup": warmup})
-    count = f"{len(lines)} lines {description}" if lines else f"lines {description} (its output is long: not checked)"
+    count = f"{len(lines)} lines {description}" if lines else f"lines {description} (long output: not checked)"
     excerpt = f"\n  | {lines[-1][:_EXCERPT_WIDTH]}" if lines else ""
-    return source, f"steps a second, of {count}; the first {warmup} do not count{excerpt}"
+    return source, f"steps per second, from {count}; the first {warmup} are warm-up{excerpt}"
 
 
 def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
@@ -99,7 +103,7 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     text = quantities().plain(output)
     matches = [match for match in re.finditer(pattern, text, re.MULTILINE) if match[1] is not None]
     if not matches and is_truncated(output):
-        return source, "as --metric-regex says (its output is long, and what is kept has no match); higher is better"
+        return source, "from --metric-regex (long output: no match in the part that is kept); higher is better"
     if not matches:
         raise _no_match("--metric-regex", pattern)
     last = matches[-1]
@@ -115,7 +119,7 @@ def _regex_metric(pattern: str, output: str) -> tuple[MetricSource, str]:
     excerpt = _excerpt(line, field.start, field.unit_end if unit else field.end)
     return (
         source,
-        f"as --metric-regex says, {field.value:g} {source.unit}".rstrip() + f"; {better} is better\n{excerpt}",
+        f"from --metric-regex: {field.value:g} {source.unit}".rstrip() + f"; {better} is better\n{excerpt}",
     )
 
 
@@ -126,7 +130,7 @@ def _is_time_field(field: NumberField) -> bool:
 
 
 def _no_match(option: str, pattern: str) -> InputError:
-    return InputError(f"{option}: {pattern!r} matches nothing that it printed", remedy="--show-output shows it")
+    return InputError(f"{option}: {pattern!r} matches nothing in the output", remedy="--show-output prints the output")
 
 
 def _make_source(option: str, **source: str) -> MetricSource:
@@ -146,16 +150,15 @@ def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str
     if not numbers and has_pytest_benchmark_table(output):
         return WALL_TIME, _PYTEST_BENCHMARK_NOTE
     if not numbers:
-        return WALL_TIME, "wall time, as no number of its output looks like a speed; --metric-regex names one"
+        return WALL_TIME, "wall time: no number in the output looks like a speed (--metric-regex picks one)"
     if len(numbers) == 1:
         return (
             WALL_TIME,
-            f"wall time, as no pattern finds {numbers[0].label} and nothing else\n{_marked_line(numbers[0])}",
+            f"wall time: no pattern matches only {numbers[0].label}\n{_marked_line(numbers[0])}",
         )
     return (
         WALL_TIME,
-        f"wall time, as {len(numbers)} numbers look like its speed and differ. Choose "
-        f"one:\n{_candidate_lines(numbers)}",
+        f"wall time: {len(numbers)} numbers look like a speed, and they differ. Pick one:\n{_candidate_lines(numbers)}",
     )
 
 
@@ -163,7 +166,7 @@ def _candidate_lines(numbers: Sequence[Throughput]) -> str:
     lines = []
     for number in numbers[:_MAX_CANDIDATES]:
         note = f", {number.note}" if number.note else ""
-        option = f"--metric-regex {shlex.quote(number.regex)}" if number.regex else "(no pattern finds it alone)"
+        option = f"--metric-regex {shlex.quote(number.regex)}" if number.regex else "(no pattern matches only this one)"
         lines.append(f"  {option}  # {number.label}: {_value_text(number)}{note}")
     return "\n".join(
         [*lines, *([f"  ({len(numbers) - _MAX_CANDIDATES} more)"] if len(numbers) > _MAX_CANDIDATES else [])]

@@ -169,11 +169,11 @@ def write_new_file(file: Path, text: str) -> None:
         with file.open("x", encoding="utf-8") as body:
             body.write(text)
     except FileExistsError as error:
-        raise InputError("it is already there", where=Where(file), remedy="name another file") from error
+        raise InputError("it already exists", where=Where(file), remedy="pass another file") from error
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror}", where=Where(file),
-            remedy="name a file in a folder that is there and may be written",
+            remedy="pass a file in an existing folder that you may write to",
         ) from error  # fmt: skip
 
 
@@ -197,7 +197,9 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
         }
         workloads.append(_workload(body))
     if len({workload.name for workload in workloads}) < len(workloads):
-        raise InputError("--parameter-list: two values give the same name", remedy="make them differ in letters")
+        raise InputError(
+            "--parameter-list: two values give the same name", remedy="make them differ in their letters or digits"
+        )
     return tuple(workloads)
 
 
@@ -205,14 +207,16 @@ def _workload(body: Mapping[str, object]) -> Workload:
     try:
         return Workload.model_validate(body)
     except ValidationError as error:
-        raise InputError(f"the program's command line: {validation_message(error.errors()[0])}") from error
+        raise InputError(f"your program's command line: {validation_message(error.errors()[0])}") from error
 
 
 def _check_parameters(request: ProgramRequest) -> None:
     text = " ".join([*request.words, *request.setup, *request.prepare, *request.cleanup])
     for name, _ in request.parameters:
         if f"{{{name}}}" not in text:
-            raise InputError(f"--parameter-list: {{{name}}} is nowhere in the program's words", remedy="write it there")
+            raise InputError(
+                f"--parameter-list: {{{name}}} does not occur in your program's command line", remedy="add it there"
+            )
 
 
 def _fill_parameters(text: str, values: Mapping[str, str]) -> str:
@@ -260,7 +264,7 @@ def _run_program(
         orphans.end_processes()
         for number in range(1, times + 1):
             counter_text = f" ({number} of {times})" if times > 1 else ""
-            progress(f"running it once, to see how long it takes and what it prints{counter_text}")
+            progress(f"trial run: your program runs once, to see its time and its output{counter_text}")
             with ExitStack() as ending:
 
                 def begins() -> None:
@@ -277,7 +281,7 @@ def _make_starter(
 ) -> MatrixTemplate:  # fmt: skip
     torch = _runs_torch(first_run.record)
     given_metric = workloads[0].metric
-    stated_metric = (given_metric, "as --metric-json says, higher is better") if given_metric else None
+    stated_metric = (given_metric, "from --metric-json; higher is better") if given_metric else None
     metric, why = stated_metric or choose_metric(
         request.metric_regex, request.metric_steps, first_run.output, first_run.wall_s, first_run.arrivals
     )
@@ -333,8 +337,8 @@ def _left_out_text(starter: MatrixTemplate, first_run: TrialRunResult, overrides
     if overrides.environments or not left_out:
         return ""
     all_s = arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
-    budget_note = "" if is_too_long(all_s) else f" (--budget {as_budget(all_s)} has time for all)"
-    return f"left out, to be done soon: {', '.join(left_out)}{budget_note}"
+    budget_note = "" if is_too_long(all_s) else f" (`--budget {as_budget(all_s)}` tests all)"
+    return f"not tested yet: {', '.join(left_out)}{budget_note}"
 
 
 def _environments_text(environments: Sequence[str], *, torch: bool, record: Record) -> str:
@@ -344,12 +348,9 @@ def _environments_text(environments: Sequence[str], *, torch: bool, record: Reco
     if torch:
         return environments_text
     if evidence and evidence.torch:
-        library = (evidence.openmp and evidence.openmp.library) or "no OpenMP runtime that could be seen"
-        return (
-            f"{environments_text}. Its PyTorch runs over {library}: the recipes, which are for "
-            f"{_GNU_OPENMP}, are left out"
-        )
-    return f"{environments_text}. It does not run PyTorch, as far as could be seen: the recipes for that are left out"
+        library = (evidence.openmp and evidence.openmp.library) or "an OpenMP runtime that could not be detected"
+        return f"{environments_text}. Its PyTorch uses {library}: the recipes for {_GNU_OPENMP} are left out"
+    return f"{environments_text}. No PyTorch was detected in it: the recipes for PyTorch are left out"
 
 
 def _with_relative_paths(starter: MatrixTemplate, file: Path) -> MatrixTemplate:

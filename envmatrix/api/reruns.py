@@ -78,9 +78,9 @@ def _finish_rerun(experiment: Experiment, limit: float, progress: ProgressCallba
     result = finish_run(experiment, line_progress_watch(progress))
     next_commands = f"envmatrix resume {result.name}, then: envmatrix compare {result.name}"
     if result.interrupted:
-        raise InterruptedRunError("interrupted", remedy=f"go on with: {next_commands}")
+        raise InterruptedRunError("interrupted", remedy=f"to continue: {next_commands}")
     if result.exit_code == ExitCode.NOTHING_RAN:
-        raise NothingRanError("not one trial was ok", remedy=next_commands)
+        raise NothingRanError("no trial succeeded", remedy=next_commands)
     return compare_run_sides(experiment.folder, limit)
 
 
@@ -96,7 +96,7 @@ def begin_rerun(
     be compared, and the errors of ``envmatrix.run``.
     """
     if name is not None and not NAME.match(name):
-        raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
+        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
     sides = (load_side("old", old, results), load_side("new", new, results))
     selected_design = adapt_schedule(
         LAUNCHERS.make(launcher), _choose_design(sides[1], design, overrides or Overrides()), progress
@@ -106,8 +106,8 @@ def begin_rerun(
     matrix = sides[1].matrix
     for workload_name in (name for name in selected_design.workloads if matrix.workloads[name].command):
         progress(
-            f"workload {workload_name}: the program beside {matrix.path} runs on both "
-            f"sides{_changed_files_text(sides, workload_name)}"
+            f"workload {workload_name}: both sides run the program next to "
+            f"{matrix.path}{_changed_files_text(sides, workload_name)}"
         )
     host = find_run_host(matrix, selected_design, names, launcher, launcher_options or {}, progress)
     return create_experiment(
@@ -134,7 +134,7 @@ def _changed_files_text(sides: Sequence[Side], workload: str) -> str:
     if not names:
         return ""
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"; what differs there ({listed}) is not measured: `envmatrix docs gate`, The program itself"
+    return f"; changes of the program ({listed}) are not measured: see `envmatrix docs gate`, The program itself"
 
 
 def _program_digests(side: Side, workload: str) -> dict[str, str]:
@@ -153,7 +153,7 @@ def load_side(name: str, source: PathLike, results: PathLike = "results") -> Sid
     try:
         folder = find_run(source, results)
     except InputError as error:
-        message = f"{str(source)!r} is no matrix, no folder with a matrix.yaml and no run"
+        message = f"{str(source)!r} is not a matrix, a run, or a folder with a matrix.yaml"
         raise InputError(message, remedy=error.remedy) from error
     return _side_of_run(name, folder)
 
@@ -161,8 +161,8 @@ def load_side(name: str, source: PathLike, results: PathLike = "results") -> Sid
 def _side_of_run(name: str, folder: RunFolder) -> Side:
     run = folder.load_for_resume()
     if run.sides:
-        remedy = f"name one of its sides: {folder.path / 'sides' / name}"
-        raise InputError(f"run {run.name} compares two matrices itself", remedy=remedy)
+        remedy = f"pass one of its sides: {folder.path / 'sides' / name}"
+        raise InputError(f"run {run.name} itself compares two matrices", remedy=remedy)
     file = folder.matrix_file if folder.matrix_file.exists() else folder.run_file
     return Side(name, matrix_of_run(folder, run), file, run)
 

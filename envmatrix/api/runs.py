@@ -165,7 +165,7 @@ def begin_run(
 ) -> Experiment:  # fmt: skip
     """Prepare everything that a design needs and write run.json, without measuring. Raises the errors of ``run``."""
     if name is not None and not NAME.match(name):
-        raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
+        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
     whole = matrix if isinstance(matrix, Matrix) else load_matrix(matrix, progress)
     selected_design = catalog.adapt_schedule(
         LAUNCHERS.make(launcher), apply_overrides(whole, design, overrides), progress
@@ -203,7 +203,7 @@ def reopen_run(
     had_s = experiment.run.plan.budget_s
     if budget is not None and changed.run.plan.budget_s <= had_s:
         progress(
-            f"--budget is that of the whole run, which has {as_duration(had_s)} already: a longer one goes on with it"
+            f"--budget is for the whole run, which has already used {as_duration(had_s)}: pass a longer one to continue"
         )
     return changed
 
@@ -259,7 +259,7 @@ def script_preview(launcher: str) -> Callable[[Experiment], list[str]]:
     kind = LAUNCHERS.make(launcher)
     if not isinstance(kind, ShowsScripts):
         raise InputError(
-            f"--dry-run shows scripts, and launcher {kind.name} has none", remedy="`envmatrix plan` shows the order"
+            f"--dry-run prints scripts, and launcher {kind.name} has none", remedy="`envmatrix plan` shows the order"
         )
 
     def scripts(experiment: Experiment) -> list[str]:
@@ -297,8 +297,8 @@ def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, 
     try:
         write_reports(folder, progress=observer.progress)
     except StoreError as error:
-        message = f"{error.message}; the run has ended, and its reports were not written"
-        remedy = f"free space or make it writable, then `envmatrix report {experiment.run.name}`"
+        message = f"{error.message}; the run is complete, but its reports could not be written"
+        remedy = f"free some space or make it writable, then `envmatrix report {experiment.run.name}`"
         raise StoppedRunError(message, where=error.where, remedy=remedy) from error
     return Result.of(folder, ending)
 
@@ -309,7 +309,7 @@ def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher
     prefix = f"{error.remedy}; " if error.remedy else ""
     return StoppedRunError(
         f"{error.message}; the run was stopped" + (f", {running_jobs}" if running_jobs else ""), where=error.where,
-        remedy=f"{prefix}`envmatrix resume {experiment.run.name}` goes on, nothing that has ended is lost",
+        remedy=f"{prefix}`envmatrix resume {experiment.run.name}` continues; no finished trial is lost",
     )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ _RECIPE_FILE = "recipe.sh"
 #: The answer of a search, written at its end.
 ANSWER_FILE = "tune.json"
 #: How to run one's own program on other machines.
-PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it; tune its design there"
+PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it; tune a design of that matrix"
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def tune(
         )
         return finish_search(tuning, watch)
     if launcher != DEFAULT:
-        raise InputError(f"launcher {launcher!r}: a program is run here", remedy=PROGRAM_ELSEWHERE)
+        raise InputError(f"launcher {launcher!r}: your own program runs on this machine only", remedy=PROGRAM_ELSEWHERE)
     request = AskedProgram(
         tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps
     )
@@ -224,7 +224,8 @@ def begin_design_search(
     design = find_design(whole, name_of_design)
     if len(design.workloads) != 1:
         message = (
-            f"design {name_of_design!r} has {len(design.workloads)} workloads, and the best environment is that of one"
+            f"design {name_of_design!r} has {len(design.workloads)} workloads; a search finds the best "
+            "environment for one"
         )
         raise InputError(message, remedy="tune a design with one workload")
     engines = select_engines(design, [engine] if engine else None, progress)
@@ -288,7 +289,7 @@ def finish_search(tuning: RunningSearch, watch: Watch, *, is_set_up: bool = Fals
             ending = _search_until_end(tuning, watch)
     except StoreError as error:
         prefix = f"{error.remedy}; " if error.remedy else ""
-        remedy = f"{prefix}`envmatrix resume {tuning.study.name}` goes on, nothing that has ended is lost"
+        remedy = f"{prefix}`envmatrix resume {tuning.study.name}` continues; no finished trial is lost"
         raise StoppedRunError(f"{error.message}; the search was stopped", where=error.where, remedy=remedy) from error
     finally:
         tuning.folder.unlock()
@@ -332,11 +333,13 @@ def _create_study(
     if search_request.sampler:
         check_sampler(search_request.sampler)
     if not NAME.match(name):
-        raise InputError(f"--name: {name!r} is no usable name", remedy="use letters, digits, '.', '_', '+' and '-'")
+        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
     folder = StudyFolder(Path(search_request.results) / name)
     if folder.path.exists() and not folder.is_unused:
         raise InputError(
-            "it is already there", where=Where(folder.path), remedy="another --name, or `envmatrix resume`"
+            "it already exists",
+            where=Where(folder.path),
+            remedy="pass another --name, or continue it: `envmatrix resume`",
         )
     study = Study(
         name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -363,8 +366,8 @@ def _study_matrix(folder: StudyFolder, beside: PathLike | None = None) -> Matrix
     """Return the matrix that the first step of a study stored. ``beside``: a matrix next to its locks."""
     steps = folder.steps()
     if not steps:
-        remedy = "give the command that began it again: it begins anew under its name"
-        raise InputError("nothing of it was run yet", where=Where(folder.path), remedy=remedy)
+        remedy = "run its original command again: the search starts over under the same name"
+        raise InputError("this search has not run anything yet", where=Where(folder.path), remedy=remedy)
     run = steps[0].load_for_resume()
     matrix = matrix_of_run(steps[0], run, beside)
     return matrix.model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})

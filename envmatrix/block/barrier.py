@@ -41,7 +41,7 @@ class Gate:
         message, self._received = self._received, b""
         match = _READY_MESSAGE.fullmatch(message)
         if not match:
-            raise GateError(f"it said {message[:64]!r} at its gate")
+            raise GateError(f"unexpected message at the start barrier: {message[:64]!r}")
         return int(match[1])
 
     def go(self, discarded_steps: int, timed_steps: int) -> None:

@@ -87,16 +87,16 @@ def undecided_advice(result: Result) -> str:
         return ""
     undecided = f"undecided: {', '.join(dict.fromkeys(effect.environment for effect in undecided_effects))}"
     if any(effect.contended.shares for effect in undecided_effects):
-        return f"{undecided}; more blocks of a busy machine do not decide: {QUIET_FIRST}, then begin another run"
+        return f"{undecided}; more blocks do not help on a busy machine: {QUIET_FIRST}, then start another run"
     took_s, blocks = _elapsed_and_blocks(result)
     needed_blocks = max(blocks_until(effect, run.plan.target) or 0 for effect in undecided_effects)
     needed_s, again_s = took_s * needed_blocks / blocks, 2 * max(took_s, run.plan.budget_s)
     if is_too_long(max(needed_s, again_s), needed_blocks):
-        time_text = f"about {as_hours(needed_s)}" if needed_s > again_s else f"some {needed_blocks:,} blocks"
-        return f"{undecided}; at this noise {100 * run.plan.target:g}% would take {time_text}: {QUIET_FIRST}"
+        time_text = f"about {as_hours(needed_s)}" if needed_s > again_s else f"about {needed_blocks:,} blocks"
+        return f"{undecided}; with this noise, {100 * run.plan.target:g}% would take {time_text}: {QUIET_FIRST}"
     max_blocks_option = f" --max-blocks {2 * run.plan.max_blocks}" if blocks >= run.plan.max_blocks else ""
     resume_command = f"envmatrix resume {result.name} --budget {as_budget(again_s)}{max_blocks_option}"
-    return f"{undecided}; as much time again: {resume_command}"
+    return f"{undecided}; to run as long again: {resume_command}"
 
 
 def _elapsed_and_blocks(result: Result) -> tuple[float, int]:
@@ -131,25 +131,25 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     seconds = max(took_s, 0.0 if took_s else plan.budget_s) * 1.1 * needed_blocks / blocks
     if is_too_long(seconds, needed_blocks):
         time_text = f"about {as_hours(seconds)}" if took_s else f"more than {MOST_BLOCKS:,} blocks"
-        return f"at this noise it would take {time_text} to tell: {QUIET_FIRST}"
+        return f"with this noise, a verdict would take {time_text}: {QUIET_FIRST}"
     extra_options = f" --max-blocks {needed_blocks}" if needed_blocks > plan.max_blocks else ""
     extra_options += f" --target {50 * allowed:g}%" if 0 < allowed < 2 * plan.target else ""
     resume_command = (
         f"envmatrix resume {result.name} --budget {as_budget(max(seconds, plan.budget_s + 60))}{extra_options}"
     )
-    return f"to tell takes {needed_blocks:,} blocks or fewer: {resume_command}, then: {then}"
+    return f"a verdict needs {needed_blocks:,} blocks or fewer: {resume_command}, then: {then}"
 
 
 def explain_exit(result: Result) -> ExitCode:
     """Print how to continue an unfinished run, and return the exit code."""
     if result.interrupted:
-        common.print_progress(f"go on with: envmatrix resume {result.name}")
+        common.print_progress(f"to continue: envmatrix resume {result.name}")
     elif result.lost:
-        common.print_progress(f"if that was by chance, go on with: envmatrix resume {result.name}")
+        common.print_progress(f"if that was by chance, continue: envmatrix resume {result.name}")
     elif result.incomplete:
         common.print_progress(
-            f"{result.incomplete} block(s) are not complete; go on with: envmatrix resume {result.name}"
+            f"{result.incomplete} block(s) are incomplete; to continue: envmatrix resume {result.name}"
         )
     if (code := result.exit_code) == ExitCode.OTHER_WORK:
-        common.print_progress(f"exit code {code:d}: {', '.join(result.other_work)} did other work than its reference")
+        common.print_progress(f"exit code {code:d}: {', '.join(result.other_work)} did other work than the reference")
     return code

@@ -49,7 +49,7 @@ def add_environment(parser: Parser) -> None:
 def add_engine(parser: Parser, *, of_run: bool = False) -> None:
     """Add --engine for commands with one engine; ``of_run``: the default is the engine of the run, if any."""
     engine_names = f"{', '.join(ENGINES.names())} or {AUTO}"
-    text = f"the engine: {engine_names} (default: {'that of the run, else ' if of_run else ''}{DEFAULT})"
+    text = f"the engine: {engine_names} (default: {'the one of the run, else ' if of_run else ''}{DEFAULT})"
     parser.add_argument("--engine", type=one_name, default=None if of_run else DEFAULT, metavar="NAME", help=text)
 
 
@@ -57,10 +57,10 @@ def add_chosen(parser: Parser) -> None:
     """Add the argument ENV and options for its source: a matrix or a run."""
     add_environment(parser)
     parser.add_argument(
-        "--matrix", type=Path, metavar="FILE", help="its matrix (default: ./matrix.yaml, else the newest run's own)"
+        "--matrix", type=Path, metavar="FILE", help="the matrix (default: ./matrix.yaml, or the newest run's matrix)"
     )
     parser.add_argument(
-        "--run", dest="of_run", type=one_name, metavar="RUN", help="as this run, or search, measured it"
+        "--run", dest="of_run", type=one_name, metavar="RUN", help="take the environment from this run or search"
     )
     add_results(parser)
     add_engine(parser, of_run=True)
@@ -82,17 +82,17 @@ def add_design(parser: Parser) -> None:
     parser.add_argument(
         "design", nargs="?", type=one_name, default="default", metavar="DESIGN", help="the design (default: default)"
     )
-    parser.declare_renamed("--design", "the design as a word of its own: DESIGN")
+    parser.declare_renamed("--design", "the design as a separate word: DESIGN")
     add_matrix(parser)
     parser.add_list(
         "--engine", "NAME", f"the engines: {', '.join(ENGINES.names())} or {AUTO} (default: the design's)", spaced=False
     )
-    parser.add_list("--environments", "ENV", "only these, and the baseline: a,b or given again")
-    parser.add_list("--workloads", "NAME", "only these: a,b or given again")
+    parser.add_list("--environments", "ENV", "only these and the baseline: a,b, or repeat the option")
+    parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option")
     parser.add_argument("--seed", type=whole_number(0), metavar="N", help="seed of the random order")
     add_budget(parser, "stop after this time, such as 90s, 10m or 2h")
     add_target(parser, "stop when every interval is this narrow, such as 2%%")
-    parser.add_argument("--min-blocks", type=whole_number(2), metavar="N", help="no claim below this many blocks")
+    parser.add_argument("--min-blocks", type=whole_number(2), metavar="N", help="no verdict before this many blocks")
     parser.add_argument("--max-blocks", type=whole_number(1), metavar="N", help="stop after this many blocks")
 
 
@@ -124,17 +124,17 @@ def add_display_options(parser: Parser) -> None:
 def add_program(parser: Parser) -> argparse._ArgumentGroup:
     """Add the options for a user's own program, similar to those of hyperfine."""
     group = parser.add_argument_group("with -- PROGRAM")
-    group.add_argument("-s", "--setup", metavar="LINE", help="shell line, run once before the first run")
-    group.add_argument("-p", "--prepare", metavar="LINE", help="shell line, run before each run, in its trial")
-    group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line, run once at the end")
+    group.add_argument("-s", "--setup", metavar="LINE", help="shell line to run once, before the first run")
+    group.add_argument("-p", "--prepare", metavar="LINE", help="shell line to run before each run, inside its trial")
+    group.add_argument("-c", "--cleanup", metavar="LINE", help="shell line to run once, at the end")
     group.add_argument(
         "-w", "--warmup", type=whole_number(0), metavar="N", help="runs before the first block (default: 1)"
     )
-    parser.add_list("--pass-env", "NAME", "variables of this shell that it needs: a,b", target=group, spaced=False)
-    regex = "how fast it was: a number in ( ) in its output"
-    json = "the same: a number (a.b.0.c) in a JSON file it writes"
+    parser.add_list("--pass-env", "NAME", "variables of this shell to pass on: a,b", target=group, spaced=False)
+    regex = "the speed: a number in ( ) in the output"
+    json = "the speed: a number (a.b.0.c) in a JSON file it writes"
     group.add_argument("--metric-regex", type=nonempty_text, metavar="PATTERN", help=regex)
-    steps = "the same: each line of its output that matches ends a step"
+    steps = "the speed: each matching line of the output ends a step"
     group.add_argument("--metric-steps", type=nonempty_text, metavar="PATTERN", help=steps)
     group.add_argument("--metric-json", type=nonempty_text, metavar="FILE:KEY", help=json)
     return group
@@ -145,7 +145,10 @@ def check_metric(options: argparse.Namespace) -> None:
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in metric_options)
-        raise InputError(f"{names} cannot both be", remedy="say one; --save of `bench` writes a matrix")
+        raise InputError(
+            f"{names} cannot be combined",
+            remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
+        )
 
 
 def shell_command(line: str | None) -> tuple[str, ...]:

@@ -24,14 +24,14 @@ _PROGRAM_OPTIONS = (
 _HYPERFINE_OPTIONS = {
     **dict.fromkeys(("--runs", "--max-runs", "-M"), "a block runs each environment once: --max-blocks N"),
     **dict.fromkeys(("--min-runs", "-m"), "a block runs each environment once: --min-blocks N"),
-    **dict.fromkeys(("--parameter-scan", "-P", "-D"), "name the values: --parameter-list NAME 1,2,3"),
-    **dict.fromkeys(("--shell", "-S", "-N"), "no shell reads a program's words; where one must: -- bash -c 'LINE'"),
-    **dict.fromkeys(("--ignore-failure", "-i"), "a trial that fails is counted with its reason, and the run goes on"),
-    **dict.fromkeys(("--command-name", "-n"), "--name NAME calls the run so"),
-    "--export-json": "--json prints it, and the run's folder has it as summary.json",
-    "--export-csv": "`envmatrix report --as csv` writes it when the run is over",
-    "--export-markdown": "the run's folder has it as report.md",
-    "--output": "--show-output prints what each trial printed",
+    **dict.fromkeys(("--parameter-scan", "-P", "-D"), "list the values: --parameter-list NAME 1,2,3"),
+    **dict.fromkeys(("--shell", "-S", "-N"), "programs run without a shell; if you need one: -- bash -c 'LINE'"),
+    **dict.fromkeys(("--ignore-failure", "-i"), "a failed trial is counted with its reason, and the run continues"),
+    **dict.fromkeys(("--command-name", "-n"), "--name NAME names the run"),
+    "--export-json": "--json prints it; summary.json in the run's folder has it too",
+    "--export-csv": "use `envmatrix report --as csv` when the run is complete",
+    "--export-markdown": "report.md in the run's folder has it",
+    "--output": "--show-output prints the output of each trial",
 }
 
 
@@ -41,11 +41,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
     shared.add_results(parser)
     parser.add_argument(
-        "--host-names", action="store_true", help="call hosts what they are called (default: node-1, node-2, ...)"
+        "--host-names", action="store_true", help="record real host names (default: node-1, node-2, ...)"
     )
     launching.add_launcher(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="with a launcher that submits scripts: print the first, submit nothing"
+        "--dry-run",
+        action="store_true",
+        help="with a launcher that submits scripts: print the first script, submit nothing",
     )
     shared.add_display_options(parser)
     _add_program(parser)
@@ -56,21 +58,28 @@ def add_arguments(parser: Parser) -> None:
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
     )
     parser.exit_codes(
-        "0 all trials ran well, 3 some failed or lack, 4 none ran well, 7 an environment did other work,",
-        "130 interrupted. If several apply: 130, 4, 7, 3.",
+        "0 all trials were successful, 3 some failed or are missing, 4 none was successful,",
+        "7 an environment did other work, 130 interrupted. If several apply: 130, 4, 7, 3.",
     )
 
 
 def _add_program(parser: Parser) -> None:
     """Add the user's own program and its options."""
-    parser.accept_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    parser.accept_command(
+        "your own program (no config file needed): run it once, then compare environments for it", instead=True
+    )
     group = shared.add_program(parser)
     group.add_argument(
-        "-L", "--parameter-list", nargs=2, action="append", metavar=("NAME", "A,B"), help="{NAME} in its words is each"
+        "-L",
+        "--parameter-list",
+        nargs=2,
+        action="append",
+        metavar=("NAME", "A,B"),
+        help="run once for each value of {NAME}",
     )
     group.add_argument(
         "-r", "--requirements", type=Path, action="append", metavar="FILE",
-        help="what its Python lacks (requirements.txt, pyproject.toml), in a venv on top of it",
+        help="install these requirements on top of its Python, in a venv (requirements.txt, pyproject.toml)",
     )  # fmt: skip
     group.add_argument(
         "--save",
@@ -78,9 +87,9 @@ def _add_program(parser: Parser) -> None:
         type=Path,
         const=Path("matrix.yaml"),
         metavar="FILE",
-        help="write the matrix: ./matrix.yaml",
+        help="write the matrix (default: ./matrix.yaml)",
     )
-    parser.add_argument("--show-output", action="store_true", help="print what each trial printed")
+    parser.add_argument("--show-output", action="store_true", help="print the output of each trial")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,18 +99,18 @@ def run(arguments: argparse.Namespace) -> int:
     program_options = [name for name in _PROGRAM_OPTIONS if getattr(arguments, name) is not None]
     if program_options:
         option = program_options[0].replace("_", "-")
-        raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix bench -- python train.py")
+        raise InputError(f"--{option} needs a program", remedy="envmatrix bench -- python train.py")
     if arguments.design is None and arguments.matrix is None and not Path("matrix.yaml").exists():
         raise InputError(
-            "there is no matrix.yaml here, and no program is named",
-            remedy="your own program: `envmatrix bench -- python train.py`; the built-in benchmark, which downloads "
-            "PyTorch: `envmatrix bench default`",
+            "no program given, and no matrix.yaml in this folder",
+            remedy="your own program: `envmatrix bench -- python train.py`; the built-in benchmark (downloads "
+            "PyTorch): `envmatrix bench default`",
         )
     name = arguments.design or ""
     if name.endswith((".py", ".sh")) or "/" in name:
         program = f"python {name}" if name.endswith(".py") else name if "/" in name else f"./{name}"
         raise InputError(
-            f"{name!r} is no design, but a program", remedy=f"a program comes behind `--`: envmatrix bench -- {program}"
+            f"{name!r} is a program, not a design", remedy=f"write `--` before a program: envmatrix bench -- {program}"
         )
     arguments.design = arguments.design or "default"
     return _run_design(arguments)
@@ -130,7 +139,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
         if arguments.save:
             programs.write_new_file(file, generated.text)
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
-            progress(f"wrote {file}: `envmatrix bench{matrix_option}` runs it again")
+            progress(f"wrote {file}: to run it again, `envmatrix bench{matrix_option}`")
         experiment = runs.begin_run(
             "default",
             overrides,
@@ -157,18 +166,19 @@ def _check_program(arguments: argparse.Namespace) -> None:
     conflict = next((name for name, value in conflicting.items() if value), None)
     if conflict:
         raise InputError(
-            f"{conflict} and a program cannot both be: a program is run here, in a matrix that is made for it",
-            remedy="--save writes that matrix; edit it and run that",
+            f"{conflict} cannot be combined with a program: it runs on this machine, with a matrix of its own",
+            remedy="write that matrix with --save, edit it, then run it",
         )
     shared.check_metric(arguments)
     numeric_file = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
     if numeric_file:
         raise InputError(
-            f"-r {numeric_file}: it names a file of requirements here",
-            remedy=f"hyperfine's -r {numeric_file} is --max-blocks {numeric_file}: a block runs each environment once",
+            f"-r {numeric_file}: here, -r takes a requirements file",
+            remedy=f"for hyperfine's -r {numeric_file}, use --max-blocks {numeric_file}: a block runs each "
+            "environment once",
         )
     if arguments.save and arguments.save.exists():
-        raise InputError(f"{arguments.save} is already there", remedy="name another file: --save FILE")
+        raise InputError(f"{arguments.save} already exists", remedy="pass another file: --save FILE")
 
 
 def _run_design(arguments: argparse.Namespace) -> int:

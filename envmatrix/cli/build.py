@@ -17,9 +17,9 @@ def add_arguments(parser: Parser) -> None:
         nargs="*",
         type=one_name,
         metavar="NAME",
-        help="a design, or environments; design:NAME where an environment has that name too (default: default)",
+        help="a design, or environments; design:NAME if an environment has the same name (default: default)",
     )
-    parser.declare_renamed("--design", "the design as a word of its own: `envmatrix build DESIGN`")
+    parser.declare_renamed("--design", "the design as a separate word: `envmatrix build DESIGN`")
     shared.add_matrix(parser)
     shared.add_engine(parser)
     parser.examples("envmatrix build quick", "envmatrix build tcmalloc intel-omp --engine apptainer")

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         common.print_json({"ok": True, "matrix": matrix.path, "digest": matrix.digest, **counts, "warnings": warnings})
     else:
         listed = ", ".join(f"{number} {key if number != 1 else key[:-1]}" for key, number in counts.items())
-        common.print_text(f"{matrix.path} is right: {listed}")
+        common.print_text(f"{matrix.path} is valid: {listed}")
     return 0
 
 

@@ -40,7 +40,7 @@ def _print(text: str | bytes) -> None:
     if isinstance(text, str):
         print_text(text)
     elif sys.stdout.isatty():
-        raise InputError("this form is no text for a terminal", remedy="--output FILE")
+        raise InputError("this format is binary and not for a terminal", remedy="--output FILE")
     else:
         sys.stdout.buffer.write(text)
 

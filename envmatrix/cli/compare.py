@@ -22,22 +22,22 @@ _RERUN_OPTIONS = ("design", "workloads", "engine", "budget", "max_blocks", "name
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("old", type=one_name, metavar="RUN", help="the run, or the older one of two")
+    parser.add_argument("old", type=one_name, metavar="RUN", help="the run, or the older of two runs")
     parser.add_argument("new", nargs="?", type=one_name, metavar="NEWER", help="the newer run")
-    parser.add_list("--environments", "ENV", "OLD,NEW within one run; of two runs: only these")
+    parser.add_list("--environments", "ENV", "OLD,NEW within one run; for two runs: only these")
     parser.add_argument(
         "--fail-slower",
         type=tolerance,
         metavar="PERCENT",
-        help="exit code 5 if the whole interval says slower by more than this (0: at all)",
+        help="exit code 5 if the whole interval is slower by more than this (0: by anything)",
     )
     parser.add_argument(
-        "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if the data cannot say"
+        "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if there are too few data to say"
     )
     parser.add_argument(
         "--junit", type=nonempty_path, metavar="FILE", help="write the answers as JUnit tests, for a CI server"
     )
-    parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, and say so")
+    parser.add_argument("--anyway", action="store_true", help="compare runs that are not comparable, with a warning")
     shared.add_results(parser)
     shared.add_display_options(parser)
     _add_rerun(parser)
@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
         "envmatrix compare --rerun ../base . --fail-slower 3%",
     )
     parser.exit_codes(
-        "7 new did other work, 5 slower (with --fail-slower), 6 cannot say (with --fail-undecided), else 0;",
+        "7 new did other work, 5 slower (with --fail-slower), 6 cannot say (with --fail-undecided), otherwise 0;",
         "with --rerun also those of bench. If several apply: 130, 4, 7, 5, 6, 3.",
     )
 
@@ -55,11 +55,13 @@ def _add_rerun(parser: Parser) -> None:
     parser.add_argument(
         "--rerun",
         action="store_true",
-        help="measure both anew in the same blocks; each is a matrix, a folder with a matrix.yaml, or a run",
+        help="measure both again, in the same blocks; each is a matrix, a folder with a matrix.yaml, or a run",
     )
     group = parser.add_argument_group("with --rerun")
-    group.add_argument("--design", type=one_name, metavar="DESIGN", help="the newer one's design (default: default)")
-    parser.add_list("--workloads", "NAME", "only these: a,b or given again", target=group)
+    group.add_argument(
+        "--design", type=one_name, metavar="DESIGN", help="the design of the newer one (default: default)"
+    )
+    parser.add_list("--workloads", "NAME", "only these: a,b, or repeat the option", target=group)
     parser.add_list("--engine", "NAME", "the engines (default: the design's)", target=group, spaced=False)
     group.add_argument("--budget", type=duration, metavar="TIME", help="stop after this time, such as 90s, 10m or 2h")
     group.add_argument("--max-blocks", type=whole_number(1), metavar="N", help="stop after this many blocks")
@@ -91,22 +93,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     if arguments.fail_undecided and arguments.fail_slower is None:
-        raise InputError("--fail-undecided needs to know what is slower", remedy="add --fail-slower 3%")
+        raise InputError("--fail-undecided works only with --fail-slower", remedy="add --fail-slower 3%")
     if arguments.junit and not arguments.junit.parent.is_dir():
-        raise InputError(
-            f"--junit: there is no folder {arguments.junit.parent}", remedy="make it, or name another file"
-        )
+        raise InputError(f"--junit: no such folder: {arguments.junit.parent}", remedy="create it, or pass another file")
     if not arguments.rerun:
         rerun_option = next((name for name in _RERUN_OPTIONS if getattr(arguments, name) is not None), None)
         rerun_option = rerun_option or next(iter(launching.read_launcher_options(arguments)), None)
         rerun_option = rerun_option or ("launcher" if arguments.launcher != DEFAULT else None)
         if rerun_option:
             option = rerun_option.replace("_", "-")
-            raise InputError(f"--{option} belongs to --rerun", remedy="stored runs are compared as they are")
+            raise InputError(f"--{option} works only with --rerun", remedy="to compare stored runs, leave it out")
     elif arguments.new is None:
-        raise InputError("--rerun compares two", remedy="envmatrix compare --rerun OLD NEW")
+        raise InputError("--rerun compares two matrices, folders or runs", remedy="envmatrix compare --rerun OLD NEW")
     elif arguments.anyway:
-        raise InputError("--anyway is for stored runs: with --rerun both sides must do the same work")
+        raise InputError("--anyway is for stored runs: with --rerun, both sides must do the same work")
 
 
 def _rerun(arguments: argparse.Namespace) -> int:

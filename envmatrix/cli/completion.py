@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"whose completion: {', '.join(SHELLS)}")
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"the shell: {', '.join(SHELLS)}")
     parser.examples('eval "$(envmatrix completion bash)"', "envmatrix completion fish | source")
 
 

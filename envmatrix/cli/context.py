@@ -27,8 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.environment, arguments.output, matrix=arguments.matrix, progress=common.print_progress
     )
     common.print_text(
-        f"{context.folder}: the context; {context.archive}: a base for where no registry can be reached "
-        f"({context.base}); "
-        f"{context.arguments}: build arguments for it"
+        f"{context.folder}: the build context; {context.archive}: a base image for machines without a "
+        f"registry ({context.base}); {context.arguments}: build arguments for it"
     )
     return 0

@@ -14,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "names", nargs="*", type=one_name, metavar="NAME", help="a design, or environments (default: every environment)"
     )
-    shared.add_output(parser, "DIR", "where to (default: containers/ beside the matrix)")
+    shared.add_output(parser, "DIR", "output folder (default: containers/ next to the matrix)")
     shared.add_matrix(parser)
     parser.examples("envmatrix definitions default", "envmatrix definitions xla horovod --output build/containers")
 

@@ -46,7 +46,7 @@ def _found(asked: str, pages: Mapping[str, Path]) -> str:
     if row := re.search(rf"^\| `{re.escape(name)}`(?:,.*?)? \| .*$", _text(pages, "matrix"), re.MULTILINE):
         return f"a key of matrix.yaml (envmatrix docs matrix): {row[0]}"
     remedy = suggestion(name, [*pages, *topics.TOPICS, *terms])
-    raise InputError(f"no page or word {asked!r}", remedy=remedy if "did you mean" in remedy else _ALL)
+    raise InputError(f"no page or word named {asked!r}", remedy=remedy if "did you mean" in remedy else _ALL)
 
 
 def _text(pages: Mapping[str, Path], name: str) -> str:

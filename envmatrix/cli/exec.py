@@ -21,9 +21,11 @@ def add_arguments(parser: Parser) -> None:
         type=duration,
         default=86400.0,
         metavar="TIME",
-        help="end it after this time, such as 10m (default: 24h)",
+        help="stop it after this time, such as 10m (default: 24h)",
     )
-    parser.accept_command("what to run; it has this command's input and output, in Docker (and Podman) no input")
+    parser.accept_command(
+        "the command to run; it gets this terminal's input and output (in Docker and Podman: no input)"
+    )
     parser.examples(
         "envmatrix exec tcmalloc -- python train.py --epochs 1",
         "envmatrix exec intel-omp --engine docker --limit 10m -- python -c 'import torch; print(torch.__version__)'",

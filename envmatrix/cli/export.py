@@ -16,9 +16,12 @@ def add_arguments(parser: Parser) -> None:
     shared.add_chosen(parser)
     parser.add_argument("--as", dest="form", choices=(*FORMS, *script_forms()), default="sh", help="default: sh")
     parser.add_argument(
-        "--bundle", type=nonempty_path, metavar="DIR", help="copy its libraries there (for dockerfile: what to build)"
+        "--bundle",
+        type=nonempty_path,
+        metavar="DIR",
+        help="copy the libraries there (for dockerfile: the folder to build)",
     )
-    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    shared.add_output(parser, "FILE", "output file (default: standard output)")
     parser.examples(
         "envmatrix export tcmalloc",
         "envmatrix export tcmalloc --as dockerfile --bundle image",

@@ -17,11 +17,9 @@ def add_arguments(parser: Parser) -> None:
         help="forest: speed-ups with intervals; start: the first seconds; time: every trial over time",
     )  # fmt: skip
     shared.add_run(parser)
-    shared.add_output(
-        parser, "FILE", "where to write it, as PDF where it ends in .pdf (default: SVG, to standard output)"
-    )
+    shared.add_output(parser, "FILE", "output file; PDF if it ends in .pdf (default: SVG, to standard output)")
     parser.add_argument(
-        "--group", type=whole_number(0), default=0, metavar="N", help="which workload@engine, counted from 0"
+        "--group", type=whole_number(0), default=0, metavar="N", help="number of the workload@engine, counted from 0"
     )
     shared.add_results(parser)
     parser.examples("envmatrix figure forest", "envmatrix figure time reference-default --output time.pdf")

@@ -101,15 +101,15 @@ class Parser(argparse.ArgumentParser):
             self._refuse_words(parsed, extra)
         if self._takes_command:
             if parsed.command:
-                remedy = f"`--` comes before the command: -- {' '.join(parsed.command)}"
-                raise InputError(f"{parsed.command[0]!r} is one word too many", remedy=remedy)
+                remedy = f"write `--` before the command: -- {' '.join(parsed.command)}"
+                raise InputError(f"unexpected word {parsed.command[0]!r}", remedy=remedy)
             parsed.command = words[dashes_at + 1 :]
         return parsed
 
     def error(self, message: str) -> NoReturn:
         """Raise an argparse error as an InputError, so that one place prints all errors."""
         text = message.removeprefix("argument ").replace("the following arguments are required:", "missing:")
-        raise InputError(text, remedy=f"`{self.prog} --help` lists what it takes")
+        raise InputError(text, remedy=f"`{self.prog} --help` lists its options")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is not among an argument's choices, and suggest the nearest."""
@@ -122,11 +122,13 @@ class Parser(argparse.ArgumentParser):
         for word in words:
             name = word.partition("=")[0]
             if name and name[0] in _DASHES:
-                raise InputError(f"{name} begins with a typographic dash", remedy=f"type it: --{name.lstrip(_DASHES)}")
+                raise InputError(
+                    f"{name} starts with a typographic dash", remedy=f"type two hyphens: --{name.lstrip(_DASHES)}"
+                )
             if not re.match(r"-.*[^\W\d]", name) or name in self._option_string_actions:
                 continue
             if name in self._renamed_options:
-                raise InputError(f"there is no option {name} any more", remedy=f"write {self._renamed_options[name]}")
+                raise InputError(f"option {name} no longer exists", remedy=f"write {self._renamed_options[name]}")
             raise InputError(
                 f"unknown option {name}", remedy=self._foreign_options.get(name) or self._nearest_option_remedy(name)
             )
@@ -137,8 +139,8 @@ class Parser(argparse.ArgumentParser):
         similar_options = longer or [
             f"--{word}" for word in get_close_matches(name[2:], [word[2:] for word in long_options], n=1)
         ]
-        help_hint = f"`{self.prog} --help` lists what it takes"
-        program_hint = f"; a program and its options come behind `--`: {self.prog} -- python train.py"
+        help_hint = f"`{self.prog} --help` lists its options"
+        program_hint = f"; write `--` before a program and its options: {self.prog} -- python train.py"
         return (
             f"did you mean {similar_options[0]}?"
             if similar_options
@@ -153,17 +155,15 @@ class Parser(argparse.ArgumentParser):
             "",
         )
         program_hint = (
-            f"a program comes behind `--`: {self._program_command_line(parsed, extra)}"
+            f"write `--` before a program: {self._program_command_line(parsed, extra)}"
             if self._command_replaces_word
             else ""
         )
-        remedy = (
-            comma_remedy(parsed, extra) or rename_hint or program_hint or f"`{self.prog} --help` lists what it takes"
-        )
+        remedy = comma_remedy(parsed, extra) or rename_hint or program_hint or f"`{self.prog} --help` lists its options"
         if not words:
-            raise InputError(f"`{self.prog}` takes no word, and {extra[0]!r} is one", remedy=remedy)
+            raise InputError(f"`{self.prog}` takes options only, but got {extra[0]!r}", remedy=remedy)
         last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest
-        raise InputError(f"one {name} is taken, and here are two: {last!r} and {extra[0]!r}", remedy=remedy)
+        raise InputError(f"expected one {name}, but got two: {last!r} and {extra[0]!r}", remedy=remedy)
 
     def _program_command_line(self, parsed: argparse.Namespace, extra: Sequence[str]) -> str:
         words = [getattr(parsed, place.dest) for place in self._get_positional_actions()]
@@ -184,7 +184,7 @@ def comma_remedy(parsed: argparse.Namespace, words: Sequence[str]) -> str:
     spaced_lists: tuple[tuple[str, tuple[str, ...]], ...] = getattr(parsed, "spaced_lists", ())
     for option, items in spaced_lists:
         if any(word in items[1:] for word in words):
-            return f"a list takes commas: {option} {','.join(items)}"
+            return f"separate a list with commas: {option} {','.join(items)}"
     return ""
 
 
@@ -199,7 +199,7 @@ def name_list(text: str) -> list[str]:
     """Parse names separated by commas."""
     parts = [name.strip() for name in _COMMA.split(text)]
     if not all(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} holds an empty name")
+        raise argparse.ArgumentTypeError(f"{text!r} contains an empty name")
     return parts
 
 
@@ -256,7 +256,7 @@ def whole_number(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         number = int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else None
         if number is None or number < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} up")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
         return number
 
     return read

@@ -13,12 +13,12 @@ from envmatrix.cli.grammar import Parser
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_output(parser, "FILE", "default: ./matrix.yaml", Path("matrix.yaml"))
-    parser.add_argument("--interpreter", metavar="PYTHON", help="default: the Python that the program has here")
+    parser.add_argument("--interpreter", metavar="PYTHON", help="default: the Python that your program uses here")
     parser.add_argument(
         "-r", "--requirements", type=Path, action="append", metavar="FILE",
-        help="what that Python lacks (requirements.txt, pyproject.toml), in a venv on top of it",
+        help="install these requirements on top of that Python, in a venv (requirements.txt, pyproject.toml)",
     )  # fmt: skip
-    parser.accept_command("how your program is started (default: python train.py)")
+    parser.accept_command("the command that starts your program (default: python train.py)")
     parser.examples("envmatrix init -- python train.py --epochs 1", "envmatrix init --interpreter .venv/bin/python")
 
 
@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
     request = programs.ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
     text = programs.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
     programs.write_new_file(arguments.output, text)
-    common.print_text(f"wrote {arguments.output}: look at it, then `envmatrix bench`")
+    common.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")
     return 0

@@ -32,8 +32,8 @@ def add_launcher_options(parser: Parser) -> None:
             declared = added.setdefault(option.name, option)
             if declared.takes != option.takes or (declared is option and f"--{option.name}" in parser.option_names):
                 raise InputError(
-                    f"launcher {kind.name} wants --{option.name}, which means something else here",
-                    remedy="its package must call the option by another name; uninstall it to go on",
+                    f"launcher {kind.name} defines --{option.name}, which already has another meaning here",
+                    remedy="uninstall the launcher's package; its authors have to rename the option",
                 )
             if declared is option and group:
                 _add_option(parser, group, option)
@@ -42,7 +42,7 @@ def add_launcher_options(parser: Parser) -> None:
 def _add_option(parser: Parser, group: argparse._ArgumentGroup, option: Option) -> None:
     word, dest, text = f"--{option.name}", _PREFIX + option.name, option.help.replace("%", "%%")
     if option.takes == "names":
-        parser.add_list(word, option.metavar, f"{text}: a,b or given again", target=group, dest=dest)
+        parser.add_list(word, option.metavar, f"{text}: a,b, or repeat the option", target=group, dest=dest)
     elif option.takes == "duration":
         group.add_argument(word, dest=dest, type=duration, metavar=option.metavar, help=text)
     else:

@@ -21,7 +21,7 @@ SECTIONS = (*_MATRIX_SECTIONS, "runs", *_CATALOG_SECTIONS)
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "what", nargs="?", choices=SECTIONS, metavar="PART", help=f"only this part: {', '.join(SECTIONS)}"
+        "what", nargs="?", choices=SECTIONS, metavar="PART", help=f"show only this part: {', '.join(SECTIONS)}"
     )
     shared.add_matrix(parser)
     shared.add_results(parser)

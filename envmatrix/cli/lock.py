@@ -11,7 +11,9 @@ from envmatrix.cli.grammar import Parser, one_name
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("environments", nargs="*", type=one_name, metavar="ENV", help="whose images (default: all)")
+    parser.add_argument(
+        "environments", nargs="*", type=one_name, metavar="ENV", help="environments to lock (default: all)"
+    )
     shared.add_matrix(parser)
     parser.add_argument(
         "--engine", type=one_name, metavar="NAME", help="pin the system packages of this engine's images instead"

@@ -14,10 +14,10 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_run(parser)
     shared.add_output(parser, "FILE", "the archive (default: RUN.tar.gz)")
-    parser.add_argument("--images", action="store_true", help="with the image files (SIF); they are large")
+    parser.add_argument("--images", action="store_true", help="include the image files (SIF); they are large")
     parser.add_argument(
         "--programs", type=size, default="64MiB", metavar="SIZE",
-        help="with the run's own programs, so large at most (default: 64MiB; none: without them)",
+        help="include the run's own programs up to this size (default: 64MiB; none: leave them out)",
     )  # fmt: skip
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this SSH key")
     shared.add_matrix(parser)

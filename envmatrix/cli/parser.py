@@ -15,39 +15,39 @@ from envmatrix.version import __version__
 GROUPS = {
     "run": {
         "init": "write a short, commented matrix.yaml for your own program",
-        "check": "check matrix.yaml and say what is wrong with it",
+        "check": "check matrix.yaml and report its errors",
         "plan": "show what a design would run, in which order",
-        "bench": "run a design and say what each environment gains",
-        "tune": "search the best environment for your program within a budget, and confirm it",
-        "resume": "go on with a run that was stopped, killed or cut short",
+        "bench": "run a design and report the speed-up of each environment",
+        "tune": "find the best environment for your program within a budget, and confirm it",
+        "resume": "continue a run that was stopped, killed or cut short",
         "exec": "run any command inside an environment",
     },
     "look": {
         "list": "list factors, environments, workloads, designs, runs, engines, launchers and reports",
-        "report": "make the report of a run again, or show it here",
+        "report": "rebuild the report of a run, or print it",
         "explain": "say why an environment is faster or slower, in parts that add up",
-        "compare": "compare two environments of a run, or two runs; a gate for upgrades",
+        "compare": "compare two environments of a run, or two runs; use it as a gate for upgrades",
         "history": "show many runs, hosts and dates in one view, with change points",
         "figure": "draw a figure for a paper, as SVG or PDF",
         "evidence": "show what is really active inside an environment",
         "diff": "show what differs between two environments: packages, libraries, settings, machine",
-        "doctor": "look at this machine, read-only: what disturbs a benchmark, what is missing",
-        "selftest": "how often are two identical systems called different?",
+        "doctor": "check this machine, read-only: what disturbs a benchmark, what is missing",
+        "selftest": "measure how often two identical systems are called different",
     },
     "share": {
         "export": "print the lines that set up an environment elsewhere",
-        "redact": "take folders of users, users and hosts out of an older run, to show it",
-        "pack": "make one archive of a run, to repeat it elsewhere",
-        "reproduce": "verify an archive, run its plan here, and say which effects are found again",
-        "docs": "print a page of the documentation, as it came with this envmatrix",
+        "redact": "remove user folders, user names and host names from an older run",
+        "pack": "pack a run into one archive, to repeat it elsewhere",
+        "reproduce": "verify an archive, run its plan here, and compare the effects",
+        "docs": "print a page of the documentation of this version",
         "schema": "print the JSON Schema of matrix.yaml, for editors, or of run.json",
         "completion": "print the completion script of a shell: bash, zsh, fish or tcsh",
     },
     "build": {
-        "lock": "resolve and pin what images and libraries are made of",
-        "build": "build the environments of a design, or those named",
-        "definitions": "write a Dockerfile and an Apptainer definition for a design's environments, some, or all",
-        "context": "fetch all that an image is made of, to build it by hand",
+        "lock": "resolve and pin the packages of images and libraries",
+        "build": "build the environments of a design, or those you name",
+        "definitions": "write a Dockerfile and an Apptainer definition for environments (a design, some, or all)",
+        "context": "fetch everything that an image needs, to build it by hand",
     },
 }
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
@@ -89,7 +89,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if command := next((word for word in argv if word in COMMANDS), ""):
             remaining_words = [word for place, word in enumerate(argv) if place != list(argv).index(command)]
             raise InputError(
-                f"{argv[0]} stands before the command", remedy=shlex.join(["envmatrix", command, *remaining_words])
+                f"{argv[0]} must come after the command", remedy=shlex.join(["envmatrix", command, *remaining_words])
             )
         _top_level_parser().parse_args(argv or ["--help"])
         raise InputError(f"no command: {' '.join(argv)}", remedy="`envmatrix --help` lists the commands")

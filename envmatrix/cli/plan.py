@@ -38,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0
     lines = [
-        f"design {plan.design}: {len(plan.arms)} arms a block, seed {plan.seed}, "
-        f"{plan.min_blocks} to {plan.max_blocks} blocks",
+        f"design {plan.design}: {len(plan.arms)} trials a block, seed {plan.seed}, {plan.min_blocks} to "
+        f"{plan.max_blocks} blocks",
         f"stops when every interval is within ±{plan.target:.1%}, or after {plan.budget_s:.0f} s"
-        + (f", and not before {plan.first} blocks" if plan.first else ""),
+        + (f", but not before {plan.first} blocks" if plan.first else ""),
     ]
     for block in shown_blocks:
         lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.shown}" for slot in block)]

@@ -25,8 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         common.print_json({"run": result.folder.name, "changed": list(changed)})
     else:
-        common.print_text(
-            f"{result.folder}: {', '.join(changed) or 'nothing'} changed, and its reports were made again"
-        )
+        common.print_text(f"{result.folder}: {', '.join(changed) or 'nothing'} changed; reports rebuilt")
         common.print_text("keep names.json, logs and slurm/ to yourself; `envmatrix pack` leaves them out")
     return 0

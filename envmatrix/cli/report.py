@@ -16,13 +16,15 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_run(parser)
     parser.add_argument(
-        "--as", dest="form", metavar="FORM", help=f"print it in this form instead: {', '.join(REPORTS.names())}"
+        "--as", dest="form", metavar="FORM", help=f"write it in this format instead: {', '.join(REPORTS.names())}"
     )
-    parser.add_argument("--environment", default="baseline", metavar="ENV", help="for pyperf: whose trials")
+    parser.add_argument(
+        "--environment", default="baseline", metavar="ENV", help="for pyperf: the environment whose trials to write"
+    )
     parser.add_argument("--warnings", action="store_true", help="print all warnings with what to do about each")
     shared.add_results(parser)
     shared.add_json(parser)
-    shared.add_output(parser, "FILE", "where to write what --as makes (default: standard output)")
+    shared.add_output(parser, "FILE", "output file of --as (default: standard output)")
     parser.examples("envmatrix report", "envmatrix report reference-default --as csv --output effects.csv")
 
 
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         common.write_or_print(text, arguments.output)
         return 0
     if arguments.output:
-        raise InputError("--output is where --as goes", remedy=f"--as html --output {arguments.output}")
+        raise InputError("--output works only with --as", remedy=f"--as html --output {arguments.output}")
     result = answers.write_report(arguments.run_name, arguments.results, common.print_progress)
     answer.show_result(result, as_json=arguments.json, only_warnings=arguments.warnings)
     return 0
@@ -48,7 +50,7 @@ def _report_search(study: Path, arguments: argparse.Namespace) -> int:
 
     if arguments.form or arguments.output:
         raise InputError(
-            f"{study.name!r} is a search, which has no other forms than tune.json and report.html",
+            f"{study.name!r} is a search: its only formats are tune.json and report.html",
             remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
         )
     searching.show_search(searches.report_study(study), as_json=arguments.json)

@@ -18,30 +18,36 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("archive", type=Path, metavar="ARCHIVE", help="what `envmatrix pack` wrote")
-    parser.add_argument("--check", action="store_true", help="only verify the archive and say what is in it")
+    parser.add_argument("archive", type=Path, metavar="ARCHIVE", help="an archive that `envmatrix pack` wrote")
+    parser.add_argument("--check", action="store_true", help="only verify the archive and list its contents")
     parser.add_argument(
-        "run_name", nargs="?", type=one_name, metavar="RUN", help="compare with this run, begun from it earlier"
+        "run_name",
+        nargs="?",
+        type=one_name,
+        metavar="RUN",
+        help="compare with this run, which was started from the archive earlier",
     )
-    parser.declare_renamed("--run", "the run as a word behind the archive: ARCHIVE RUN")
-    parser.add_argument("--sha256", metavar="HEX", help="the digest that the archive must have")
-    parser.add_argument("--signers", type=Path, metavar="FILE", help="allowed signers (ssh-keygen); others are refused")
+    parser.declare_renamed("--run", "the run as a word after the archive: ARCHIVE RUN")
+    parser.add_argument("--sha256", metavar="HEX", help="sha256 that the archive must have")
+    parser.add_argument(
+        "--signers", type=Path, metavar="FILE", help="file of allowed signers (ssh-keygen); refuse others"
+    )
     parser.add_argument(
         "--tolerance",
         type=percentage,
         default=0.05,
         metavar="PERCENT",
-        help="effects this close agree (default: 5%%)",
+        help="call effects reproduced within this (default: 5%%)",
     )
     parser.add_argument("--fail-undecided", action="store_true", help="exit code 6 if an effect is undecided")
     parser.add_argument(
         "--rebuild",
         action="store_true",
-        help="build images here, and measure with them even if their files differ from the packed run's",
+        help="build images here, and measure even if their files differ from the packed run's",
     )
     parser.add_argument(
         "--program", type=name_and_folder, action="append", default=[], metavar="WORKLOAD=FOLDER",
-        help="where this machine has the program of a workload that was not packed",
+        help="folder of a workload's program on this machine, if it was not packed",
     )  # fmt: skip
     shared.add_results(parser)
     launching.add_launcher(parser)
@@ -50,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
         "envmatrix reproduce run.tar.gz --check", "envmatrix reproduce run.tar.gz --signers allowed_signers --rebuild"
     )
     parser.exit_codes(
-        "those of bench for the run made here; 3 also if an effect was not reproduced, 6 with --fail-undecided if",
+        "those of bench for the new run; 3 also if an effect was not reproduced, 6 with --fail-undecided if",
         "one is undecided. If several apply: 130, 4, 7, 6, 3.",
     )
 
@@ -111,7 +117,7 @@ def describe_reproduction(reproduction: Reproduction) -> str:
     from envmatrix.system.printable import printable_text
 
     lines = [f"{reproduction.first.name} (packed) and {reproduction.second.name} (here)", ""]
-    lines += ["what differs:" if reproduction.differences else "nothing differs in machine, images and environments"]
+    lines += ["what differs:" if reproduction.differences else "machine, images and environments are the same"]
     lines += [f"  {item}" for item in reproduction.differences]
     width = max((len(item.environment) for item in reproduction.effects), default=0)
     lines += ["", f"{'effect':{width}}  {'packed':24}  {'here':24}  answer"]
@@ -119,8 +125,8 @@ def describe_reproduction(reproduction: Reproduction) -> str:
         packed_interval, new_interval = _interval_text(item.first), _interval_text(item.second)
         answer = f"{item.answer}: {item.unsure}" if item.unsure else item.answer
         lines.append(f"{item.environment:{width}}  {packed_interval:24}  {new_interval:24}  {answer}")
-    lines += ["", f"reproduced: the two effects surely differ by less than {reproduction.tolerance:.0%}; "
-              "not reproduced: they surely differ; undecided: neither is sure", *reproduction.cautions]  # fmt: skip
+    lines += ["", f"reproduced: the two effects differ by less than {reproduction.tolerance:.0%}; not reproduced: "
+              "they differ significantly; undecided: neither is certain", *reproduction.cautions]  # fmt: skip
     return "\n".join(map(printable_text, lines))  # a pack may come from anyone
 
 

@@ -17,7 +17,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_budget(parser, "a new budget for the whole run, such as 90s, 10m or 2h")
     shared.add_target(parser, "a new target for the whole run, such as 1%%")
     parser.add_argument(
-        "--max-blocks", type=whole_number(1), metavar="N", help="a new, higher number of blocks to stop after"
+        "--max-blocks", type=whole_number(1), metavar="N", help="stop after this many blocks: more than before"
     )
     shared.add_matrix(parser)
     shared.add_results(parser)
@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_display_options(parser)
     parser.examples("envmatrix resume", "envmatrix resume reference-default --budget 20m")
     parser.exit_codes(
-        "those of bench: 0 fine, 3 some trials failed or lack, 4 none ran well, 7 an environment did other work,",
+        "those of bench: 0 fine, 3 some trials failed or are missing, 4 none was successful, 7 other work,",
         "130 interrupted. If several apply: 130, 4, 7, 3.",
     )
 
@@ -36,11 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     if study := tunes.find_study(arguments.run_name, arguments.results):
         if arguments.target is not None:
-            raise InputError("--target: a search has none", remedy="--budget gives it more time")
+            raise InputError("--target: a search has no target", remedy="for more time, use --budget")
         if arguments.max_blocks is not None:
-            raise InputError("--max-blocks: a search has none", remedy="--budget gives it more time")
+            raise InputError("--max-blocks: a search has no number of blocks", remedy="for more time, use --budget")
         if launching.read_launcher_options(arguments):
-            raise InputError("a search goes on where it began", remedy="for other nodes begin another one")
+            raise InputError(
+                "a search continues where it was started", remedy="to use other nodes, start another search"
+            )
         tuning = tunes.resume_study(study, arguments.budget, common.print_progress, arguments.matrix)
         return searching.run_and_show_search(tuning, arguments)
     experiment = runs.reopen_run(

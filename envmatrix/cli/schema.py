@@ -16,7 +16,7 @@ def add_arguments(parser: Parser) -> None:
         "--document", choices=("matrix", "run"), default="matrix", metavar="NAME",
         help="matrix: matrix.yaml (the default); run: run.json and the lines of history.jsonl and trials.jsonl",
     )  # fmt: skip
-    shared.add_output(parser, "FILE", "where to write it (default: standard output)")
+    shared.add_output(parser, "FILE", "output file (default: standard output)")
     parser.examples("envmatrix schema", "envmatrix schema --document run --output run.schema.json")
 
 

@@ -24,7 +24,7 @@ def run_and_show_search(tuning: RunningSearch, arguments: argparse.Namespace, *,
     )  # fmt: skip
     result = tunes.finish_search(tuning, watch, is_set_up=is_set_up)
     if result.interrupted:
-        common.print_progress(f"go on with: envmatrix resume {result.name}")
+        common.print_progress(f"to continue: envmatrix resume {result.name}")
         return result.exit_code
     show_search(result, as_json=arguments.json)
     return result.exit_code
@@ -37,5 +37,5 @@ def show_search(result: TuneResult, *, as_json: bool) -> None:
         return
     common.print_text(str(result))
     if result.lines:
-        common.print_text(f"\nto have it elsewhere (recipe.sh):\n\n{result.lines}")
+        common.print_text(f"\nto use it elsewhere (recipe.sh):\n\n{result.lines}")
     common.print_text(f"report: {result.folder / 'report.html'}")

@@ -12,10 +12,8 @@ from envmatrix.errors import ExitCode
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "run_name", nargs="?", type=one_name, metavar="RUN", help="also re-label the trials of this run"
-    )
-    parser.declare_renamed("--run", "the run as a word of its own: RUN")
+    parser.add_argument("run_name", nargs="?", type=one_name, metavar="RUN", help="also relabel the trials of this run")
+    parser.declare_renamed("--run", "the run as a separate word: RUN")
     parser.add_argument(
         "--aa", type=whole_number(1), default=1000, metavar="N", help="simulated A/A comparisons (default: 1000)"
     )

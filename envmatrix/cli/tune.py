@@ -30,21 +30,21 @@ def add_arguments(parser: Parser) -> None:
         metavar="NAME",
         help=f"{', '.join(ENGINES.names())} or {AUTO} (default: the design's)",
     )
-    parser.add_list("--factors", "NAME", "search only these: a,b or given again")
+    parser.add_list("--factors", "NAME", "search only these: a,b, or repeat the option")
     parser.add_argument(
         "--sampler",
         type=one_name,
         metavar="NAME",
-        help="of Optuna, to propose: tpe, nsga2, random (default: none)",
+        help="Optuna sampler that proposes configurations: tpe, nsga2, random (default: none)",
     )
-    shared.add_budget(parser, "the time that all trials take, such as 20m (default) or 2h")
+    shared.add_budget(parser, "total time of all trials, such as 20m (default) or 2h")
     parser.add_argument("--name", metavar="NAME", help="name of the search (default: program and time)")
     shared.add_results(parser)
     launching.add_launcher(parser)
     shared.add_display_options(parser)
-    parser.accept_command("your own program; no matrix is needed: it is run once, and one is made for it", instead=True)
+    parser.accept_command("your own program (no config file needed): run it once, then search for it", instead=True)
     shared.add_program(parser)
-    parser.add_argument("--show-output", action="store_true", help="print what each trial printed")
+    parser.add_argument("--show-output", action="store_true", help="print the output of each trial")
     parser.examples(
         "envmatrix tune --budget 20m -- python train.py", "envmatrix tune default --factors malloc,openmp --budget 1h"
     )
@@ -57,10 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     program_option = next((name for name in _PROGRAM_OPTIONS if getattr(arguments, name) is not None), None)
     if program_option:
         option = program_option.replace("_", "-")
-        raise InputError(f"--{option} is for a program, and there is none", remedy="envmatrix tune -- python train.py")
+        raise InputError(f"--{option} needs a program", remedy="envmatrix tune -- python train.py")
     if arguments.design is None:
         raise InputError(
-            "tune what?",
+            "no program or design given",
             remedy="your own program: `envmatrix tune -- python train.py`; a design: `envmatrix tune default`",
         )
     from envmatrix.api import tunes
@@ -81,9 +81,9 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
     }  # fmt: skip
     conflict = next((name for name, value in conflicting.items() if value), None)
     if conflict:
-        message = f"{conflict} and a program cannot both be: a program is run here, in a matrix that is made for it"
+        message = f"{conflict} cannot be combined with a program: it runs on this machine, with a matrix of its own"
         raise InputError(
-            message, remedy="`envmatrix bench --save -- PROGRAM` writes that matrix; edit it and tune that"
+            message, remedy="write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it"
         )
     shared.check_metric(arguments)
     request = programs.ProgramRequest(

@@ -45,8 +45,8 @@ def turbo(root: Path) -> Iterator[Finding]:
         yield Finding(
             "turbo",
             "note",
-            "on: clocks depend on heat and on other work",
-            "switch it off for narrower intervals",
+            "on: the clock changes with heat and load",
+            "turn it off for narrower intervals",
         )
     elif no_turbo or boost:
         yield Finding("turbo", "good", "off")
@@ -60,7 +60,7 @@ def load(root: Path) -> Iterator[Finding]:
         return
     load_average = float(words[0])
     state: State = "bad" if load_average > 0.3 * cpus else "good"
-    remedy = "wait until it is quiet, or end what runs beside" if state == "bad" else ""
+    remedy = "wait until the machine is quiet, or stop other programs" if state == "bad" else ""
     yield Finding("load", state, f"{load_average:.2f} in the last minute on {cpus} CPUs", remedy)
 
 
@@ -79,7 +79,9 @@ def steal(root: Path) -> Iterator[Finding]:
     stolen_after, total_after = _steal_ticks(root)
     share = (stolen_after - stolen) / max(1, total_after - total)
     if share > 0.01:
-        yield Finding("steal time", "bad", f"{share:.1%}", "another guest uses these CPUs; expect wider intervals")
+        yield Finding(
+            "steal time", "bad", f"{share:.1%}", "another virtual machine uses these CPUs; expect wider intervals"
+        )
     else:
         yield Finding("steal time", "good", f"{share:.1%}")
 
@@ -99,9 +101,11 @@ def neighbours(root: Path) -> Iterator[Finding]:
     busiest = sorted((share, name) for share, name in busy if share > 0.02)[::-1]
     busiest_text = ", ".join(f"{name} {share:.0%} of a CPU" for share, name in busiest[:3])
     if sum(share for share, _ in busiest) > 0.1:
-        yield Finding("other threads", "bad", busiest_text, "end them while measuring: they take CPUs away from trials")
+        yield Finding(
+            "other threads", "bad", busiest_text, "stop them while you measure: they take CPU time from trials"
+        )
     else:
-        yield Finding("other threads", "good", busiest_text or "none takes 2% of a CPU")
+        yield Finding("other threads", "good", busiest_text or "none uses 2% of a CPU")
 
 
 def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
@@ -137,17 +141,19 @@ def disk(root: Path) -> Iterator[Finding]:
     remedy = "" if state == "good" else "free some space, or point ENVMATRIX_CACHE to a larger disk"
     yield Finding("disk", state, f"{free / _GIB:.1f} GiB free for {folder}", remedy)
     if not os.access(existing, os.W_OK):
-        yield Finding("cache", "bad", f"{existing} cannot be written", "point ENVMATRIX_CACHE to a folder of yours")
+        yield Finding(
+            "cache", "bad", f"{existing} is not writable", "point ENVMATRIX_CACHE to a folder that you can write to"
+        )
 
 
 def libraries(root: Path) -> Iterator[Finding]:
     """Check whether system libraries can be fetched without root."""
     del root
     if shutil.which("apt-get") and shutil.which("dpkg-deb"):
-        yield Finding("system libraries", "good", "apt-get can fetch jemalloc and others into the cache, without root")
+        yield Finding("system libraries", "good", "apt-get can download jemalloc and others to the cache, without root")
     else:
         remedy = "dnf install jemalloc gperftools-libs mimalloc, or conda install -c conda-forge jemalloc mimalloc"
-        yield Finding("system libraries", "note", "no apt-get: only libraries that are installed are used", remedy)
+        yield Finding("system libraries", "note", "no apt-get: envmatrix can use only installed libraries", remedy)
 
 
 def engines(root: Path) -> Iterator[Finding]:
@@ -181,7 +187,7 @@ def extensions(root: Path) -> Iterator[Finding]:
     """Check the extensions of other packages: names that are ignored, and reports that do not load."""
     del root
     for note in (*ENGINES.notes(), *LAUNCHERS.notes(), *REPORTS.notes()):
-        yield Finding("extension", "note", note, "its package must call it by another name")
+        yield Finding("extension", "note", note, "its package has to use another name")
     for entry, report in REPORTS.make_all():
         if isinstance(report, ExtensionError):
             yield Finding(f"report {entry.name}", "bad", report.message, report.remedy)

@@ -48,7 +48,7 @@ def slurm(root: Path) -> Iterator[Finding]:
         )
     has_answered, output = _command_output("sinfo", "--noheader", "--format=%P|%a|%D|%t")
     if not has_answered:
-        remedy = "`scontrol ping` asks the controller; SLURM_CONF must name the cluster's slurm.conf"
+        remedy = "run `scontrol ping`; SLURM_CONF must point to the cluster's slurm.conf"
         yield Finding("Slurm controller", "bad", f"no answer: {output}", remedy)
         return
     yield Finding("Slurm controller", "good", "answers")
@@ -65,14 +65,16 @@ def partitions(sinfo_output: str) -> Iterator[Finding]:
         name, up, count, node_state = ([*line.strip().split("|"), "", "", ""])[:4]
         nodes.setdefault(name, []).append((up, int(count) if count.isdecimal() else 0, node_state))
     if not nodes:
-        yield Finding("Slurm partitions", "bad", "there is none", "ask who runs the cluster which account you need")
+        yield Finding(
+            "Slurm partitions", "bad", "there is none", "ask the cluster's administrators which account you need"
+        )
     for name, node_states in nodes.items():
         serving = sum(
             count for up, count, node_state in node_states if up == "up" and _USABLE_STATE.fullmatch(node_state)
         )
         text = ", ".join(f"{count} {node_state}" for _, count, node_state in node_states)
         state: State = "good" if serving else "bad" if name.endswith("*") else "note"
-        remedy = "" if serving else "`sinfo --list-reasons` says why; --partition takes another one"
+        remedy = "" if serving else "`sinfo --list-reasons` shows why; use another one with --partition"
         down = "" if node_states[0][0] == "up" else f" ({node_states[0][0]})"
         yield Finding(f"Slurm partition {name}", state, f"nodes: {text}{down}", remedy)
 
@@ -82,10 +84,10 @@ def process_tracking(config: str) -> Finding:
     pairs = (line.partition("=") for line in config.splitlines())
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     tracking, tasks = settings.get("ProctrackType", ""), settings.get("TaskPlugin", "")
-    summary = f"ProctrackType={tracking or 'not said'}, TaskPlugin={tasks or 'not said'}"
+    summary = f"ProctrackType={tracking or 'unknown'}, TaskPlugin={tasks or 'unknown'}"
     if tracking.endswith("cgroup") and "cgroup" in tasks:
         return Finding("Slurm cgroups", "good", summary)
-    remedy = "jobs of others may use the same CPUs: ask for whole nodes (slurm: {options: --exclusive})"
+    remedy = "other jobs may use the same CPUs: request whole nodes (slurm: {options: --exclusive})"
     return Finding("Slurm cgroups", "note", summary, remedy)
 
 
@@ -94,21 +96,21 @@ def cuda(root: Path) -> Iterator[Finding]:
     driver_text = read_system_file("/proc/driver/nvidia/version", root)
     version = re.search(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+)\.(\d+)(?:\.(\d+))?", driver_text)
     if not has_gpu(root):
-        summary = "no GPU here (no /dev/nvidia0)" + (", though its driver is loaded" if version else "")
-        remedy = "run environments and workloads of CUDA where there is one; in a container: start it with its GPUs"
+        summary = "no GPU here (no /dev/nvidia0)" + (", but its driver is loaded" if version else "")
+        remedy = "run CUDA environments and workloads on a machine with a GPU; start a container with its GPUs"
         yield Finding("CUDA", "note", summary, remedy)
     elif version is None:
-        remedy = "`nvidia-smi` says more; /proc/driver/nvidia/version must be readable"
-        yield Finding("CUDA", "bad", "there is a GPU, but its driver tells no version", remedy)
+        remedy = "run `nvidia-smi`; /proc/driver/nvidia/version must be readable"
+        yield Finding("CUDA", "bad", "there is a GPU, but its driver reports no version", remedy)
     else:
         driver = tuple(int(part or 0) for part in version.groups())
         served = [major for major, oldest in _MIN_DRIVERS.items() if driver >= oldest]
         newest = max(_MIN_DRIVERS)
         summary = f"driver {'.'.join(filter(None, version.groups()))}: " + (
-            f"new enough for wheels of CUDA {', '.join(map(str, served))}" if served else "too old for any wheel"
+            f"new enough for CUDA wheels {', '.join(map(str, served))}" if served else "too old for any wheel"
         )
         oldest = ".".join(map(str, _MIN_DRIVERS[newest]))
-        remedy = "" if newest in served else f"wheels of CUDA {newest} need driver {oldest} or newer"
+        remedy = "" if newest in served else f"wheels for CUDA {newest} need driver {oldest} or newer"
         yield Finding("CUDA", "good" if served else "bad", summary, remedy)
 
 
@@ -118,7 +120,7 @@ def xla(root: Path) -> Iterator[Finding]:
     if tpus:
         yield Finding("XLA", "good", f"{len(tpus)} TPU devices (/dev/accel*)")
     else:
-        remedy = "figures of XLA levels are those of this CPU, not of a TPU"
+        remedy = "results of XLA levels are for this CPU, not for a TPU"
         yield Finding("XLA", "note", "no TPU here (no /dev/accel0): XLA runs on the CPU (PJRT_DEVICE=CPU)", remedy)
 
 
@@ -131,7 +133,7 @@ def modules(root: Path, variables: Mapping[str, str] = os.environ) -> Iterator[F
             yield Finding("modules", "good", f"{name} {version}".strip())
             return
     if shutil.which("sbatch"):
-        remedy = "`--modules` needs them on the nodes: source their init script, or leave `modules` out"
+        remedy = "`--modules` needs them on the nodes: source their init script, or leave out `modules`"
         yield Finding("modules", "note", "neither Lmod nor environment modules in this shell", remedy)
 
 
@@ -141,18 +143,18 @@ def local(root: Path) -> Iterator[Finding]:
     if holder == "RLIMIT_DATA":
         yield Finding(
             "local memory limits", "note",
-            "held by RLIMIT_DATA, for each process of a trial by itself: no control group may be made here",
-            "start envmatrix in a group of your own: `systemd-run --user --scope envmatrix bench`",
+            "enforced by RLIMIT_DATA, for each process of a trial separately: no control group can be " "created here",
+            "start envmatrix in its own control group: `systemd-run --user --scope envmatrix bench`",
         )  # fmt: skip
     else:
-        yield Finding("local memory limits", "good", f"held by a control group ({holder})")
+        yield Finding("local memory limits", "good", f"enforced by a control group ({holder})")
     if (root / "sys/devices/system/node/node0").exists():
         yield _memory_nodes()
     folder = project.cache_folder()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if os.statvfs(existing).f_flag & os.ST_NOEXEC:
         remedy = "point ENVMATRIX_CACHE to a folder on another file system"
-        yield Finding("local venvs", "bad", f"{existing} is mounted noexec: no Python there can be started", remedy)
+        yield Finding("local venvs", "bad", f"{existing} is mounted noexec: Python cannot start from there", remedy)
 
 
 def _memory_nodes() -> Finding:
@@ -163,9 +165,9 @@ def _memory_nodes() -> Finding:
         )
     except NoTrialError as error:
         why = error.message.rpartition(": ")[2]
-        remedy = "in a container: start it with --cap-add SYS_NICE, or leave `memory_nodes` out"
-        return Finding("local memory nodes", "note", f"trials cannot be bound to one: {why}", remedy)
-    return Finding("local memory nodes", "good", "trials can be bound to them")
+        remedy = "in a container: start it with --cap-add SYS_NICE, or leave out `memory_nodes`"
+        return Finding("local memory nodes", "note", f"trials cannot be bound to a memory node: {why}", remedy)
+    return Finding("local memory nodes", "good", "trials can be bound to memory nodes")
 
 
 def enroot(root: Path) -> Iterator[Finding]:
@@ -178,7 +180,7 @@ def enroot(root: Path) -> Iterator[Finding]:
     if shutil.which("unsquashfs") is None:
         problems.append(("no unsquashfs", "install squashfs-tools"))
     if not has_answered:
-        problems.append((f"`enroot version` fails: {version}", "see its own configuration (enroot.conf)"))
+        problems.append((f"`enroot version` fails: {version}", "check its configuration (enroot.conf)"))
     if problems:
         remedy = "; ".join(text for _, text in problems)
         yield Finding("Enroot's images", "bad", "; ".join(problem for problem, _ in problems), remedy)
@@ -186,9 +188,9 @@ def enroot(root: Path) -> Iterator[Finding]:
         yield Finding("Enroot's images", "good", f"version {version.strip()}, unpacked by unsquashfs")
     unmounted = [name for name in ("squashfuse", "fuse-overlayfs") if shutil.which(name) is None]
     if unmounted:
-        problem = f"no {' and no '.join(unmounted)} here"
+        problem = f"no {' and no '.join(unmounted)} on this machine"
         remedy = f"install {' '.join(unmounted)} on the nodes"
-        yield Finding("Enroot under Slurm", "note", f"{problem}: a job starts the squashfs itself, by both", remedy)
+        yield Finding("Enroot under Slurm", "note", f"{problem}: Slurm jobs need both to mount the image", remedy)
 
 
 def apptainer(root: Path) -> Iterator[Finding]:
@@ -211,7 +213,7 @@ def apptainer(root: Path) -> Iterator[Finding]:
     if lacks_privilege():
         yield Finding(
             "Apptainer as root", "note", "this root lacks CAP_SYS_RESOURCE, as in most containers",
-            "envmatrix allows for it; by hand: `apptainer run --userns X.sif`, "
+            "envmatrix handles this; by hand: `apptainer run --userns X.sif`, "
             "`unshare --user --map-root-user apptainer build X.sif X.def`",
         )  # fmt: skip
 

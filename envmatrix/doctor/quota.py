@@ -32,10 +32,12 @@ def check_cpu_quota(root: Path) -> Iterator[Finding]:
     """Check for a CPU quota: OpenMP runtimes do not see it and start too many threads."""
     tightest = tightest_quota(root)
     if tightest:
-        used_text = "" if tightest.used_up is None else f"; used up in {tightest.used_up:.0%} of its periods"
+        used_text = (
+            "" if tightest.used_up is None else f"; the limit was reached in {tightest.used_up:.0%} of its periods"
+        )
         yield Finding(
-            "CPU quota", "bad", f"the time of {tightest.cpus:g} CPUs, by {tightest.group}{used_text}",
-            "use a CPU set instead (cpuset, taskset), or no more threads than that: `envmatrix docs cpu-limit`",
+            "CPU quota", "bad", f"the CPU time of {tightest.cpus:g} CPUs, set by {tightest.group}{used_text}",
+            "use a CPU set instead (cpuset, taskset), or at most that many threads: `envmatrix docs " "cpu-limit`",
         )  # fmt: skip
 
 

@@ -210,7 +210,7 @@ def _merge_variable(merged: dict[str, str | None], name: str, value: str | None,
     else:
         error = VariableConflictError(
             f"{setter} sets {name} to {value!r}, but another level already sets it to {existing!r}",
-            remedy="choose levels that do not set the same variable, or write one level that sets both things",
+            remedy="choose levels that do not set the same variable, or write one level that sets both values",
         )
         error.variable = name
         raise error
@@ -306,9 +306,8 @@ def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
     missing_template = unfilled_template(filled) if facts else None
     if missing_template:
         raise InputError(
-            f"environment {name!r}: nobody says here what {{{missing_template}}} is: Slurm does not know it of "
-            "its nodes",
-            remedy="write the number itself, or use --launcher here on a node",
+            f"environment {name!r}: no value for {{{missing_template}}}: Slurm does not report it for its nodes",
+            remedy="write the number itself, or run on a node with --launcher here",
         )
     return filled
 

@@ -37,8 +37,8 @@ def all_variables(environment: Environment, preload: tuple[str, ...]) -> dict[st
     bad_path = next((path for path in preload if re.search(r"[\s:]", path)), None)
     if bad_path:
         raise InputError(
-            f"{bad_path!r} cannot be preloaded: the loader splits LD_PRELOAD at blanks and colons (ld.so(8))",
-            remedy="`envmatrix export ENV --bundle DIR` copies it to a folder without them",
+            f"{bad_path!r} cannot be preloaded: the loader splits LD_PRELOAD at spaces and colons (ld.so(8))",
+            remedy="copy it to a folder without them: `envmatrix export ENV --bundle DIR`",
         )
     set_variables = {name: value for name, value in environment.variables.items() if name not in _MEMORY_VARIABLES}
     return {**set_variables, "LD_PRELOAD": ":".join(preload)} if preload else set_variables
@@ -70,7 +70,7 @@ def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
     if not any(Path(path).is_relative_to(cache_folder()) for path in preload):
         return []
     name = shlex.quote(environment.name)
-    return [f"# the libraries lie in envmatrix's cache; to keep them: envmatrix export {name} --bundle DIR"]
+    return [f"# the libraries are in envmatrix's cache; to copy them: envmatrix export {name} --bundle DIR"]
 
 
 def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) -> str:
@@ -110,7 +110,7 @@ def posix_quote(text: str) -> str:
     """Quote a text for a POSIX shell. Raises InputError for a newline or another control character."""
     if re.search(r"[\x00-\x1f\x7f]", text):
         raise InputError(
-            f"{text!r} holds a newline or another control character, which no batch script can hold safely",
+            f"{text!r} contains a newline or another control character, which is not safe in a batch script",
             remedy="rename the folder, or change the value",
         )
     return shlex.quote(text)
@@ -140,10 +140,10 @@ def quota_note(environment: Environment) -> list[str]:
     quota_commands = (
         f"docker run --cpus {quota:g}, a pod's limits.cpu, systemd-run --user --scope -p CPUQuota={quota * 100:g}%"
     )
-    return [f"# it had the CPU time of {quota:g} CPUs: {quota_commands}"]
+    return [f"# it was limited to the CPU time of {quota:g} CPUs: {quota_commands}"]
 
 
 def _placement_lines(environment: Environment) -> list[str]:
     prefix = placement(environment)
-    start = [f"# start it where it belongs: {prefix}COMMAND"] if prefix else []
+    start = [f"# start your program with: {prefix}COMMAND"] if prefix else []
     return [*start, *quota_note(environment)]

@@ -193,8 +193,8 @@ def read_anonymizer(file: Path) -> Anonymizer | None:
         document = _Document.model_validate(read_json(file))
     except ValidationError as error:
         raise StoreError(
-            f"this is no names.json that envmatrix wrote ({first_mistake(error)[1]})", where=Where(file),
-            remedy="restore it from a copy, or remove it where the run is finished",
+            f"this is not a names.json that envmatrix wrote ({first_mistake(error)[1]})", where=Where(file),
+            remedy="restore it from a copy; if the run is complete, you may remove it",
         ) from error  # fmt: skip
     local = local_anonymizer()
     hosts = None if document.hosts is None else dict(document.hosts)

@@ -15,16 +15,18 @@ def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[s
     where = Where(file, line, 1)
     schema = body.get("schema") if isinstance(body, dict) else None
     if not isinstance(body, dict) or isinstance(schema, bool) or not isinstance(schema, int):
-        raise StoreError("no schema number: not what envmatrix wrote", where=where, remedy="restore it from a copy")
+        raise StoreError(
+            "no schema number: envmatrix did not write this file", where=where, remedy="restore it from a copy"
+        )
     if schema > newest:
         raise StoreError(
-            f"schema {schema} is newer than this envmatrix knows ({newest})",
-            where=where, remedy="upgrade envmatrix; the file was left as it is",
+            f"schema {schema} is newer than this version of envmatrix can read ({newest})",
+            where=where, remedy="upgrade envmatrix; the file was not changed",
         )  # fmt: skip
     if schema < newest:
         raise StoreError(
-            f"schema {schema} is older than this envmatrix reads ({newest})",
-            where=where, remedy="read it with the envmatrix that wrote it; the file was left as it is",
+            f"schema {schema} is older than this version of envmatrix can read ({newest})",
+            where=where, remedy="read it with the version of envmatrix that wrote it; the file was not changed",
         )  # fmt: skip
     return body
 

@@ -85,7 +85,7 @@ class RunFolder:
         if exists(self.matrix_file):
             return read_text(self.matrix_file)
         raise StoreError(
-            "the matrix of this run is gone", where=Where(self.matrix_file), remedy="restore it from a copy"
+            "the matrix of this run is missing", where=Where(self.matrix_file), remedy="restore it from a copy"
         )
 
     def lock(self) -> None:
@@ -98,7 +98,7 @@ class RunFolder:
             raise StoreError(
                 "another envmatrix is writing to this run",
                 where=Where(self.path),
-                remedy="wait until it has ended",
+                remedy="wait until it is finished",
             ) from error
         except OSError as error:
             raise store_error(error, self.path) from error
@@ -202,7 +202,7 @@ class RunFolder:
             trial = trial_from_line(line.decode(errors="replace"), self.looks_file, number)
             if trial.arm not in arm_names:
                 raise StoreError(
-                    f"this line is no look of this run: it has no {trial.arm}",
+                    f"this line is not a steady-state run of this run: there is no {trial.arm}",
                     where=Where(self.looks_file, number),
                     remedy="restore the file from a copy, or remove the line",
                 )
@@ -230,7 +230,7 @@ def parse_run(text: str, file: Path) -> Run:
     except ValidationError as error:
         path, message = first_mistake(error)
         raise StoreError(
-            f"this is no run.json that envmatrix wrote ({message})",
+            f"this is not a run.json that envmatrix wrote ({message})",
             where=locate_value(text, file, path),
             remedy="restore it from a copy",
         ) from error
@@ -244,7 +244,7 @@ def parse_change(line: str, file: Path, number: int) -> Change:
     except ValidationError as error:
         message = first_mistake(error)[1]
         raise StoreError(
-            f"this line is no change of a run: {message}",
+            f"this line is not a change of a run: {message}",
             where=Where(file, number),
             remedy=_RESTORE,
         ) from error

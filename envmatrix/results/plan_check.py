@@ -37,18 +37,18 @@ class _Expected:
     def rejection_reason(self, trial: TrialFacts, number: int) -> str:
         """Return why line ``number`` must not count, or '' if it may."""
         if not 0 <= trial.block < self._plan.max_blocks:
-            return f"block {trial.block} is not among the {self._plan.max_blocks} of the plan"
+            return f"block {trial.block} is not in the plan, which has {self._plan.max_blocks} blocks"
         order = self._order(trial.block)
         if not 0 <= trial.position < len(order):
-            return f"position {trial.position} is not among the {len(order)} of a block"
+            return f"position {trial.position} is not in the plan: a block has {len(order)} positions"
         name = trial_name(trial.block, trial.position)
         if trial.trial != name:
-            return f"the trial at position {trial.position} of block {trial.block} is {name}, not {trial.trial!r}"
+            return f"the plan has {name} at position {trial.position} of block {trial.block}, not {trial.trial!r}"
         arm = order[trial.position]
         if (arm.environment, arm.workload, arm.engine) != (trial.environment, trial.workload, trial.engine):
-            return f"in the plan {name} is {arm.name}, not {trial.arm}"
+            return f"the plan has {arm.name} for {name}, not {trial.arm}"
         first_line = self._met.setdefault(name, number)
-        return "" if first_line == number else f"{name} stands in line {first_line} already"
+        return "" if first_line == number else f"{name} is already in line {first_line}"
 
     def _order(self, index: int) -> list[Arm]:
         order = self._orders.get(index)
@@ -73,9 +73,9 @@ def raise_on_rejected(file: Path) -> RejectLine:
 
     def refuse(misfit: RejectedLine) -> None:
         raise StoreError(
-            f"this line is no trial of this run: {misfit.reason}",
+            f"this line is not a trial of this run: {misfit.reason}",
             where=Where(file, misfit.number, 1),
-            remedy="restore the file from a copy, or `envmatrix resume` sets such lines aside",
+            remedy="restore the file from a copy, or run `envmatrix resume`, which sets such lines aside",
         )
 
     return refuse

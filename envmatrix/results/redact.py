@@ -18,7 +18,7 @@ from envmatrix.system.json_text import parse_json, parse_json_line
 from envmatrix.system.regular_files import decode_error_position
 from envmatrix.system.shared_files import exists
 
-_RESTORE = "nothing was changed: restore the file from a copy, or `envmatrix resume` sets such lines aside"
+_RESTORE = "nothing was changed: restore the file from a copy, or run `envmatrix resume`, which sets such lines aside"
 _Change = Callable[[Mapping[str, object]], Mapping[str, object]]
 
 

@@ -70,7 +70,7 @@ class Change(BaseModel):
         ]
         descriptions = descriptions if self.looked is None else [f"after {self.looked} blocks", *descriptions]
         descriptions += [
-            f"{image} is held to its files from here on, which may not be those before" for image in self.files
+            f"{image} must keep its files from now on (earlier trials may have used others)" for image in self.files
         ]
         return f"{self.at}: {', '.join(descriptions)} (envmatrix {self.envmatrix})"
 
@@ -135,7 +135,7 @@ class Run(BaseModel):
     @classmethod
     def _one_folder(cls, name: str) -> str:
         if name in ("", ".", "..") or "/" in name or "\0" in name:  # the name is also a folder name
-            msg = f"{name!r} is no name of a folder"
+            msg = f"{name!r} is not a valid folder name"
             raise ValueError(msg)
         return name
 
@@ -153,7 +153,7 @@ class Run(BaseModel):
     def _check_workloads(cls, workloads: Mapping[str, Workload], info: ValidationInfo) -> Mapping[str, Workload]:
         missing = sorted({arm.workload for arm in info.data.get("arms", ())} - set(workloads))
         if missing:
-            msg = f"{', '.join(missing)} is missing, which an arm names"
+            msg = f"{', '.join(missing)} is missing, but the plan uses it"
             raise ValueError(msg)
         return workloads
 
@@ -161,18 +161,20 @@ class Run(BaseModel):
     @classmethod
     def _check_unique_arms(cls, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
         if not arms:
-            msg = "there are none"
+            msg = "the list is empty"
             raise ValueError(msg)
         names = Counter(arm_name(arm.environment, arm.workload, arm.engine) for arm in arms)  # names as in trials.jsonl
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            msg = f"{', '.join(twice)} stands there more than once"
+            msg = f"{', '.join(twice)} is listed more than once"
             raise ValueError(msg)
         for arm in arms:
             expected_name = arm_name(arm.environment, arm.workload, arm.engine)
             if arm.name != expected_name or (arm.reference is not None and arm.reference not in names):
-                expected = f"{expected_name}, compared with {arm.reference}"
-                msg = f"no plan has {arm.name}: its trials would be {expected}"
+                msg = (
+                    f"{arm.name} does not fit the plan: its trials would be {expected_name}, compared with "
+                    f"{arm.reference}"
+                )
                 raise ValueError(msg)
         return arms
 

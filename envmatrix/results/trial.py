@@ -141,4 +141,4 @@ def trial_from_line(line: str, file: Path, number: int) -> Trial:
     except ValidationError as error:
         path, message = first_mistake(error)
         where = Where(file, number, locate_value(line, file, path).column or 1)
-        raise StoreError(f"this line is no trial: {message}", where=where, remedy=_RESTORE) from error
+        raise StoreError(f"this line is not a trial: {message}", where=where, remedy=_RESTORE) from error

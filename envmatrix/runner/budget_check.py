@@ -83,9 +83,9 @@ class FirstBlockCheck:
         self._is_budget_checked = True
         return (
             f"one block takes {as_duration(starts_s)} {bound_text} of your {as_duration(plan.budget_s)} "
-            f"({format_count(sum(single_process), 'trial')} to start{_busy_text(busy)}), and no claim is made "
-            f"below {plan.min_blocks} "
-            f"blocks: give it {_budget_text(3 * starts_s * plan.min_blocks)} or more, or fewer environments"
+            f"({format_count(sum(single_process), 'trial')} to start{_busy_text(busy)}), and a verdict needs "
+            f"{plan.min_blocks} blocks: use {_budget_text(3 * starts_s * plan.min_blocks)} or more, or fewer "
+            "environments"
         )
 
     @property
@@ -95,7 +95,7 @@ class FirstBlockCheck:
         if not references or references - set(self._broken) or self._working_references:
             return ""
         trial = next(iter(self._broken.values()))
-        failure_verb = {"invalid": "was INVALID", "timed_out": "ran past its limit"}.get(trial.outcome, "failed")
+        failure_verb = {"invalid": "was INVALID", "timed_out": "exceeded its time limit"}.get(trial.outcome, "failed")
         return (
             f"stopped: the reference {failure_verb} in the first block ({trial.trial} "
             f"{shown_name(trial.arm)}): {trial.reason}"
@@ -148,7 +148,7 @@ class FirstBlockCheck:
 
 def _busy_text(busy: float) -> str:
     """Return a note on other programs if they use a large part of the CPU time."""
-    return f" beside programs of others: {busy:.0f} want each CPU" if busy >= _BUSY_LOAD else ""
+    return f" next to other programs: {busy:.0f} wait for each CPU" if busy >= _BUSY_LOAD else ""
 
 
 def budget_too_short_text(
@@ -165,14 +165,15 @@ def budget_too_short_text(
     enough_s = _budget_with_steady_runs(block_s * min_blocks * 1.1, looks)
     if claim_s > budget_s:
         return (
-            f"this cannot be decided within the budget of {as_duration(budget_s)}: a trial takes about "
-            f"{as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}, and no claim is made below "
-            f"{min_blocks} blocks; give it {_budget_text(enough_s)}, or fewer environments"
+            f"a budget of {as_duration(budget_s)} is too short for a verdict: a trial takes about "
+            f"{as_duration(trial_s)}, a block of {arms} about {as_duration(block_s)}, and a verdict needs "
+            f"{min_blocks} blocks; use {_budget_text(enough_s)}, or fewer environments"
         )
     return (
-        f"a block of {arms} takes about {as_duration(block_s)}, and no claim is made below {min_blocks} blocks: that "
-        f"leaves {as_duration(max(0.0, budget_s - claim_s))} of the budget of {as_duration(budget_s)} for the long "
-        f"looks, which want {as_duration(reserved_s)}; {_budget_text(enough_s)} has time for all"
+        f"a block of {arms} takes about {as_duration(block_s)}, and a verdict needs {min_blocks} blocks: "
+        f"that leaves {as_duration(max(0.0, budget_s - claim_s))} of the {as_duration(budget_s)} budget "
+        f"for the steady-state runs, which need {as_duration(reserved_s)}; {_budget_text(enough_s)} is "
+        "enough for both"
     )
 
 

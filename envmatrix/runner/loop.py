@@ -70,7 +70,7 @@ def run(
     folder = experiment.folder
     folder.lock()
     if folder.remove_partial_lines():
-        progress("the last trial's line was only half written; it is set aside and that trial runs again")
+        progress("the line of the last trial was incomplete: it is set aside, and that trial runs again")
     check_race(race=experiment.plan.race, width=launcher.width)
     loop = _resume_loop(lambda: _Loop(experiment, observer, launcher, progress, usual), folder, progress)
     loop.announce()
@@ -115,8 +115,8 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
     lines = enumerate(folder.readings(loop.experiment.plan), 1)
     folder.set_aside([RejectedLine(number, "cut short") for number, trial in lines if trial.trial in incomplete_trials])
     progress(
-        f"set aside {format_count(len(incomplete_trials), 'trial')} that took turns with others which have no "
-        "line: they all run again"
+        f"set aside {format_count(len(incomplete_trials), 'trial')}, interleaved with trials that were "
+        "not recorded: they all run again"
     )
     loop = make_loop()
     _count_recorded_trials(loop, folder, progress)
@@ -131,13 +131,13 @@ def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCal
     if misfits:
         folder.set_aside(misfits)
         for misfit in misfits:
-            progress(f"{folder.trials_file}:{misfit.number}: set aside, no trial of this run: {misfit.reason}")
+            progress(f"{folder.trials_file}:{misfit.number}: set aside, not a trial of this run: {misfit.reason}")
     loop.decide_race()
     missing_count = loop.restore_position()
     if missing_count:
         progress(
-            f"{format_count(missing_count, 'trial')} of blocks that were run "
-            f"{'has' if missing_count == 1 else 'have'} no line: run again"
+            f"{format_count(missing_count, 'trial')} of earlier blocks "
+            f"{'has' if missing_count == 1 else 'have'} no line: running again"
         )
 
 
@@ -289,7 +289,7 @@ class _Loop:
         if complete == 0:
             return ""
         if self.race.finished:
-            return f"the race is decided after {complete} blocks"
+            return f"the race was decided after {complete} blocks"
         if complete >= plan.min_blocks and self.estimate.precise_enough(plan.target, self.race.active):
             return f"every interval is within ±{plan.target:.1%} after {complete} blocks"
         if given < plan.first:
@@ -299,7 +299,7 @@ class _Loop:
         if promised + typical / 2 > self._budget_s * self.width:
             if given <= plan.first:
                 return f"the {format_count(given, 'block')} that a verdict needs were run"
-            return f"the budget of {plan.budget_s:.0f} s is spent after {format_count(given, 'block')}"
+            return f"the budget of {plan.budget_s:.0f} s was used up after {format_count(given, 'block')}"
         return ""
 
     def left_s(self) -> float:

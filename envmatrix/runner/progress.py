@@ -55,7 +55,7 @@ class LineProgress:
         """Report regularly that this trial, or this number of interleaved ones, runs."""
         self.close()
         if not self.quiet:
-            turns = f"block {slot.block + 1}: {together} processes take turns"
+            turns = f"block {slot.block + 1}: {together} interleaved processes run"
             activity = turns if together > 1 else f"{self.where(slot)} runs"
             self.ticker = Heartbeat(self.progress, activity, self.every_s)
 
@@ -123,7 +123,7 @@ class BarProgress(LineProgress):
     def trial_begins(self, slot: Slot, left_s: float, together: int = 1) -> None:
         """Show the running trial."""
         trial_text = f"{slot.position + 1}/{len(self.plan.arms_of(slot.block))} {slot.arm.environment}"
-        activity = f"{together} in turns" if together > 1 else trial_text
+        activity = f"{together} interleaved" if together > 1 else trial_text
         until_end_s = max(0.0, min(left_s, self.ends - time.monotonic()))
         self.bar.update(
             self.task, block=str(slot.block + 1), left=duration_text(until_end_s), now=activity,

@@ -45,7 +45,7 @@ class SteadyStateRuns:
             else []
         )
         if run.design.steady and not is_local:
-            progress(f"no long looks: launcher {run.launcher} runs trials elsewhere")
+            progress(f"no steady-state runs: launcher {run.launcher} runs trials on other machines")
 
     @property
     def reserved_s(self) -> float:
@@ -57,10 +57,9 @@ class SteadyStateRuns:
         if self.left:
             reserve = reserve_s(self._experiment.plan.budget_s, len(self.left))
             self._say(
-                f"the last {reserve:.0f} s of the budget, or what a claim leaves of them, are for "
-                f"{format_count(len(self.left), 'long look')}, one at each environment: is it steady, and from "
-                "which step on "
-                "(`steady: false` leaves them out)"
+                f"up to {reserve:.0f} s at the end of the budget are reserved for "
+                f"{format_count(len(self.left), 'steady-state run')}, one per environment: they show from which "
+                "step on it is steady (`steady: false` turns them off)"
             )
 
     def are_due(self, left_s: float) -> bool:
@@ -74,10 +73,12 @@ class SteadyStateRuns:
         while self.left:
             seconds = next_run_s(left_s, len(self.left), start_s)
             if seconds is None:
-                self._say(f"no long look at {', '.join(arm.shown for _, arm in self.left)}: the budget is spent")
+                self._say(
+                    f"no steady-state run of {', '.join(arm.shown for _, arm in self.left)}: the budget is used up"
+                )
                 return
             number, arm = self.left.pop(0)
-            self._say(f"long look at {arm.shown}: {seconds:.0f} s of steps or more")
+            self._say(f"steady-state run of {arm.shown}: {seconds:.0f} s of steps or more")
             look = run_with_rebuild(self._experiment, steady_state_slot(number, arm, seconds), self._say)
             took_s = look.wall_s or 0.0
             left_s, start_s = left_s - took_s, max(START_S, took_s - _stepped_s(look))

@@ -60,5 +60,5 @@ def decision_forecast(effects: Collection[Effect], target: float, budget_ends: f
     omitted = len(ordered) - len(entries)
     omitted_text = f", {omitted} more by {_blocks_text(ordered[-1][0])}" if omitted else ""
     return (
-        f"±{target:.1%} by about block: {', '.join(entries)}{omitted_text} (the budget ends at about {budget_ends:.0f})"
+        f"±{target:.1%} at about block: {', '.join(entries)}{omitted_text} (the budget ends at about {budget_ends:.0f})"
     )

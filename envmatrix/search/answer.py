@@ -23,7 +23,7 @@ from envmatrix.stats.selection import told_gain
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
 
 _WITHHELD_NOTES: Mapping[str, str] = {
-    Flag.SLOW_TRIALS: f"; with slow trials there is no verdict below {LEAST_BLOCKS} blocks",
+    Flag.SLOW_TRIALS: f"; with outliers, a verdict needs {LEAST_BLOCKS} blocks",
     Flag.CONTENDED: f"; {EXPLAINED}",
 }
 #: Half-width of the model's ranges, in its standard deviations.
@@ -113,14 +113,14 @@ class TuneAnswer:
     def _answer_sentence(self) -> str:
         effect, name = self.effect, settings_text(self.tried)
         if self.interrupted:
-            return f"Not over yet: {f'{name} is being confirmed' if self.tried else 'nothing is confirmed so far'}."
+            return f"Not finished yet: {f'{name} is being confirmed' if self.tried else 'nothing is confirmed so far'}."
         if not self.ran_well:
-            return "Not one configuration ran well beside the baseline: there is nothing to recommend."
+            return "Nothing to recommend: no configuration had a successful trial together with the baseline."
         if effect is None or effect.ratio is None:
-            return "No recipe could be confirmed: nothing is expected to gain anything over the baseline."
+            return "Nothing to recommend: no configuration is expected to be better than the baseline."
         if effect.low is None or effect.high is None:
             are = "block is" if effect.blocks == 1 else "blocks are"
-            return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a claim."
+            return f"{name} was not confirmed: {effect.blocks} complete {are} too few for a verdict."
         interval_text = (
             f"(95 % interval {format_exact_ratio(effect.low)} to {format_exact_ratio(effect.high)}, "
             f"{effect.blocks} fresh blocks)"
@@ -133,7 +133,7 @@ class TuneAnswer:
             return f"{name} is not recommended ({reasons}), whatever its speed."
         withheld_note = _WITHHELD_NOTES.get(effect.withheld, "")
         return (
-            f"Nothing is shown to be {metric.said('faster')} than the baseline: {name} is {ratio} as "
+            f"Nothing is significantly {metric.said('faster')} than the baseline: {name} is {ratio} as "
             f"{metric.said('fast')} {interval_text}{withheld_note}."
         )
 

@@ -130,13 +130,13 @@ def check_budget(search: Search, budget_s: float, trial_s: float, name: str = ""
     if needed_s > budget_s:
         first_trials = len(search.first) + REFERENCES
         budget_option = f"--budget {as_duration(max(60.0, needed_s * 1.1))}"
-        advice = f"`envmatrix resume {name} {budget_option}` goes on" if name else f"give it {budget_option}"
-        advice = f"that is about {as_hours(needed_s)}: try a shorter program" if is_too_long(needed_s) else advice
+        advice = f"continue with `envmatrix resume {name} {budget_option}`" if name else f"use {budget_option}"
+        advice = f"that is about {as_hours(needed_s)}: use a shorter program" if is_too_long(needed_s) else advice
         raise InputError(
-            f"{as_duration(budget_s)} are too few to confirm anything: with {trial_s:.1f} s a trial it takes "
-            f"{search.fewest_trials()} trials ({first_trials} to see each level once, a screen, {MIN_BLOCKS} "
-            "fresh blocks)",
-            remedy=f"{advice}, or begin another one with fewer factors: --factors A,B",
+            f"a budget of {as_duration(budget_s)} cannot confirm anything: at {trial_s:.1f} s a trial, a "
+            f"search needs {search.fewest_trials()} trials ({first_trials} to see each level once, a screen, "
+            f"{MIN_BLOCKS} fresh blocks)",
+            remedy=f"{advice}, or start another search with fewer factors: --factors A,B",
         )
 
 
@@ -150,10 +150,10 @@ def announce(search: Search, study: Study, progress: ProgressCallback) -> None:
     if study.trial_s is None and study.asked:
         longest_s = study.budget * search.width / fewest
         longest = as_duration(longest_s) if longest_s >= 10 else f"{longest_s:.2g} s"
-        side_by_side = f", {search.width} side by side" if search.width > 1 else ""
+        side_by_side = f", {search.width} at the same time" if search.width > 1 else ""
         progress(
-            f"it takes {fewest} trials at least{side_by_side}: {as_duration(study.budget)} are enough where one takes "
-            f"up to {longest}"
+            f"this needs at least {fewest} trials{side_by_side}: {as_duration(study.budget)} is enough if a "
+            f"trial takes up to {longest}"
         )
 
 
@@ -187,7 +187,9 @@ def _run_further_steps(tuning: RunningSearch, watch: Watch, engine: str) -> RunE
             check_budget(tuning.search, tuning.budget_s, tuning.trial_s, tuning.study.name)
             if tuning.budget_s > tuning.study.budget:
                 fewest = f"{tuning.search.fewest_trials()} trials of {tuning.trial_s:.1f} s"
-                tuning.progress(f"no --budget was given: it takes {as_duration(tuning.budget_s)} ({fewest} at least)")
+                tuning.progress(
+                    f"no --budget was given: using {as_duration(tuning.budget_s)} (a search needs at least {fewest})"
+                )
         _announce_step(tuning, step, number)
         ending = _run_step(tuning, _begin_step(tuning, step, number, engine), number, watch)
         if ending.interrupted:
@@ -287,13 +289,13 @@ def _check_baseline(tuning: RunningSearch, ending: RunEnding) -> None:
         return
     folder = tuning.folder.steps()[-1]
     if all(failed):
-        new_search_text = f"begin another one (another --name, or remove {tuning.folder.path})"
+        new_search_text = f"start another search (another --name, or remove {tuning.folder.path})"
         remedy_text = f"`envmatrix resume {tuning.study.name}`" if len(failed) > 1 else new_search_text
         raise NothingRanError(
-            f"the baseline fails, with which all is compared: {ending.why or 'it never ran well'}",
-            remedy=f"its logs are in {folder.logs}; when that is mended: {remedy_text}",
+            f"the baseline fails, so there is nothing to compare with: {ending.why or 'no successful trial'}",
+            remedy=f"see its logs in {folder.logs}, fix this, then: {remedy_text}",
         )
-    tuning.progress(f"the baseline failed in this step, which says nothing then; its logs are in {folder.logs}")
+    tuning.progress(f"the baseline failed in this step, so the step is not used; its logs are in {folder.logs}")
 
 
 def _has_baseline(step: Step) -> bool:
@@ -315,8 +317,8 @@ def _announce_step(tuning: RunningSearch, step: Proposal, number: int) -> None:
     work_text = (
         f"{step.blocks} blocks of it" if step.phase == "confirm" else format_count(len(step.rows), "configuration")
     )
-    work_text += f" in {step.blocks} blocks side by side" if step.phase != "confirm" and step.blocks > 1 else ""
+    work_text += f" in {step.blocks} blocks at the same time" if step.phase != "confirm" and step.blocks > 1 else ""
     tuning.progress(
-        f"{step.phase} ({number}): {work_text}; {seen_count:,} of {len(tuning.space.codes) - 1:,} seen; "
+        f"{step.phase} ({number}): {work_text}; {seen_count:,} of {len(tuning.space.codes) - 1:,} tried; "
         f"{ahead}; {duration_text(tuning.left_s)} left"
     )

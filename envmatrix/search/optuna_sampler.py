@@ -28,7 +28,7 @@ _TRIES = 20
 def check_sampler(name: str) -> None:
     """Raise an InputError if the sampler is unknown or Optuna is not installed."""
     if name not in SAMPLERS:
-        raise InputError(f"--sampler: no sampler {name!r}", remedy=suggestion(name, SAMPLERS))
+        raise InputError(f"--sampler: unknown sampler {name!r}", remedy=suggestion(name, SAMPLERS))
     _import_optuna()
 
 
@@ -82,8 +82,9 @@ def _import_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise InputError(
-            f"Optuna, whose samplers --sampler takes, cannot be used here ({error})",
-            remedy=f"{sys.executable} -m pip install optuna, or leave --sampler out: the own model needs nothing",
+            f"--sampler needs Optuna, which cannot be imported ({error})",
+            remedy=f"install it: {sys.executable} -m pip install optuna; or leave out --sampler: the built-in model "
+            "needs nothing",
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -32,8 +32,8 @@ def answer_lines(answer: TuneAnswer) -> list[str]:
     why = [f"why: {text}" for text in (line_of(answer.why), *reasons_of(answer.why))] if answer.why else []
     lines = [answer.headline, *filter(None, [answer.of_nodes]), *why, *answer.cautions]
     if answer.contributions:
-        note = "the model's guess and how far it may be off; not confirmed, no 95 % interval"
-        lines += ["", f"what each setting brings in it ({note}):"]
+        note = "the model's estimate and its uncertainty; not confirmed, not a 95 % interval"
+        lines += ["", f"effect of each of its settings ({note}):"]
         lines += [
             f"  {contribution.factor + '=' + contribution.level:34} {format_ratio(contribution.ratio)} "
             f"({format_bounds(contribution.low, contribution.high)})"
@@ -94,7 +94,7 @@ def subject_text(study: Study, run: Run) -> str:
     location = ", ".join(
         filter(None, [f"engine {study.design.engines[0]}", f"launcher {place}" if place else "", cpus])
     )
-    return f"Of {program_text} ({location}), begun {study.created[:16].replace('T', ' ')} UTC."
+    return f"Of {program_text} ({location}), started {study.created[:16].replace('T', ' ')} UTC."
 
 
 def to_html(
@@ -165,7 +165,7 @@ def _history_figure(steps: Sequence[Step]) -> str:
     for position, phase, value in points:
         kind = _PHASES.index(phase)
         body += f'<g class="k{kind}">{marker_element(x(position), y(value), kind, 3.0)}</g>'
-    body += text_element(4, 12, "speed over the baseline", "soft")
+    body += text_element(4, 12, "speed relative to the baseline", "soft")
     body += text_element(_WIDTH - _RIGHT, _HEIGHT - 6, "trials, in the order they ran", "end soft")
-    description = "Each trial's speed over the baseline of its block, in the order they ran"
+    description = "Speed of each trial relative to the baseline of its block, in the order they ran"
     return svg_drawing(_WIDTH, _HEIGHT, "Search history", description, body, "search")

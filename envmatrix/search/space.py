@@ -70,19 +70,20 @@ def build_space(
     cells = int(np.prod([len(factor_levels) for factor_levels in levels.values()], dtype=np.int64)) if levels else 1
     if cells < 2:
         raise InputError(
-            f"there is nothing to search: {_missing_text(factors)} second level",
-            remedy="a search has the levels of the design's `factors`, or of its `environments`: name some there",
+            f"nothing to search: {_missing_text(factors)} second level",
+            remedy="a search uses the levels of the design's `factors` or `environments`: add some there",
         )
     if cells > MAX_CELLS:
         raise InputError(
-            f"{cells} cells are too many to search ({MAX_CELLS} at most)", remedy="leave levels out: --factors A,B"
+            f"{cells} configurations are too many to search (at most {MAX_CELLS})",
+            remedy="leave out factors or levels: --factors A,B",
         )
     possible = _possible_cells(matrix, levels, baseline_levels, facts)
     codes, cell_keys, equal = _drop_duplicates(possible, len(levels))
     if len(codes) < 2:
         raise InputError(
-            "there is nothing to search: beside the baseline no cell of these levels is possible",
-            remedy="look at `requires` of the levels",
+            "nothing to search: no configuration of these levels is possible except the baseline",
+            remedy="check `requires` of the levels",
         )
     rows = {key: row for row, key in enumerate(cell_keys)}
     named_rows: dict[str, int] = {}
@@ -94,7 +95,7 @@ def build_space(
 
 
 def _missing_text(factors: Mapping[str, Sequence[str]]) -> str:
-    return f"of {', '.join(factors)} there is no" if factors else "no factor has a"
+    return f"{', '.join(factors)} has no" if factors else "no factor has a"
 
 
 def _check_levels(

@@ -107,7 +107,7 @@ class StudyFolder:
         try:
             return Study.model_validate(body)
         except ValidationError as error:
-            message = f"this is no study.json that envmatrix wrote ({first_mistake(error)[1]})"
+            message = f"this is not a study.json that envmatrix wrote ({first_mistake(error)[1]})"
             raise StoreError(message, where=Where(self.file), remedy=_RESTORE_REMEDY) from error
 
     def note_session(self, at: float) -> None:
@@ -122,7 +122,7 @@ class StudyFolder:
             body = parse_json_line(line.decode(errors="replace"), self.sessions_file, number, _RESTORE_REMEDY)
             began = check_schema(body, self.sessions_file, SCHEMA, number).get("began")
             if not isinstance(began, (int, float)):
-                message = "this line does not say when the search went on"
+                message = "this line has no time at which the search continued"
                 raise StoreError(message, where=Where(self.sessions_file, number), remedy=_RESTORE_REMEDY)
             starts.append(float(began))
         return tuple(starts)

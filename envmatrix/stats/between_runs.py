@@ -62,15 +62,16 @@ def compare_runs(
     runs, measured = pair.runs, pair.measured
     if run_identity(runs[0]) == run_identity(runs[1]):
         raise InputError(
-            f"{runs[0].name} is to be compared with itself, or with a copy of it",
-            remedy=f"two environments of it: envmatrix compare {runs[0].name} --environments OLD,NEW; or name another",
+            f"cannot compare {runs[0].name} with itself, or with a copy of it",
+            remedy=f"compare two of its environments: envmatrix compare {runs[0].name} --environments OLD,NEW; or "
+            "pass another run",
         )
     reasons = comparability_problems(*runs, measured)
     if reasons and not anyway:
         raise InputError(
             f"runs {runs[0].name} and {runs[1].name} are not comparable: {'; '.join(reasons)}",
-            remedy="make both on one machine with one version of the benchmark, or compare them --anyway "
-            "(from Python: anyway=True)",
+            remedy="measure both on one machine with one version of the benchmark, or compare anyway: --anyway "
+            "(Python: anyway=True)",
         )
     arms = _shared_arms(pair, environments)
     metrics = primary_metrics(runs[0].plan, measured[0], runs[0].workloads)
@@ -81,12 +82,12 @@ def compare_runs(
         )
         for arm in arms
     ]
-    work_cautions = (f"{shown_name(name)} of {runs[1].name} did not do the work of {runs[0].name}: {'; '.join(text)}"
+    work_cautions = (f"{shown_name(name)} of {runs[1].name} did other work than {runs[0].name}: {'; '.join(text)}"
               for name, text in work_differences.items() if text)  # fmt: skip
     return Comparison(
         tuple(items),
         (
-            "the runs were made at different times: a change of the machine since the older ones is not cancelled",
+            "the runs were made at different times: changes of the machine in between are not cancelled out",
             *reasons,
             *work_cautions,
             *_program_cautions(runs, measured[1], arms),
@@ -102,7 +103,9 @@ def _shared_arms(pair: _RunPair, environments: Sequence[str]) -> list[Arm]:
     arms = [arm for arm in pair.runs[0].plan.arms if arm.name in pair.measured[1].arms and not arm.is_control]
     arms = [arm for arm in arms if not environments or arm.environment in environments]
     if not arms:
-        raise InputError("the runs share no environment of one workload and engine", remedy="compare other runs")
+        raise InputError(
+            "the runs have no environment in common, with the same workload and engine", remedy="compare other runs"
+        )
     return arms
 
 
@@ -110,7 +113,7 @@ def comparability_problems(old: Run, new: Run, measured: tuple[Measurements, Mea
     """Return why two runs are not comparable: another machine, schedule, benchmark, workload or data set."""
     one, two = (observed_host(run.host, measurements) for run, measurements in zip((old, new), measured, strict=True))
     problems = [
-        f"{key} of the hosts differ: {old_value} and {new_value}"
+        f"the hosts differ in {key}: {old_value} and {new_value}"
         for key, old_value, new_value in (
             ("name", one.name, two.name),
             ("cpu_model", one.cpu_model, two.cpu_model),
@@ -140,7 +143,7 @@ def _program_cautions(runs: tuple[Run, Run], measured: Measurements, arms: Seque
         old_files, new_files = (run.programs.get(name, {}) for run in runs)
         files = sorted(file for file in {*old_files, *new_files} if old_files.get(file) != new_files.get(file))
         if old_files and new_files and files:
-            yield f"the program of {name} is not the same in both runs: {', '.join(files[:8])}"
+            yield f"the program of {name} differs between the runs: {', '.join(files[:8])}"
     yield from unchecked_work_cautions(runs[1], measured, names)
 
 

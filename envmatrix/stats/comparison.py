@@ -37,8 +37,8 @@ _FAR = 10.0
 _FLAG_TEXTS: Mapping[str, str] = {
     Flag.FAILS_MORE: "fails more often than its reference",
     Flag.REFERENCE_FAILS_MORE: "fails less often than its reference",
-    Flag.UNPROVEN: "is unproven: not all that it promises was seen",
-    Flag.NO_OP: "does nothing here that its reference does not",
+    Flag.UNPROVEN: "is not verified: not every setting was seen in its processes",
+    Flag.NO_OP: "has no effect here: its reference already does the same",
 }
 
 
@@ -86,7 +86,7 @@ class ArmComparison:
     def _opening(self, figures: str) -> str:
         """Return the beginning of the sentence, up to the metric."""
         adjective, metric_text = ("good", f" in {self.other}") if self.other else ("fast", "")
-        other_runs_text = f" and {self.runs - 1} more runs of the same thing" if self.runs >= FEWEST_RUNS else ""
+        other_runs_text = f" and {self.runs - 1} more runs of the same work" if self.runs >= FEWEST_RUNS else ""
         return (
             f"{shown_name(self.name)}: {self.machine}{self.new} is {figures} times as {adjective} as "
             f"{self.old}{other_runs_text}{metric_text}"
@@ -99,31 +99,31 @@ class ArmComparison:
             measured = (
                 f"; measured: {format_exact_ratio(self.ratio)} times as fast" if self.ratio and not self.other else ""
             )
-            return f"{shown_name(self.name)}: {self.new} did other work than {self.old}: no comparison{measured}"
+            return f"{shown_name(self.name)}: no comparison: {self.new} did other work than {self.old}{measured}"
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
-            detectable_text = f" (had all days been alike, {_detectable_text(smallest)})" if smallest else ""
+            detectable_text = f" (if all days were alike, {_detectable_text(smallest)})" if smallest else ""
             return (
                 f"{self._opening(format_exact_ratio(self.ratio))}: cannot say whether it is {slower}{detectable_text}"
             )
         if self.unsure and self.ratio is not None:
             return f"{self._opening(format_exact_ratio(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
-            return f"{shown_name(self.name)}: too few trials to compare {self.new} with {self.old}: cannot say"
+            return f"{shown_name(self.name)}: cannot say: too few trials to compare {self.new} with {self.old}"
         quality_word = {"faster": "better", "slower": "worse"}.get(self.verdict, "") if self.other else ""
         figures = (
             f"{format_exact_ratio(self.ratio)} (95 % interval {format_exact_ratio(self.low)} to "
             f"{format_exact_ratio(self.high)}, {quality_word or self.verdict})"
         )
-        alike_text = f"; were both alike, some {self.wanted:,} blocks would say so" if self.wanted else ""
+        alike_text = f"; if both are equal, about {self.wanted:,} blocks would show it" if self.wanted else ""
         if self.wanted and is_too_long(0.0, self.wanted):
-            alike_text = f"; were both alike, more than {MOST_BLOCKS:,} blocks would say so: {QUIET_FIRST}"
+            alike_text = f"; if both are equal, more than {MOST_BLOCKS:,} blocks would show it: {QUIET_FIRST}"
         detectable_text = f" ({_detectable_text(smallest)}{alike_text})" if smallest else ""
         verdict = {
             "slower": slower,
             "not slower": f"not {slower}",
-            "cannot say": f"the data cannot say whether it is {slower}{detectable_text}",
+            "cannot say": f"cannot say whether it is {slower}{detectable_text}",
         }[self.status]
-        margin_text = ", by so little that the design's margin calls it the same"
+        margin_text = ", but within the design's margin, so its verdict is same"
         return (
             f"{self._opening(figures)}: "
             f"{verdict}{margin_text if (self.status, self.verdict) == ('slower', 'same') else ''}"
@@ -166,8 +166,8 @@ class Comparison:
             if comparison.ratio and 0 < comparison.runs < FEWEST_RUNS
         )
         reasons = (
-            f"how much runs differ from day to day takes {FEWEST_RUNS} runs of the same thing in the folder of {old}, "
-            f"which has {runs}; two environments of one run need none"
+            f"{runs} runs of {old} are too few to know how much runs differ from day to day ({FEWEST_RUNS} "
+            "are needed); comparing two environments of one run needs no more runs"
             for old, runs in short_comparisons
         )
         return [*(item.line() for item in self.items), *reasons, *(f"caution: {text}" for text in self.cautions)]
@@ -182,8 +182,8 @@ def format_exact_ratio(value: float) -> str:
 def _detectable_text(smallest: float) -> str:
     """Return which slowdown would have been detected; a very large one is shown as a factor."""
     if smallest > _FAR - 1.0:
-        return f"nothing below {_FAR:.0f} times as slow would have been seen"
-    return f"a measured {smallest:.1%} would have been seen"
+        return f"only a slow-down of more than {_FAR:.0f} times would have been detected"
+    return f"a measured difference of {smallest:.1%} would have been detected"
 
 
 def status_of(low: float | None, high: float | None, allowed: float) -> Status:
@@ -233,7 +233,7 @@ def withdraw_if_fails_more(
         comparison = replace(comparison, verdict="undecided" if comparison.verdict == "slower" else comparison.verdict)
         return unsure(
             comparison,
-            f"{new_broken} of {new_total} trials of {comparison.new} broke, {old_broken} of {old_total} of "
+            f"{new_broken} of {new_total} trials of {comparison.new} failed, {old_broken} of {old_total} of "
             f"{comparison.old}",
         )
     return comparison
@@ -298,7 +298,7 @@ def unchecked_work_cautions(run: Run, measured: Measurements, workloads: Iterabl
         yield from unstable_checks(measured, run.plan, name).values()
     names = [name for name in works if unchecked(run.workloads.get(name))]
     if names:
-        yield f"equal work not checked: {', '.join(names)} has no `check:` with a number that only the work decides"
+        yield f"equal work not checked: {', '.join(names)} has no `check:` of a number that depends only on the work"
 
 
 def missing_trials_cautions(run: Run, measured: Measurements) -> tuple[str, ...]:

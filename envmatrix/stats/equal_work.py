@@ -72,7 +72,7 @@ def _result_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: 
     if not reference_values.size:
         return None
     if values.size < arm_side.ok:
-        return f"no final {column} in some of its trials"
+        return f"some of its trials have no final {column}"
     reference_values = reference_values[np.isfinite(reference_values)]
     if not reference_values.size:
         return None
@@ -92,7 +92,7 @@ def _check_differs(arm_side: _ArmResults, reference_side: _ArmResults, column: s
     reference_values = reference_values[np.isfinite(reference_values)]
     name = column.partition(".")[2]
     if reference_values.size and values.size < arm_side.ok:
-        return f"no {name} in some of its trials"
+        return f"some of its trials have no {name}"
     if reference_values.size and _is_outside_range(
         values, reference_values, reference_side.tolerances[column] * abs(float(np.median(reference_values)))
     ):
@@ -153,8 +153,8 @@ def unstable_checks(measured: Measurements, plan: Plan, workload: str) -> dict[s
             if values.size > 1 and float(np.ptp(values)) > max(allowed, LOSS_RELATIVE) * middle:
                 check, where = column.partition(".")[2], name.partition(":")[0]
                 found[check] = (
-                    f"{check} is {values.min():.4g} to {values.max():.4g} in {where} itself, beyond its tolerance of "
-                    f"{100 * allowed:g}%: that is no check"
+                    f"{check} cannot be used as a check: in {where} itself it varies from {values.min():.4g} to "
+                    f"{values.max():.4g}, more than its tolerance of {100 * allowed:g}%"
                 )
     return found
 

@@ -25,7 +25,7 @@ def missing_trials_text(plan: Plan, measured: Measurements) -> str:
         if len(missing_trials) > _MAX_COUNTED
         else f"{len(missing_trials)} trial{'s' * (len(missing_trials) > 1)}"
     )
-    return f"{count_text} of the plan, {missing_trials[0]} first, without a line though later ones have theirs"
+    return f"{count_text} of the plan ({missing_trials[0]} first) without a line, although later trials have theirs"
 
 
 def missing_slots(plan: Plan, measured: Measurements) -> Iterator[Slot]:

@@ -24,7 +24,7 @@ from envmatrix.stats.welch import Mean, quotient
 Floats = NDArray[np.float64]
 _SIGNIFICANCE = 0.05
 #: The note below every table of nodes.
-NODES_NOTE = "Baseline and environment of a block ran on the same node, so this cancels in every effect."
+NODES_NOTE = "The baseline and an environment of a block ran on the same node, so this cancels out in every effect."
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,14 @@ class NodeReport:
         """Return the report in one or two sentences."""
         best, worst = self.rows[0], self.rows[-1]
         text = (
-            f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of {self.workload}@{self.engine}: "
-            f"{best.node} measured best, {worst.node} last. A slow hour of a node looks like a slow node. "
+            f"{len(self.rows)} nodes differ by {self.spread:.1%} in the baseline of "
+            f"{self.workload}@{self.engine}: {best.node} was fastest, {worst.node} slowest. A temporary "
+            "slow-down of a node looks the same as a slow node. "
         )
         unlike = [name for name, p in self.interactions.items() if p < _SIGNIFICANCE]
         if unlike:
-            return text + f"The effect of {', '.join(unlike)} is not the same on all nodes."
-        return text + ("No effect is shown to differ between nodes." if self.interactions else "")
+            return text + f"The effect of {', '.join(unlike)} differs between nodes."
+        return text + ("No effect differs significantly between nodes." if self.interactions else "")
 
 
 @dataclass(frozen=True)

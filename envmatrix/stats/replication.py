@@ -76,12 +76,12 @@ def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
     if effect is None:
         return ""
     if is_verdict_pending(run, (effect.arm, effect.reference), effect.blocks):
-        return f"a side has slow trials, which takes {LEAST_BLOCKS} blocks"
+        return f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks"
     if effect.withheld == Flag.CONTENDED:
         return EXPLAINED
     if Flag.REFERENCE_FAILS_MORE in effect.flags:
-        return "fewer of its trials broke than of its reference"
-    return "more of its trials broke than of its reference" if Flag.FAILS_MORE in effect.flags else ""
+        return "fewer of its trials failed than of its reference"
+    return "more of its trials failed than of its reference" if Flag.FAILS_MORE in effect.flags else ""
 
 
 def difference_interval(

@@ -38,10 +38,10 @@ class SelfTest:
 
 def _sentence(what: str, alarms: FalseAlarms) -> str:
     if alarms.rate is None or alarms.low is None or alarms.high is None:
-        return f"{what}: none, as there is no complete pair of baseline and control"
+        return f"{what}: none (there is no complete pair of baseline and control)"
     return (
-        f"{alarms.comparisons:,} {what}: {alarms.rate:.2%} called different "
-        f"(95 % interval {alarms.low:.2%} to {alarms.high:.2%}; promised {alarms.nominal:.0%})"
+        f"{alarms.comparisons:,} {what}: {alarms.rate:.2%} called different (95 % interval "
+        f"{alarms.low:.2%} to {alarms.high:.2%}; nominal {alarms.nominal:.0%})"
     )
 
 

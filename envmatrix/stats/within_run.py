@@ -58,10 +58,10 @@ def compare_environments(
         item = withdraw_if_fails_more(item, measured.facts[old_arm.name], measured.facts[new_arm.name], effect.best)
         item = unless_contended(item, effect.contended)
         slow = is_verdict_pending(analysis, (old_arm.name, new_arm.name), effect.blocks)
-        item = unsure(item, f"a side has slow trials, which takes {LEAST_BLOCKS} blocks" if slow else "")
+        item = unsure(item, f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if slow else "")
         items.append(withdraw_if_other_work(item, Flag.UNEQUAL_WORK in effect.flags))
         if Flag.UNEQUAL_WORK in effect.flags:
-            cautions.append(f"{new_arm.shown} did not do the work of {old_arm.shown}: {'; '.join(effect.notes)}")
+            cautions.append(f"{new_arm.shown} did other work than {old_arm.shown}: {'; '.join(effect.notes)}")
     compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (short_run_note(measured.apart),) if text and any(item.low is not None for item in items)]
     works = unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
@@ -85,7 +85,8 @@ def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     if set(old_arms) & set(new_arms):
         raise InputError(
             f"{old} and {new} are the same environment of run {run.name}",
-            remedy=f"how far two copies of one lie apart says its control: {old_arms[0].environment},{CONTROL}",
+            remedy="to see how much two copies differ, compare with the control: --environments "
+            f"{old_arms[0].environment},{CONTROL}",
         )
     if all(name in (arms[0].name, arms[0].shown) for name, arms in ((old, old_arms), (new, new_arms))):
         return [(old_arms[0], new_arms[0])]
@@ -93,8 +94,8 @@ def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     shared = [(arm, places[place]) for arm in old_arms if (place := table_key(arm, run.plan)) in places]
     if not shared:
         raise InputError(
-            f"{old} and {new} share no workload on one engine",
-            remedy=f"name two arms in full: --environments {old_arms[0].shown},{new_arms[0].shown}",
+            f"{old} and {new} have no workload in common on the same engine",
+            remedy=f"write both in full: --environments {old_arms[0].shown},{new_arms[0].shown}",
         )
     return shared
 

@@ -64,19 +64,19 @@ class TrialGrouper:
         root = self._roots[group[0].arm.name]
         if why := self._sequential_reasons.get(root):
             side_by_side = root in self._single_turn_roots
-            arrangement = "all steps in one go" if side_by_side else "one trial after the other"
-            self._report_once(root, f"no turns for {self._group_label(root, group)}, but {arrangement}: {why}")
+            arrangement = "run uninterrupted, all at the same time" if side_by_side else "run one after another"
+            self._report_once(root, f"{self._group_label(root, group)} {arrangement} (not interleaved): {why}")
             return [group] if side_by_side else [[slot] for slot in group]
         return [group]
 
     def _group_label(self, root: str, group: Sequence[Slot]) -> str:
         reference_copies = [slot.arm for slot in group if slot.arm.is_alone]
         if not reference_copies:
-            return f"what is compared with {root}"
+            return f"the trials compared with {root}"
         names = sorted({slot.arm.environment for slot in group if not slot.arm.is_alone})
         if (omitted := len(names) - _MOST_NAMED) > 0:
             names = [*names[:_MOST_NAMED], f"{omitted} more"]
-        return f"{', '.join(names)} and {reference_copies[0].environment}, which they are compared with"
+        return f"{', '.join(names)} and {reference_copies[0].environment}, their baseline,"
 
     def split_by_memory(self, group: Sequence[Slot]) -> list[InterleavedGroup]:
         """Split a group into parts that fit into the free memory."""
@@ -95,14 +95,14 @@ class TrialGrouper:
             else split_into_waves(group, memory_by_arm, usable_memory(free_bytes), max_turns)
         )
         arrangement = (
-            f"takes turns in {len(smaller_groups.waves)} smaller groups, each with its reference"
+            f"run interleaved in {len(smaller_groups.waves)} batches, each with its own reference"
             if smaller_groups
-            else "runs one trial after the other"
+            else "run one after another"
         )
         self._report_once(
             f"{root} {arrangement}",
-            f"what is compared with {root} {arrangement}: {len(group)} processes at once may need "
-            f"{sum(memory_by_arm.values()) / 2**30:.1f} GiB, and {free_bytes / 2**30:.1f} GiB are free"
+            f"the trials compared with {root} {arrangement}: {len(group)} processes may need "
+            f"{sum(memory_by_arm.values()) / 2**30:.1f} GiB, but only {free_bytes / 2**30:.1f} GiB are free"
         )  # fmt: skip
         return (
             [smaller_groups]

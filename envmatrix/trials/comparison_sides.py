@@ -83,11 +83,11 @@ def check_comparable(sides: Sequence[Side], design: Design) -> None:
         old_workload, new_workload = old.matrix.workloads.get(name), new.matrix.workloads.get(name)
         if old_workload is None or new_workload is None or _work(old_workload) != _work(new_workload):
             key = ("workloads", name)
-            difference = f"is not that of {locate_key(new.source, key)}" if old_workload else "is missing"
+            difference = f"differs from the one in {locate_key(new.source, key)}" if old_workload else "is missing"
             raise InputError(
                 f"workload {name!r} {difference}: only equal work can be compared",
                 where=locate_key(old.source, key),
-                remedy="name one that both have alike: --workloads NAME",
+                remedy="pick a workload that is the same in both: --workloads NAME",
             )
 
 
@@ -104,7 +104,7 @@ def check_sides(
     """Raise NothingRanError if a side is not available here, InputError for an image that differs from its run's."""
     if unavailable and any(side.name for side in sides):
         (environment, engine), reason = next(iter(unavailable.items()))
-        raise NothingRanError(f"{environment} cannot be had on {engine}, so there is nothing to compare: {reason}")
+        raise NothingRanError(f"nothing to compare: {environment} is not available on {engine}: {reason}")
     for side in sides:
         if side.run:
             check_images_unchanged(side.run, _images_by_run_key(side, environments_by_name, prepared_images))

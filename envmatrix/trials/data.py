@@ -36,7 +36,7 @@ def _prepare_data_set(bench: Path, folder: Path, name: str | None, progress: Pro
         raise EnvmatrixError(f"the data set could not be prepared: {finished.last_words(3)}")
     report = json.loads(lines[-1])
     if report["stand_in"] and report["name"] != name:
-        progress(f"data: {report['name']}, generated; the real data set cannot be had ({report.get('reason')})")
+        progress(f"data: {report['name']}, generated; the real data set is not available ({report.get('reason')})")
     return str(report["name"])
 
 

@@ -22,11 +22,11 @@ def unread_variable_texts(variables: Mapping[str, str | None], program_evidence:
             continue
         if None not in loaded:
             yield (
-                f"{NOT_IN_EFFECT}{name} is read by {reader.name}, and "
+                f"{NOT_IN_EFFECT}{name} is read by {reader.name}, but "
                 f"{_actual_library_text(reader, program_evidence[0])}"
             )
         elif any(evidence.source for evidence in program_evidence):
-            yield f"not verified: {name} is read by {reader.name}, and nothing shows that it is in the process"
+            yield f"not verified: {name} is read by {reader.name}, which was not seen in the process"
 
 
 def _is_reader_loaded(reader: Reader, evidence: Evidence) -> bool | None:
@@ -60,9 +60,9 @@ def _may_be_in_torch(reader: Reader, evidence: Evidence) -> bool:
 
 def _actual_library_text(reader: Reader, evidence: Evidence) -> str:
     if reader.presence_test is PresenceTest.OPENMP and evidence.openmp and evidence.openmp.library:
-        return f"{evidence.openmp.library} serves this program"
+        return f"this program uses {evidence.openmp.library}"
     if reader.presence_test is PresenceTest.MALLOC and evidence.malloc and evidence.malloc.library:
-        return f"{evidence.malloc.library} serves malloc"
+        return f"{evidence.malloc.library} provides malloc"
     if reader.presence_test is PresenceTest.GPU and evidence.cuda and evidence.cuda.available is False:
         return "there is no GPU"
     if reader.presence_test is PresenceTest.INDUCTOR and evidence.torch:

@@ -110,7 +110,7 @@ def snapshot_bench(source: Path | None = None) -> tuple[str, Path]:
 def _copy_bench(source: Path, target: Path, digest: str) -> None:
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     if bench_options.folder_digest(target) != digest:
-        raise InputError(f"{source} was changed while it was copied", remedy="try again")
+        raise InputError(f"{source} changed while it was being copied", remedy="try again")
 
 
 def _bench_copy_path(digest: str) -> Path:
@@ -215,7 +215,8 @@ def _report_unsized_shm(design: Design, engines: Mapping[str, Engine], progress:
     unsized = [name for name, engine in engines.items() if not engine.sizes_shm]
     if design.shm and unsized:
         progress(
-            f"`shm` has no effect on {', '.join(unsized)}: /dev/shm is what the system gives (usually half the memory)"
+            f"`shm` has no effect on {', '.join(unsized)}: the system sets the size of /dev/shm (usually half "
+            "the memory)"
         )
 
 
@@ -228,10 +229,10 @@ def _skip_reasons(
     skipped = {name: reason for name, reason in reasons.items() if reason}
     if len(skipped) == len(arms):
         first_reason = next(iter(skipped.values()))
-        raise NothingRanError(f"no environment of design {design.name!r} can be had here: {first_reason}")
+        raise NothingRanError(f"no environment of design {design.name!r} is available on this machine: {first_reason}")
     if all(arm.reference in skipped for arm in arms if arm.name not in skipped):
         name, reason = next((name, reason) for name, reason in skipped.items() if name in {a.reference for a in arms})
-        raise NothingRanError(f"{name}, which the others are compared with, cannot be had here: {reason}")
+        raise NothingRanError(f"{name}, the reference of the others, is not available on this machine: {reason}")
     return skipped
 
 
@@ -307,7 +308,7 @@ def _check_exists(subject: str, kind: str, requested: Iterable[int], available: 
     foreign = set(requested) - set(available)
     if foreign:
         raise InputError(
-            f"{subject}: this machine has no {kind} {min(foreign)} for this process",
+            f"{subject}: {kind} {min(foreign)} is not available to this process",
             remedy=f"choose among {format_cpus(available)}",
         )
 
@@ -321,7 +322,7 @@ def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCa
     check_passed_variables(run.workloads.values())
     missing_names = sorted({arm.runs for arm in run.arms} - set(run.environments))
     if missing_names:
-        message = f"environment {', '.join(missing_names)} is missing, which an arm names"
+        message = f"environment {', '.join(missing_names)} is missing, but the run's plan uses it"
         raise InputError(message, where=Where(folder.run_file), remedy="restore it from a copy")
     bench = find_bench_copy(run.bench_digest)
     makers = side_image_builders(folder, run, matrix_path, bench)
@@ -338,8 +339,8 @@ def _check_images_available(run: Run, unavailable: Mapping[tuple[str, str], str]
     for arm in run.arms:
         reason = unavailable.get((arm.runs, arm.engine))
         if reason and arm.name not in run.skipped:
-            message = f"{arm.runs} cannot be had on {arm.engine} any more: {reason}"
-            raise NothingRanError(message, remedy=f"when that is mended, `envmatrix resume {run.name}` goes on")
+            message = f"{arm.runs} is no longer available on {arm.engine}: {reason}"
+            raise NothingRanError(message, remedy=f"fix this, then `envmatrix resume {run.name}`")
 
 
 def find_bench_copy(digest: str) -> Path:
@@ -350,7 +351,7 @@ def find_bench_copy(digest: str) -> Path:
     bench_copy = _bench_copy_path(digest)
     if not bench_copy.exists():
         raise InputError(
-            "bench/ has changed since this run began, and the old copy is gone from the cache",
-            remedy="check out the version that began it, or begin a new run",
+            "bench/ has changed since this run started, and the cache no longer has the old copy",
+            remedy="check out the version that started it, or start a new run",
         )
     return bench_copy

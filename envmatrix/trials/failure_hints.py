@@ -31,7 +31,7 @@ def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path) 
         if name not in (*workload.pass_env, *workload.env)
     ]
     if names:
-        yield f"it did not get {', '.join(names)} of this shell: --pass-env {','.join(names)}"
+        yield f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}"
     if line := outside_path_hint(workload, output):
         yield line
 
@@ -42,12 +42,15 @@ def missing_module_hint(image: Image, output: str, folder: Path) -> str:
     if not module:
         return ""
     if image.requirements:
-        return f"{image.interpreter} with its requirements has no module {module!r}: write its package into the file"
+        return (
+            f"{image.interpreter} with its requirements has no module {module!r}: add its package to the "
+            "requirements file"
+        )
     files = [name for name in ("requirements.txt", "pyproject.toml") if (folder / name).is_file()]
     file = next(iter(files), "requirements.txt")
     return (
-        f"{image.interpreter} has no module {module!r}: install it there, start another Python "
-        f"(-- .venv/bin/python ...), or lay what it lacks over this one (-r {file})"
+        f"{image.interpreter} has no module {module!r}: install it there, use another Python (-- "
+        f".venv/bin/python ...), or add requirements on top (-r {file})"
     )
 
 
@@ -57,7 +60,7 @@ def outside_path_hint(workload: Workload, output: str) -> str:
         match = _OUTSIDE_PATH.search(text)
         if match:
             return (
-                f"{match[1]} is not there: a trial sees the program's folder and, outside containers, what lies up to "
-                "two folders above it; write the whole path"
+                f"{match[1]} was not found: a trial sees only the program's folder (and, outside containers, "
+                "files up to two folders above it); use the absolute path"
             )
     return ""

@@ -16,7 +16,7 @@ from envmatrix.system import bench_options
 
 #: Options with which `uv run` leaves the project's environment unchanged.
 _NO_SYNC_OPTIONS = frozenset({"--no-sync", "--no-project", "--isolated"})
-_FOLDER_REMEDY = "`files:` names the folder that a program lies in; on the command line: cd there first"
+_FOLDER_REMEDY = "set `files:` to the folder of the program; on the command line, run envmatrix from that folder"
 
 
 def check_batch_split(
@@ -54,7 +54,7 @@ def arms_without_quota(arms: Iterable[Arm], environments: Mapping[str, Environme
     """Return arm name -> why ``launcher`` ('': trials run on this machine) cannot limit CPU time."""
     if not launcher:
         return {}
-    reason = f"`cpu_quota` cannot be had with launcher {launcher}: no control group may be made in its jobs"
+    reason = f"launcher {launcher} does not support `cpu_quota`: its jobs may not create a control group"
     return {arm.name: reason for arm in arms if environments[arm.runs].cpu_quota is not None}
 
 
@@ -64,9 +64,9 @@ def check_home_access(workloads: Mapping[str, Workload], engines: Mapping[str, E
         isolated_engine = next((engine.name for engine in engines.values() if not engine.shares_files), None)
         if workload.home == "real" and isolated_engine:
             raise InputError(
-                f"workload {name!r}: `home: real` cannot be had with engine {isolated_engine}: it shows no home "
-                "of this machine",
-                remedy="name the folders that the program reads with `mounts:`",
+                f"workload {name!r}: engine {isolated_engine} does not support `home: real`: it hides this "
+                "machine's home",
+                remedy="list the folders that your program reads under `mounts:`",
             )
 
 
@@ -80,14 +80,14 @@ def resolve_program_folder(workload: Workload, matrix_folder: Path) -> Workload:
     folder = (matrix_folder / (workload.files or ".")).resolve()
     if not folder.is_dir():
         raise InputError(
-            f"workload {workload.name!r}: files: there is no folder {folder}",
-            remedy="name the folder that holds the program, relative to matrix.yaml",
+            f"workload {workload.name!r}: files: no such folder: {folder}",
+            remedy="write the folder of your program, relative to matrix.yaml",
         )
     check_program_exists(workload, folder)
     missing_mount = next((path for path in workload.mounts if not Path(path).is_dir()), None)
     if missing_mount:
         raise InputError(
-            f"workload {workload.name!r}: mounts: there is no folder {missing_mount}", remedy="name one that is"
+            f"workload {workload.name!r}: mounts: no such folder: {missing_mount}", remedy="write an existing folder"
         )
     return workload.model_copy(update={"files": str(folder)})
 
@@ -100,14 +100,14 @@ def check_program_exists(workload: Workload, folder: Path) -> None:
     program, *arguments = workload.command
     if program == "uv" and arguments[:1] == ["run"] and not _NO_SYNC_OPTIONS & set(arguments):
         raise InputError(
-            f"workload {workload.name!r}: `uv run` installs what it finds in a trial's folder into your own .venv",
-            remedy="name its Python: a factor's level `{interpreter: .venv/bin/python}`, and `command: [python, ...]`",
+            f"workload {workload.name!r}: `uv run` would install packages of a trial's folder into your own .venv",
+            remedy="use its Python directly: a level `{interpreter: .venv/bin/python}`, and `command: [python, ...]`",
         )
     _, script_argument = python_target(arguments) if PurePath(program).name.startswith("python") else ("", "")
     script = script_argument if script_argument.endswith(".py") else program if "/" in program else ""
     if PurePath(script).parts[:1] == ("..",):
         raise InputError(
-            f"workload {workload.name!r}: {script} lies outside of {folder}, which a trial has nothing beside",
+            f"workload {workload.name!r}: {script} is outside {folder}, the only folder that a trial gets",
             remedy=_FOLDER_REMEDY,
         )
     if not script or (folder / script).is_file():

@@ -21,7 +21,7 @@ def run_setup(workloads: Iterable[Workload], progress: ProgressCallback) -> None
     for workload in workloads:
         if workload.setup:
             progress(f"setup of {workload.name}: {shlex.join(workload.setup)}")
-            with Heartbeat(progress, f"setup of {workload.name} runs"):
+            with Heartbeat(progress, f"setup of {workload.name} is running"):
                 finished = _run_hook(workload, workload.setup)
             if not finished.exit.ok:
                 raise InputError(f"workload {workload.name!r}: its setup {finished.exit}: {finished.last_words(3)}")

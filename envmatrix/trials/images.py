@@ -29,12 +29,12 @@ _SIDES_FOLDER = "sides"
 
 #: The most changed files listed by name.
 _MAX_NAMED_FILES = 5
-_VERSIONS_REMEDY = "check out the locks (containers/locks) that began it, or begin a new run"
-_PACKAGES_REMEDY = "put the packages of the interpreter back as they were, or begin a new run"
-_BASE_REMEDY = "check out the envmatrix that began it, which has or makes that base, or begin a new run"
+_VERSIONS_REMEDY = "check out the locks (containers/locks) that started it, or start a new run"
+_PACKAGES_REMEDY = "restore the packages of the interpreter as they were, or start a new run"
+_BASE_REMEDY = "check out the envmatrix that started it, which has or can build that base, or start a new run"
 _FILES_REMEDY = (
-    "build with the envmatrix and on the base that began it (run.json names both), or begin a new run; "
-    "`envmatrix reproduce --rebuild` measures with other bits and lists what differs"
+    "build with the envmatrix and base image that started it (see run.json), or start a new run; "
+    "`envmatrix reproduce --rebuild` measures with other files and lists the differences"
 )
 
 Images = Mapping[tuple[str, str], Prepared]
@@ -89,7 +89,7 @@ def check_preloaded_libraries(prepared: Prepared, env: Environment, *, here: boo
     for key, file in env.preload:
         path = library_path(prepared, key, file)
         if here and "/" in path and not Path(path).is_file():
-            raise SkipEnvironmentError(f"{path} is not here", remedy="correct the path in `preload:`, or install it")
+            raise SkipEnvironmentError(f"no such file: {path}", remedy="correct the path in `preload:`, or install it")
 
 
 def open_engines(names: Iterable[str], places: BuildPaths) -> dict[str, Engine]:
@@ -98,7 +98,9 @@ def open_engines(names: Iterable[str], places: BuildPaths) -> dict[str, Engine]:
     for name, engine in engines.items():
         reason = engine.unavailable()
         if reason:
-            raise EngineError(f"engine {name} cannot be used here: {reason}", remedy="`envmatrix doctor` says more")
+            raise EngineError(
+                f"engine {name} cannot be used here: {reason}", remedy="run `envmatrix doctor` for details"
+            )
     return engines
 
 
@@ -166,13 +168,13 @@ def check_images_unchanged(run: Run, prepared_images: Mapping[tuple[str, str], P
                 and current_value != recorded_value
             ):
                 raise InputError(
-                    f"image {image} on {engine} is not what this run began with: {name} is {current_value or 'gone'}, "
-                    f"and was {recorded_value}",
+                    f"image {image} on {engine} has changed since this run started: {name} was {recorded_value}, and "
+                    f"is now {current_value or 'gone'}",
                     remedy=_remedy(name),
                 )
             if name == "files_digest" and current_value != recorded_value:
                 raise InputError(
-                    f"image {image} on {engine} is not what this run began with: "
+                    f"image {image} on {engine} has changed since this run started: "
                     f"{_changed_files_text(recorded_value, current_value)}",
                     remedy=_FILES_REMEDY,
                 )
@@ -197,7 +199,7 @@ def _changed_files_text(old_digest: str, new_digest: str | None) -> str:
     """Describe which files of an image changed, if this machine knows both listings."""
     changed_files = listing_differences(Cache(project.cache_folder()), old_digest, new_digest) if new_digest else []
     if not changed_files:
-        return f"the digest of its files is {new_digest or 'not known'}, and was {old_digest}"
+        return f"the digest of its files was {old_digest}, and is now {new_digest or 'not known'}"
     omitted_text = f" and {len(changed_files) - _MAX_NAMED_FILES} more" if len(changed_files) > _MAX_NAMED_FILES else ""
     return f"{len(changed_files)} of its files differ: {', '.join(changed_files[:_MAX_NAMED_FILES])}{omitted_text}"
 
@@ -220,8 +222,8 @@ def load_supplied_images(folder: RunFolder) -> dict[tuple[str, str], Prepared]:
         file = Path(prepared.reference) if prepared else folder.path
         if prepared and not (exists(file) and has_stamp(file, prepared.stamp)):
             raise InputError(
-                f"image {prepared.reference}, which this run was begun with, is gone, or another file lies there",
-                remedy="`envmatrix reproduce ARCHIVE --check` unpacks it again",
+                f"image {prepared.reference}, which this run started with, is gone or was replaced by another file",
+                remedy="unpack it again: `envmatrix reproduce ARCHIVE --check`",
             )
     return {(prepared.image, prepared.engine): prepared for prepared in supplied if prepared}
 

@@ -31,7 +31,7 @@ def not_interleaved_reason(arm: Arm, environment: Environment, workload: Workloa
     if why := _cannot_pause_reason(arm, environment, workload, engine):
         return why
     if not environment.turns:
-        return "a level says `turns: false`, as a pause would change what it does"
+        return "a level sets `turns: false`, because a pause would change how it behaves"
     return ""
 
 
@@ -39,15 +39,15 @@ def _cannot_pause_reason(arm: Arm, environment: Environment, workload: Workload,
     """Return why the processes of an arm cannot pause at their gates, '' if they can."""
     options = workload.options
     if workload.command and (why := _program_reason(workload)):
-        return f"workload {arm.workload} is a program of your own {why}"
+        return f"workload {arm.workload} is your own program {why}"
     if not workload.command and not has_one_process(workload):
-        return f"workload {arm.workload} has several processes or devices"
+        return f"workload {arm.workload} uses several processes or devices"
     if options.get("device", "cpu") == "environment" and (environment.variables.get("BENCH_DEVICE") or "cpu") == "cpu":
         options = {**options, "device": "cpu"}
     if options.get("device", "cpu") != "cpu":
         return f"workload {arm.workload} runs on a device whose memory all processes would share"
     if not isinstance(engine, TakesTurns):
-        return f"engine {arm.engine} cannot stop a process for a while"
+        return f"engine {arm.engine} cannot pause a process"
     return ""
 
 
@@ -135,8 +135,8 @@ def _program_reason(workload: Workload) -> str:
     """Return why a program is not interleaved, '' if it can be: its own clock would run during a pause."""
     main_metric, *further_metrics = workload.sources.values()
     if not (main_metric.wall or main_metric.steps) or further_metrics:
-        return "that tells its own times (its wall time alone, or its `steps`, can be taken in turns)"
-    return "that something is prepared for (`prepare`) just before it runs" if workload.prepare else ""
+        return "and reports its own times (only its wall time or its `steps` can be interleaved)"
+    return "with a `prepare` line that runs just before it" if workload.prepare else ""
 
 
 def memory_needs(

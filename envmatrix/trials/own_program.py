@@ -114,4 +114,4 @@ def link_files(work: Path, files: Path, inside: str, metric: str = "") -> None:
     try:
         lay_out(work, files, inside, metric)
     except OSError as error:
-        raise EnvmatrixError(f"the program's folder {files} cannot be read: {error.strerror}") from error
+        raise EnvmatrixError(f"cannot read the program's folder {files}: {error.strerror}") from error

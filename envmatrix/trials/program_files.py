@@ -44,8 +44,8 @@ def changed_file_texts(workload: Workload, began: Mapping[str, str]) -> list[str
     root = Path(workload.files or "")
     current_digests = {name: _file_digest(root / name) for name in began}
     return [
-        f"{name} {'was edited' if current_digests[name] else 'is gone'} since the run began: from then on this "
-        "is other work"
+        f"{name} {'was edited' if current_digests[name] else 'was deleted'} since the run started: later "
+        "trials do other work"
         for name in began
         if current_digests[name] != began[name]
     ]

@@ -55,7 +55,10 @@ def pass_available_variables(workload: Workload, progress: ProgressCallback) -> 
     """Return a workload that passes on the variables of ``pass_env`` set in this shell; report the others."""
     missing_names = [name for name in workload.pass_env if name not in os.environ]
     if missing_names:
-        progress(f"workload {workload.name}: {', '.join(missing_names)}: not set here, so no trial has it (pass_env)")
+        progress(
+            f"workload {workload.name}: not set in your shell, so no trial has it (pass_env): "
+            f"{', '.join(missing_names)}"
+        )
     return workload.model_copy(
         update={"pass_env": tuple(name for name in workload.pass_env if name not in missing_names)}
     )
@@ -67,8 +70,8 @@ def check_passed_variables(workloads: Iterable[Workload]) -> None:
         absent = next((name for name in workload.pass_env if name not in os.environ), None)
         if absent:
             raise InputError(
-                f"workload {workload.name!r}: {absent} was set when this run began, and is not now",
-                remedy=f"export {absent} as it was, then go on",
+                f"workload {workload.name!r}: {absent} was set when this run started, but is not set now",
+                remedy=f"export {absent} with its old value, then try again",
             )
 
 
@@ -89,12 +92,14 @@ def describe_shell_variables(passed_names: Iterable[str]) -> list[str]:
         f"{name}={os.environ[name]}" for name in sorted(passed_names) if find_reader(name) and name in os.environ
     ]
     lines = (
-        [f"your shell sets {', '.join(settings)}: every environment has it, unless a level sets it"] if settings else []
+        [f"your shell sets {', '.join(settings)}: every environment gets it, unless a level sets it"]
+        if settings
+        else []
     )
     preload = os.environ.get("LD_PRELOAD")
     if preload:
         lines.append(
-            f"your shell's LD_PRELOAD ({preload}) is left out of every run: write `preload:` in a level for it"
+            f"your shell's LD_PRELOAD ({preload}) is not passed to any run: to use it, write `preload:` in a level"
         )
     return lines
 
@@ -125,8 +130,8 @@ def dropped_variables_hint(workload: Workload, sources: Iterable[Path], output: 
     omitted_text = f" and {len(names) - 8} more" if len(names) > 8 else ""
     listed = ", ".join(names[:8])
     remedy = f"write `pass_env: [{listed}]` in its workload"
-    remedy = f"begin again with --pass-env {','.join(names[:8])}" if by_option else remedy
-    return f"of this shell's variables {workload.name} did not get {listed}{omitted_text}; to give them to it, {remedy}"
+    remedy = f"start again with --pass-env {','.join(names[:8])}" if by_option else remedy
+    return f"{workload.name} did not get {listed}{omitted_text} from your shell; to pass them on, {remedy}"
 
 
 def missing_module_name(output: str) -> str:
@@ -141,16 +146,17 @@ def missing_module_text(workload: Workload, image: Image, output: str) -> str:
     if not module:
         return ""
     if image.interpreter and not image.requirements:
-        python, remedy = image.interpreter, "install it there, or name another `interpreter`"
+        python, remedy = image.interpreter, "install it there, or use another `interpreter`"
     elif image.conda:
-        python, remedy = f"a conda environment of {', '.join(image.conda)}", "write its package under `conda`"
+        python, remedy = f"a conda environment of {', '.join(image.conda)}", "add its package under `conda`"
     elif image.ready or image.modules:
-        python, remedy = image.ready or " ".join(image.modules), "take one that has it"
+        python, remedy = image.ready or " ".join(image.modules), "use an image or module that has it"
     elif image.requirements:
-        python, remedy = f"a Python with {', '.join(image.requirements)}", "write it under `requirements` of that level"
+        python, remedy = f"a Python with {', '.join(image.requirements)}", "add it under `requirements` of that level"
     else:
-        python = "a Python of its own, without any package"
+        python = "a fresh Python without any package"
         remedy = (
-            "name yours in a factor: `python: {mine: {interpreter: .venv/bin/python}}` (envmatrix docs interpreters)"
+            "use your own Python in a factor: `python: {mine: {interpreter: .venv/bin/python}}` (envmatrix "
+            "docs interpreters)"
         )
-    return f"{workload.name} runs in {python}: there is no module {module!r}; {remedy}"
+    return f"{workload.name} runs in {python}, which has no module {module!r}; {remedy}"

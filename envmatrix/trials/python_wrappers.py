@@ -34,8 +34,8 @@ def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[
         return _unwrap_uv(words[2:], progress)
     if words[0] in _PYTHON_COMMANDS:
         raise InputError(
-            f"`{words[0]} run` chooses a Python that this cannot see, and a trial has a folder of its own",
-            remedy=f'name that Python: -- "$({_PYTHON_COMMANDS[words[0]]})" train.py',
+            f"`{words[0]} run` picks a Python by the folder it runs in, and a trial runs in another folder",
+            remedy=f'use that Python directly: -- "$({_PYTHON_COMMANDS[words[0]]})" train.py',
         )
     return words
 
@@ -43,8 +43,8 @@ def unwrap_command(words: tuple[str, ...], progress: ProgressCallback) -> tuple[
 def _unwrap_uv(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str, ...]:
     if words[0].startswith("-"):
         raise InputError(
-            f"`uv run {words[0]}`: its options make another environment each time",
-            remedy="`uv sync` with what they say, then name its Python: -- .venv/bin/python train.py",
+            f"`uv run {words[0]}`: with this option, uv creates a new environment each time",
+            remedy="run `uv sync` with the same options, then use its Python: -- .venv/bin/python train.py",
         )
     current_folder = Path.cwd()
     root = next(
@@ -53,8 +53,10 @@ def _unwrap_uv(words: tuple[str, ...], progress: ProgressCallback) -> tuple[str,
     )
     bin_folder = root / os.environ.get("UV_PROJECT_ENVIRONMENT", ".venv") / "bin"
     if not (bin_folder / "python").exists():
-        raise InputError(f"there is no {bin_folder / 'python'}, which `uv run` would make", remedy="`uv sync` makes it")
-    progress(f"`uv run` would sync first; {bin_folder.parent} is used as it is")
+        raise InputError(
+            f"{bin_folder / 'python'} does not exist yet (`uv run` would create it)", remedy="create it: `uv sync`"
+        )
+    progress(f"{bin_folder.parent} is used as it is (`uv run` would sync it first)")
     if words[0].endswith(".py"):
         return (str(bin_folder / "python"), *words)
     executable = bin_folder / words[0]

@@ -103,11 +103,11 @@ def _check_blocks(old_design: Design, new_design: Design) -> None:
     """Raise InputError if the run cannot have the new maximum of blocks."""
     if new_design.max_blocks < old_design.max_blocks:
         raise InputError(
-            f"--max-blocks: the run may have {old_design.max_blocks} blocks already, and what was run stays",
-            remedy=f"give it more than {old_design.max_blocks}; Ctrl-C ends it sooner",
+            f"--max-blocks: this run may already have {old_design.max_blocks} blocks, and they are kept",
+            remedy=f"pass more than {old_design.max_blocks}; to stop earlier, press Ctrl-C",
         )
     if old_design.race and new_design.max_blocks > old_design.max_blocks:
         raise InputError(
-            "--max-blocks: this run is a race, and when it decides follows from its most number of blocks",
-            remedy=f"begin another one: `envmatrix bench DESIGN --max-blocks {new_design.max_blocks}`",
+            "--max-blocks: this run is a race, whose decisions depend on its maximum number of blocks",
+            remedy=f"start a new run: `envmatrix bench DESIGN --max-blocks {new_design.max_blocks}`",
         )

@@ -24,7 +24,7 @@ def run_with_rebuild(experiment: Experiment, slot: Slot, progress: ProgressCallb
         trial = _run_or_rebuild(experiment, slot, progress)
         if trial.reason != STOPPED_REASON:
             return replace(trial, repeated=repeated)
-        progress(f"{slot.trial} was stopped for a while as it ran: it runs again")
+        progress(f"{slot.trial} was paused while it ran: running it again")
     return replace(_run_or_rebuild(experiment, slot, progress), repeated=REPEATS)
 
 
@@ -46,11 +46,11 @@ def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progr
     image, key = environment.image, (environment.image_key, engine.name)
     reason = engine.unavailable()
     if reason:
-        raise _engine_gone_error(experiment, f"engine {engine.name} is gone: {reason}") from error
+        raise _engine_gone_error(experiment, f"engine {engine.name} is no longer available: {reason}") from error
     try:
         if engine.holds(experiment.prepared[key]):
             return
-        progress(f"image {image.name} is gone from {engine.name}: making it again")
+        progress(f"image {image.name} is gone from {engine.name}: rebuilding it")
         maker = find_image_builder(experiment, environment)
         rebuilt = maker.engines[engine.name].prepare(image, maker.libraries, progress)
         check_images_unchanged(experiment.run, {key: rebuilt})
@@ -59,7 +59,7 @@ def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progr
         raise _engine_gone_error(experiment, f"image {image.name} is gone from {engine.name}: {why.message}") from error
     if not is_present:
         raise _engine_gone_error(
-            experiment, f"image {image.name} is gone from {engine.name}, and making it again did not help"
+            experiment, f"image {image.name} is gone from {engine.name}, and rebuilding it did not help"
         )
     experiment.prepared[key] = rebuilt
 
@@ -67,5 +67,5 @@ def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progr
 def _engine_gone_error(experiment: Experiment, problem: str) -> EngineGoneError:
     return EngineGoneError(
         f"{problem}; the run was stopped",
-        remedy=f"when that is mended, `envmatrix resume {experiment.run.name}` goes on",
+        remedy=f"fix this, then `envmatrix resume {experiment.run.name}`",
     )

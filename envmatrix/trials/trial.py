@@ -37,9 +37,7 @@ from envmatrix.trials.verification import Verification, verify_evidence
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FILES_MOUNT = "files"
 #: Why a trial that was paused for part of its time does not count.
-STOPPED_REASON = (
-    "it was stopped while it ran and went on later (SIGSTOP, a pause, a suspended job): its times are not its own"
-)
+STOPPED_REASON = "it was paused while it ran (SIGSTOP or a suspended job), so its times are not valid"
 #: How often a trial that was stopped runs again before it counts as invalid.
 REPEATS = 3
 
@@ -224,13 +222,13 @@ def check_image_present(engine: Engine, job: Job) -> None:
     except EngineError as error:
         raise NoTrialError(error.message, remedy=error.remedy) from error
     if not is_present:
-        raise NoTrialError(f"image {job.prepared.image} went away, or is another one, before it ran")
+        raise NoTrialError(f"image {job.prepared.image} disappeared or was replaced before the trial started")
 
 
 def _run_job(engine: Engine, job: Job) -> Exit:
     exit_status = engine.run(job)
     if not exit_status.ok and not engine.holds(job.prepared):
-        raise NoTrialError(f"image {job.prepared.image} went away while it ran")
+        raise NoTrialError(f"image {job.prepared.image} disappeared during the trial")
     return exit_status
 
 
@@ -265,13 +263,18 @@ def classify_outcome(
     if exit_status.timed_out:
         run = experiment.run
         location = "in the matrix that --save writes" if run.is_of_program else f"of design {run.design.name}"
-        return "timed_out", f"{exit_status} (raise `trial_limit` {location}, or give it less work)", body, ()
+        return "timed_out", f"{exit_status} (raise `trial_limit` {location}, or make its work smaller)", body, ()
     if not exit_status.ok:
         is_own_program = experiment.run.workloads[slot.arm.workload].command and not exit_status.out_of_memory
         reason = why_program_failed(job.log) if is_own_program else ""
         return "failed", reason or f"the process {exit_status}{last_line(job.log)}", body, ()
     if record is None:
-        return "failed", f"the process ended well but left no readable record{last_line(job.log)}", None, ()
+        return (
+            "failed",
+            f"the process ended without an error, but its record is missing or unreadable{last_line(job.log)}",
+            None,
+            (),
+        )
     if record.skipped:
         return "skipped", record.skipped, body, ()
     verification = verify_trial(experiment, slot, record)
@@ -297,7 +300,8 @@ def verify_trial(experiment: Experiment, slot: Slot, record: Record) -> Verifica
     verification = verify_evidence(environment, record.evidence or Evidence())
     if record.bench is None or record.bench.digest != experiment.run.bench_digest:
         verification = replace(
-            verification, wrong=(*verification.wrong, "another version of bench/ ran than the one this run began with")
+            verification,
+            wrong=(*verification.wrong, "the trial used another version of bench/ than this run started with"),
         )
     return replace(
         verification,

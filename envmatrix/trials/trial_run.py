@@ -73,7 +73,7 @@ def find_program(words: tuple[str, ...]) -> ProgramCommand:
     # Debian has only python3; in a command of a matrix, `python` always means the environment's own.
     program_path = shutil.which(program) or (_default_python() if program == "python" else None)
     if program_path is None:
-        raise InputError(f"there is no program {program!r} here", remedy=_start_remedy(words))
+        raise InputError(f"no such program: {program!r}", remedy=_start_remedy(words))
     if is_python(program):
         return ProgramCommand(_real_interpreter(program_path), ("python", *words[1:]))
     return ProgramCommand(_real_interpreter(_shebang_python(program_path) or _default_python()), words)
@@ -94,17 +94,17 @@ def _start_remedy(words: tuple[str, ...]) -> str:
     file = Path(program)
     if len(words) == 1 and " " in program.strip():
         if re.search(r"[;&|<>$`*]", program):
-            return f"a shell has to read it: -- bash -c {shlex.quote(program)}"
+            return f"pass it to a shell: -- bash -c {shlex.quote(program)}"
         return f"without quotes: -- {program}"
     if file.is_file() and file.suffix == ".py":
         return f"-- python {' '.join(words)}"
     if file.is_file() and os.access(file, os.X_OK):
-        return f"name its folder too, as a shell wants it: -- ./{' '.join(words)}"
+        return f"add the folder, as in a shell: -- ./{' '.join(words)}"
     if file.is_file():
-        return f"make it executable (`chmod +x {program}`), or name what runs it: -- bash {' '.join(words)}"
+        return f"make it executable (`chmod +x {program}`), or name its interpreter: -- bash {' '.join(words)}"
     similar_names = get_close_matches(file.name, [path.name for path in Path.cwd().iterdir()], n=1)
     return (
-        f"did you mean ./{similar_names[0]}?" if similar_names else "name a program of the PATH, or a file: -- ./run.sh"
+        f"did you mean ./{similar_names[0]}?" if similar_names else "pass a program on the PATH, or a file: -- ./run.sh"
     )
 
 
@@ -112,7 +112,7 @@ def _real_interpreter(path: str) -> str:
     """Return the interpreter that a path starts, which differs from the path for a pyenv shim or a link."""
     python = inspect_interpreter(path)
     if python is None:
-        raise InputError(f"{path} is no Python that starts", remedy="activate the environment that has one")
+        raise InputError(f"{path} is not a Python that starts", remedy="activate an environment with a working Python")
     return python.path
 
 
@@ -204,4 +204,6 @@ def _failure_error(exit_status: Exit, log: Path, workload: Workload, image: Imag
     reason = str(exit_status) if exit_status.timed_out else why_program_failed(log) or f"the process {exit_status}"
     lines = "".join(f"\n  | {line}" for line in log_tail(log))
     hints = find_failure_hints(workload, image, "\n".join(log_tail(log, 50)), Path.cwd())
-    return NothingRanError(f"the program does not run: {reason}{lines}", remedy=hints or "mend it, then try again")
+    return NothingRanError(
+        f"your program failed in its trial run: {reason}{lines}", remedy=hints or "fix it, then try again"
+    )

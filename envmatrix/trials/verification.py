@@ -92,7 +92,10 @@ def verify_evidence(environment: Environment, evidence: Evidence) -> Verificatio
     unproven += [unread_message(name, near(name) or "") for name in environment.unread]
     promises = environment.claims or environment.preload or environment.variables
     if promises and (evidence.unseen_share or 0.0) > UNSEEN_SHARE:
-        unproven.append(f"more than {UNSEEN_SHARE:.0%} of its CPU time was used by programs too short to be looked at")
+        unproven.append(
+            f"more than {UNSEEN_SHARE:.0%} of its CPU time was used by programs that ended before they could "
+            "be inspected"
+        )
     return Verification(tuple(wrong), tuple(dict.fromkeys(unproven)))
 
 
@@ -122,7 +125,7 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
         mapped = _is_mapped(file, evidence.preloaded)
         if not mapped:
             yield mapped is None, f"{file} is preloaded, but " + ("its libraries could not be read" if mapped is None
-                                                                 else "it is not mapped in it")  # fmt: skip
+                                                                 else "the process did not load it")  # fmt: skip
     openmp_claims = [claim for claim in environment.claims if claim.path in ("openmp", *_OPENMP_SETTINGS)]
     if not program.spared and any(map(program.is_concerned, openmp_claims)):
         yield from _unused_runtime(evidence)
@@ -130,7 +133,7 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
         yield from _unbound_threads(evidence)
     for setting in evidence.malloc.refused or () if evidence.malloc else ():
         if setting.partition(":")[0] in environment.variables:
-            yield False, f"{setting} is not taken by {evidence.malloc.library if evidence.malloc else None}"
+            yield False, f"{setting} is not accepted by {evidence.malloc.library if evidence.malloc else None}"
     for claim in environment.claims:
         if program.is_concerned(claim):
             yield from _check_claim(claim, program)
@@ -148,10 +151,10 @@ def _unused_runtime(evidence: Evidence) -> Iterator[tuple[bool, str]]:
         return
     workers = openmp.workers or {}
     if openmp.library not in workers:
-        others_text = f", but threads of {', '.join(workers)}" if workers else ""
+        others_text = f", only threads of {', '.join(workers)}" if workers else ""
         yield (
             not workers,
-            f"no thread of {openmp.library} was there{others_text}: nothing shows that its team did the work",
+            f"no thread of {openmp.library} was seen{others_text}: not verified that it did the work",
         )
 
 
@@ -159,7 +162,7 @@ def _unbound_threads(evidence: Evidence) -> Iterator[tuple[bool, str]]:
     """Yield a finding if the first thread may still run on all its CPUs: binding may have failed without an error."""
     cpu = evidence.cpu
     if cpu and len(cpu.affinity_before or ()) > 1 and cpu.affinity_end == cpu.affinity_before:
-        yield True, "its first thread may run on every CPU that it has: nothing shows that threads were bound"
+        yield True, "its main thread may run on all of its CPUs: not verified that threads were bound"
 
 
 def _check_claim(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
@@ -177,18 +180,18 @@ def _check_claim(claim: Claim, program: _Program) -> Iterator[tuple[bool, str]]:
     elif text:
         yield _is_unobservable(claim, evidence), text + _cause_text(claim, evidence)
     elif torch and (torch.threads or 0) > 1 and (crowd := crowded_cpu(evidence)):
-        yield True, f"all its threads may run on CPU {crowd[0]} alone: nothing shows that so many did the work"
+        yield True, f"all its threads may run only on CPU {crowd[0]}: not verified that so many did the work"
     elif torch and not program.spared and _has_too_few_threads(evidence):
-        yield True, f"no team of {torch.threads} threads was there: nothing shows that so many did the work"
+        yield True, f"fewer than {torch.threads} threads were seen: not verified that so many did the work"
     elif claim.path == "inductor.max_autotune" and evidence.inductor and not evidence.inductor.autotuned:
-        yield True, "no kernels were tried against each other: nothing shows that autotuning chose any"
+        yield True, "no kernels were timed against each other: not verified that autotuning chose any"
 
 
 def _cause_text(claim: Claim, evidence: Evidence) -> str:
     """Return why a setting that was accepted has no effect, if known; otherwise ''."""
     isa = evidence.onednn.isa if evidence.onednn else None
     if claim.path == "onednn.rounds" and isa and isa.startswith("Intel") and "AMX" not in isa:
-        return f": oneDNN rounds float32 with AMX alone, and has {isa} here"
+        return f": oneDNN rounds float32 only with AMX, and this CPU has {isa}"
     return ""
 
 
@@ -252,7 +255,7 @@ def _is_as_set(name: str, value: str | None, observed: str | None) -> bool:
 def _unreadable_variables(expected: Mapping[str, str | None], evidence: Evidence) -> Iterator[str]:
     for name in expected:
         if bench_options.is_only_set((evidence.variables or {}).get(name)):
-            yield f"{name} was set in it, and to what was not written"
+            yield f"{name} was set in the process, but its value was not recorded"
 
 
 def contradicting_ranks(claims: Sequence[Claim], evidence: Evidence) -> list[str]:

@@ -29,7 +29,7 @@ def test_a_run_is_packed_and_reproduced_in_another_clone(tmp_path):
 
     checked = there.run("reproduce", "run.tar.gz", "--check", "--sha256", told["sha256"])
     assert checked.returncode == 0, checked.stderr
-    assert "files are as promised; not signed" in checked.stderr
+    assert "files match the manifest; not signed" in checked.stderr
 
     again = there.run("reproduce", "run.tar.gz", "--json", "--quiet")
     assert again.returncode in (0, 3), again.stderr

@@ -82,7 +82,7 @@ def test_a_cancelled_job_is_not_fought_and_resume_finishes_its_block(project, cl
     _, said = process.communicate(timeout=600)
     assert process.returncode == 3, said
     assert "it was cancelled" in said
-    assert "1 block(s) are not complete" in said
+    assert "1 block(s) are incomplete" in said
     before = (project.newest() / "trials.jsonl").read_bytes()
     assert {trial["block"] for trial in project.trials()} == {0, 1}
     resumed = project.run("resume")

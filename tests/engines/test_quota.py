@@ -119,7 +119,7 @@ def test_a_quota_of_the_group_above_is_found_with_how_often_it_was_used_up(quota
     found = json.loads((tmp_path / "group.json").read_text())
     assert found["cpu_limit"] == 0.05
     assert found["throttled_periods"] > 1, found
-    assert f"the time of 0.05 CPUs, by {quota_above.parent}; used up in " in seen.stdout
+    assert f"the CPU time of 0.05 CPUs, set by {quota_above.parent}; the limit was reached in " in seen.stdout
 
 
 @pytest.mark.local

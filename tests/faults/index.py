@@ -52,7 +52,7 @@ INDEX = (
     Row("program never ends", "local", "here", "local/test_main_job.py::test_a_trial_that_never_ends_is_an_outcome_and_the_sweep_goes_on", "timed_out"),
     Row("engine stopped", "docker", "here", "faults/test_gone.py::test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resume_completes_it", "the run stops, nothing recorded"),
     Row("image removed", "local apptainer", "here", "faults/test_gone.py::test_an_image_that_is_removed_or_overwritten_in_the_middle_is_made_again", "made again"),
-    Row("image removed", "local apptainer", "slurm", "unit/test_slurm_script.py::test_a_trial_that_fails_when_its_image_is_gone_is_none_and_runs_again_where_it_is_there", "the job stops, nothing recorded; resume makes it again"),
+    Row("image removed", "local apptainer", "slurm", "unit/test_slurm_script.py::test_a_trial_that_fails_when_its_image_is_gone_is_none_and_runs_again_where_it_is_there", "the job stops, nothing recorded; resume rebuilds it"),
     Row("image overwritten", "apptainer", "here", "faults/test_gone.py::test_an_image_that_is_removed_or_overwritten_in_the_middle_is_made_again", "made again"),
     Row("image with other files", "docker", "here", "faults/test_other_bits.py::test_resume_refuses_an_image_that_holds_other_files_names_them_and_goes_on_with_its_own", "refused, with the files that differ"),
     Row("image removed", "docker", "here", "faults/test_gone.py::test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resume_completes_it", "made again"),

@@ -41,7 +41,7 @@ def test_an_image_that_is_removed_or_overwritten_in_the_middle_is_made_again(
         harm(file)
     err = toy.let_all_end(process)
     assert process.returncode == 0, err
-    assert "making it again" in err
+    assert "rebuilding it" in err
     assert [(trial["trial"], trial["outcome"]) for trial in toy.trials()] == [(name, "ok") for name in toy.planned()]
 
 
@@ -109,7 +109,7 @@ def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resu
     daemon.stop()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 4
-    assert "engine docker is gone" in err
+    assert "engine docker is no longer available" in err
     assert "envmatrix resume held-" in err
     assert [trial["outcome"] for trial in toy.trials()] == ["ok"]
     daemon.start()
@@ -122,6 +122,6 @@ def test_a_daemon_that_stops_stops_the_run_with_nothing_recorded_for_it_and_resu
     until(lambda: len(toy.trials()) == 2)
     err = toy.let_all_end(again)
     assert again.returncode == 0, err
-    assert "making it again" in err
+    assert "rebuilding it" in err
     assert [(trial["trial"], trial["outcome"]) for trial in toy.trials()] == [(name, "ok") for name in toy.planned()]
     assert toy.left() == []

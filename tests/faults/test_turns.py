@@ -215,7 +215,7 @@ def test_what_takes_no_turns_starts_beside_a_copy_of_its_reference_and_resume_ru
 ) -> None:
     done = turning.run("bench", "mixed", "--engine", "local", "--quiet")
     assert done.returncode == 0, done.stderr
-    assert "no turns for lone and baseline alone, which they are compared with, but all steps in one go" in done.stderr
+    assert "lone and baseline alone, their baseline, run uninterrupted, all at the same time" in done.stderr
     found = {trial["environment"]: trial for trial in turning.trials()}
     assert {name: (trial["outcome"], trial["together"]) for name, trial in found.items()} == {
         "baseline": ("ok", 2), "control": ("ok", 2), "lone": ("ok", 2), "baseline alone": ("ok", 2),
@@ -229,7 +229,7 @@ def test_what_takes_no_turns_starts_beside_a_copy_of_its_reference_and_resume_ru
     file.write_text("".join(line for name, line in lines.items() if name != "baseline alone"))
     done = turning.run("resume", "--quiet")
     assert done.returncode == 0, done.stderr
-    assert "set aside 1 trial that took turns with others" in done.stderr
+    assert "set aside 1 trial, interleaved with trials" in done.stderr
     again = {json.loads(line)["environment"]: line for line in file.read_text().splitlines(keepends=True)}
     assert {name for name in lines if again[name] != lines[name]} == {"lone", "baseline alone"}
     assert turning.left() == []
@@ -282,6 +282,6 @@ def test_trials_that_took_turns_with_others_that_have_no_line_run_again(turning:
     file.write_text("".join(lines[:3]))
     done = turning.run("resume", "--quiet")
     assert done.returncode == 0, done.stderr
-    assert "set aside 1 trial that took turns" in done.stderr
+    assert "set aside 1 trial, interleaved" in done.stderr
     assert [trial["trial"] for trial in turning.trials()] == turning.planned()
     assert file.read_text().splitlines(keepends=True)[:2] == lines[:2]

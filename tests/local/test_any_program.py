@@ -98,7 +98,7 @@ def test_one_command_for_a_program_that_says_how_fast_it_is(project):
     assert "metric: throughput, 2 items/s; higher is better" in done.stderr
     assert "prepared" in done.stderr
     assert not (project.folder / "set-up").exists()
-    assert "`envmatrix bench --matrix made.yaml` runs it again" in done.stderr
+    assert "to run it again, `envmatrix bench --matrix made.yaml`" in done.stderr
     assert project.run("check", "--matrix", "made.yaml").returncode == 0
     assert "# metric: {regex: " in (project.folder / "made.yaml").read_text()
     resumed = project.run("resume", "--quiet")
@@ -112,7 +112,9 @@ def test_one_command_for_a_program_that_fails_runs_nothing_else_and_cleans_up(pr
     (project.folder / "train.py").write_text("raise ValueError('no data')\n")
     done = project.run("bench", "--setup", "touch set-up", "--cleanup", "rm set-up", "--", "python", "train.py")
     assert done.returncode == 4
-    assert "the program does not run: the command ended with exit status 1: ValueError: no data" in done.stderr
+    assert (
+        "your program failed in its trial run: the command ended with exit status 1: ValueError: no data" in done.stderr
+    )
     assert not (project.folder / "set-up").exists()
     assert not (project.folder / "results").exists()
 

@@ -67,7 +67,7 @@ def said(own):
 def test_what_was_measured_is_run_looked_at_and_exported(own):
     done = own.run("exec", "one-thread", "--", "python", "train.py")
     assert (done.returncode, done.stdout.strip()) == (0, said(own)), done.stderr
-    assert done.stderr == "one-thread is that of run mine, the newest here; --run or --matrix names another\n"
+    assert done.stderr == "using one-thread of run mine, your newest run (--run or --matrix picks another)\n"
     failed = own.run("exec", "one-thread", "--run", "mine", "--", "python", "train.py", "9")
     assert (failed.returncode, failed.stdout.strip(), failed.stderr) == (9, said(own), "")
     seen = own.run("evidence", "one-thread", "--json")
@@ -91,7 +91,7 @@ def test_which_matrix_is_used_is_said_unless_it_is_the_one_here(own, tmp_path_fa
     )
     here = own.run("export", "one-thread")
     assert here.stderr.startswith(
-        "one-thread is that of matrix.yaml; the newest run had it with another Python: --run mi"
+        "using one-thread of matrix.yaml; your newest run used another Python (to use that: --run mi"
     )
     assert own.run("exec", "one-thread", "--run", "mine", "--", "python", "train.py").stdout.strip() == said(own)
     (own.folder / "matrix.yaml").write_text((own.folder / "results" / "mine" / "matrix.yaml").read_text())
@@ -99,7 +99,9 @@ def test_which_matrix_is_used_is_said_unless_it_is_the_one_here(own, tmp_path_fa
     assert (same.returncode, same.stderr) == (0, "")
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
     for words in (["list", "environments"], ["plan", "quick"], ["export", "glibc-tuned"]):
-        assert "the matrix that comes with envmatrix is used" in own.run(*words).stderr.splitlines()[0], words
+        assert "using the matrix and the PyTorch that come with envmatrix" in own.run(*words).stderr.splitlines()[0], (
+            words
+        )
 
 
 def test_what_cannot_be_had_of_a_run_is_told_with_what_to_do(own):
@@ -132,7 +134,7 @@ def test_what_cannot_be_had_of_a_run_is_told_with_what_to_do(own):
         assert "Traceback" not in done.stderr
     assert "no run 'nope'" in own.run("evidence", "one-thread", "--run", "nope").stderr
     (own.folder / "results" / "empty").mkdir()
-    assert "results/empty is no run: it has no run.json" in own.run("export", "one-thread", "--run", "empty").stderr
+    assert "results/empty is not a run: it has no run.json" in own.run("export", "one-thread", "--run", "empty").stderr
     (own.folder / "matrix.yaml").symlink_to("gone.yaml")
     assert "matrix.yaml: the file does not exist" in own.run("export", "one-thread").stderr
 

@@ -51,5 +51,5 @@ def test_work_that_differs_is_named_and_an_edit_makes_every_further_trial_invali
     again = project.run("resume", "--quiet")
     assert again.returncode == 7, again.stderr
     found = {trial["trial"]: (trial["outcome"], trial["reason"]) for trial in project.trials()}
-    said = "beside.py was edited since the run began: from then on this is other work"
+    said = "beside.py was edited since the run started: later trials do other work"
     assert [found[name] for name in sorted(found)] == [("ok", "")] * 3 + [("invalid", said)] * 3

@@ -89,4 +89,4 @@ def test_a_package_of_the_interpreter_that_changed_makes_resume_refuse(own):
     metadata.write_text(metadata.read_text().replace("1.0", "1.1"))
     again = own.run("resume", "--quiet")
     assert again.returncode == 2, again.stderr
-    assert "is not what this run began with: over_packages" in again.stderr
+    assert "has changed since this run started: over_packages" in again.stderr

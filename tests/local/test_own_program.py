@@ -82,4 +82,4 @@ def test_init_writes_a_matrix_that_runs_as_it_is(project):
     assert json.loads(listed.stdout)["workloads"]["train"] == " ".join(words)
     again = project.run("init")
     assert again.returncode == 2
-    assert "already there" in again.stderr
+    assert "already exists" in again.stderr

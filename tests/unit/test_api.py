@@ -132,7 +132,7 @@ def test_the_newest_run_is_meant_when_none_is_named(results):
         os.utime(results / other / "run.json", (1, 1))
         os.utime(results / newest / "run.json", (2, 2))
         assert envmatrix.load(results=results).folder.name == newest
-    with pytest.raises(envmatrix.InputError, match="there is no run"):
+    with pytest.raises(envmatrix.InputError, match="no runs in"):
         envmatrix.load(results=results / "old")
 
 
@@ -177,7 +177,7 @@ def test_runs_and_environments_are_compared(results, capsys):
         (lambda at: envmatrix.load("nwe", results=at), "did you mean 'new'"),
         (lambda at: envmatrix.load("", results=at), "no run ''"),
         (lambda at: envmatrix.effects("new", metric="speed", results=at), "samples_per_s"),
-        (lambda at: envmatrix.compare("new", results=at), "needs two environments"),
+        (lambda at: envmatrix.compare("new", results=at), "takes two environments"),
         (lambda at: envmatrix.compare("new", environments="a,b", results=at), "no environment 'a'"),
         (lambda at: envmatrix.compare("new", environments="baseline,fast", allowed="x", results=at), "no percentage"),
         (lambda at: envmatrix.run("nosuch", results=at), "no design 'nosuch'"),
@@ -188,16 +188,22 @@ def test_runs_and_environments_are_compared(results, capsys):
         (lambda at: envmatrix.run(target=3, results=at), "between 0% and 100%"),
         (lambda at: envmatrix.run(seed=-1, results=at), "seed"),
         (lambda at: envmatrix.run(engines="dokcer", results=at), "no engine 'dokcer'"),
-        (lambda at: envmatrix.run(name="a/b", results=at), "no usable name"),
+        (lambda at: envmatrix.run(name="a/b", results=at), "not a valid name"),
         (lambda at: envmatrix.run(matrix=at / "nosuch.yaml"), "the file does not exist"),
         (lambda at: envmatrix.resume("nosuch", results=at), "no run 'nosuch'"),
         (lambda at: envmatrix.export("tcmaloc"), "did you mean 'tcmalloc'"),
-        (lambda at: envmatrix.export("tcmalloc", form="poem"), "no form 'poem'"),
-        (lambda at: envmatrix.export("tcmalloc", matrix=at, run="r"), "a run has a matrix of its own"),
-        (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz"), "there is no archive"),
-        (lambda at: envmatrix.rerun(at / "nosuch", at / "nosuch"), "is no matrix, no folder with a matrix.yaml"),
+        (lambda at: envmatrix.export("tcmalloc", form="poem"), "unknown format 'poem'"),
+        (
+            lambda at: envmatrix.export("tcmalloc", matrix=at, run="r"),
+            "--matrix and --run cannot be combined: a run has its own matrix",
+        ),
+        (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz"), "no such archive:"),
+        (
+            lambda at: envmatrix.rerun(at / "nosuch", at / "nosuch"),
+            "is not a matrix, a run, or a folder with a matrix.yaml",
+        ),
         (lambda at: envmatrix.reproduce(at / "nosuch.tar.gz", tolerance="x"), "tolerance: 'x' is no percentage"),
-        (lambda at: envmatrix.history(at / "nosuch"), "there is no folder"),
+        (lambda at: envmatrix.history(at / "nosuch"), "no such folder"),
     ],
 )
 def test_a_mistake_is_an_error_of_the_package_with_a_remedy(results, capsys, monkeypatch, ask, words):

@@ -51,13 +51,13 @@ def test_a_batch_that_can_be_shared_is_not(options, variables):
 def test_no_launcher_elsewhere_limits_cpu_time(quota, launcher, skipped):
     found = arms_without_quota(ARMS, {"a": make_environment("a", cpu_quota=quota)}, launcher)
     assert bool(found) == skipped
-    assert all("no control group may be made in its jobs" in reason for reason in found.values())
+    assert all("its jobs may not create a control group" in reason for reason in found.values())
 
 
 @pytest.mark.parametrize(
     ("workload", "words"),
     [
-        ("{command: [python, train.py], files: nowhere, metric: {wall: true}}", "there is no folder .*nowhere"),
+        ("{command: [python, train.py], files: nowhere, metric: {wall: true}}", "no such folder: .*nowhere"),
         ("{parallel: ddp, processes: 3, batch_size: 64}", "cannot be cut into 3"),
     ],
 )
@@ -85,7 +85,7 @@ def skipped(*missing):
 
 def test_a_run_whose_every_reference_is_missing_is_not_begun():
     """Guards against spending the budget on results that have no reference to compare with."""
-    with pytest.raises(NothingRanError, match=r"a:w@local, which the others are compared with, .*: no such Python"):
+    with pytest.raises(NothingRanError, match=r"a:w@local, the reference of the others, .*: no such Python"):
         skipped(("a", "local"), ("a", "docker"))
 
 

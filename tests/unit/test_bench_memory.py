@@ -68,7 +68,7 @@ def test_it_is_exported_as_a_command_that_does_the_same():
     assert "BENCH_HUGE_PAGES" not in text
     told = json.loads(export_lines(Environment("e", "", {}, Image("i"), asked_for, (), ()), (), "json"))
     assert told["variables"] == {"A": "b"}
-    before = text.split("# start it where it belongs: ")[1].removesuffix(" COMMAND")
+    before = text.split("# start your program with: ")[1].removesuffix(" COMMAND")
     assert shlex.split(before) == told["start_with"]
     argv = [*told["start_with"], sys.executable, "-c", SEEN]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

@@ -46,9 +46,9 @@ def test_it_holds_files_and_no_links_and_is_replaced_by_the_next(session, tmp_pa
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("there", ["a folder with files", "a file", "a blank", "a colon"])
+@pytest.mark.parametrize("there", ["a folder with files", "a file", "a space", "a colon"])
 def test_what_is_no_bundle_is_left_as_it_is(session, tmp_path, there):
-    bundle = tmp_path / {"a blank": "a b", "a colon": "a:b"}.get(there, "bundle")
+    bundle = tmp_path / {"a space": "a b", "a colon": "a:b"}.get(there, "bundle")
     if there == "a folder with files":
         (bundle / "lib").mkdir(parents=True)
         (bundle / "lib" / "mine.txt").write_text("mine")
@@ -64,7 +64,7 @@ def test_what_is_no_bundle_is_left_as_it_is(session, tmp_path, there):
 def test_libraries_in_an_image_are_not_copied_and_mounted_ones_are(session, tmp_path):
     engine = SimpleNamespace(name="docker", shares_files=False)
     inside = Prepared("i", "docker", "sha256:1", "/usr/bin/python3", {"malloc-x": "/opt/x"})
-    with pytest.raises(InputError, match="lie in the image of engine docker"):
+    with pytest.raises(InputError, match="are inside the image of engine docker"):
         make_bundle(tmp_path / "bundle", Session(ENVIRONMENT, engine, inside, Path("/bench")))
     assert not (tmp_path / "bundle").exists()
     mounted = Prepared("i", "docker", "sha256:1", "/usr/bin/python3", {"malloc-x": "/opt/x"},

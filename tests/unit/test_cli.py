@@ -46,13 +46,13 @@ def here(tmp_path, monkeypatch):
         (["plan", "--min-blocks", "50"], "but at most 40 are run"),
         (["plan", "--matrix", "nosuch.yaml"], "the file does not exist"),
         (["plan", "--matrix", "."], "cannot be read"),
-        (["report"], "there is no run in results"),
+        (["report"], "no runs in results"),
         (["report", "nosuch"], "no run 'nosuch'"),
         (["resume", "nosuch"], "no run 'nosuch'"),
         (["evidence", "othr"], "did you mean 'other'?"),
         (["exec", "other"], "no command"),
         (["export", "other", "--as", "poem"], "cannot be 'poem'"),
-        (["init", "--output", "nosuch/x.yaml"], "-> name a file in a folder that is there"),
+        (["init", "--output", "nosuch/x.yaml"], "-> pass a file in an existing folder"),
         (["bench", "--metric-regex", "", "--", "true"], "--metric-regex: it is empty"),
         (["compare", "a", "--fail-slower", "150%"], "--fail-slower: '150%' must be 0 or lie between"),
     ],
@@ -71,8 +71,11 @@ def test_what_is_asked_of_a_search_as_of_a_run_is_told_where_it_is(here, capsys)
         (here / "results" / "mine" / file).write_text("{}")
     assert main(["figure", "forest", "mine"]) == 2
     said = capsys.readouterr().err
-    assert "'mine' is a search (`envmatrix tune`) and no run" in said
-    assert "`envmatrix report mine` shows it; its steps are runs: --results results/mine 007-confirm-mine" in said
+    assert "'mine' is a search (`envmatrix tune`), not a run" in said
+    assert (
+        "`envmatrix report mine` shows the search; for one of its steps: --results results/mine 007-confirm-mine"
+        in said
+    )
     assert main(["report", "mine", "--as", "csv"]) == 2
     assert "`envmatrix report --results results/mine STEP --as csv`" in capsys.readouterr().err
 

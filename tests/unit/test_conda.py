@@ -26,8 +26,7 @@ def test_a_program_that_misses_a_module_is_told_where_to_write_its_package():
         Workload(name="w", command=("python", "a.py")), FORGE, "ModuleNotFoundError: No module named 'yaml'"
     )
     assert said == (
-        "w runs in a conda environment of python=3.11, numpy: there is no module 'yaml'; "
-        "write its package under `conda`"
+        "w runs in a conda environment of python=3.11, numpy, which has no module 'yaml'; add its package under `conda`"
     )
 
 

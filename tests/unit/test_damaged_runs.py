@@ -127,7 +127,7 @@ def test_a_matrix_may_come_through_a_pipe_but_not_without_end(project, capsys):
     reader, writer = os.pipe()
     os.write(writer, (project / "matrix.yaml").read_bytes())
     os.close(writer)
-    assert "is right" in said_by(capsys, ["check", "--matrix", f"/dev/fd/{reader}"], 0)
+    assert "is valid" in said_by(capsys, ["check", "--matrix", f"/dev/fd/{reader}"], 0)
     os.close(reader)
     assert "not a regular file" in said_by(capsys, ["check", "--matrix", "/dev/zero"])
     large(project / "large.yaml")
@@ -143,10 +143,10 @@ def change(file, old, new):
 @pytest.mark.parametrize(
     ("name", "old", "new", "words"),
     [
-        ("trials.jsonl", '"block":0', '"block":[]', "trials.jsonl:1:42: this line is no trial: block"),
-        ("trials.jsonl", '"trial":"', '"trial":[],"x":"', "trials.jsonl:1:21: this line is no trial: trial"),
-        ("trials.jsonl", '"outcome":"ok"', '"outcome":{}', "trials.jsonl:1:121: this line is no trial: outcome"),
-        ("trials.jsonl", '"wall_s":', '"wall_s":"x","was":', "trials.jsonl:1:161: this line is no trial: wall_s"),
+        ("trials.jsonl", '"block":0', '"block":[]', "trials.jsonl:1:42: this line is not a trial: block"),
+        ("trials.jsonl", '"trial":"', '"trial":[],"x":"', "trials.jsonl:1:21: this line is not a trial: trial"),
+        ("trials.jsonl", '"outcome":"ok"', '"outcome":{}', "trials.jsonl:1:121: this line is not a trial: outcome"),
+        ("trials.jsonl", '"wall_s":', '"wall_s":"x","was":', "trials.jsonl:1:161: this line is not a trial: wall_s"),
         ("trials.jsonl", '{"schema":2', '{"schema":2,,', "trials.jsonl:1:13: this line is damaged: Expecting"),
         ("trials.jsonl", '{"schema":2', '{"schema":' + DEEP, "trials.jsonl:1:9010: this line is damaged: nested"),
         ("trials.jsonl", '{"schema":2', '{"schema":' + DIGITS, "trials.jsonl:1:11: this line is damaged: a number"),
@@ -167,10 +167,10 @@ def change(file, old, new):
             "run.json",
             '"name": "one"',
             '"name": "../one"',
-            "run.json:3:10: this is no run.json",
+            "run.json:3:10: this is not a run.json",
         ),
-        ("run.json", '"arms": [', '"arms": [], "x": [', "(arms: there are none)"),
-        ("run.json", '"workloads": {', '"workloads": {}, "x": {', "is missing, which an arm names)"),
+        ("run.json", '"arms": [', '"arms": [], "x": [', "(arms: the list is empty)"),
+        ("run.json", '"workloads": {', '"workloads": {}, "x": {', "is missing, but the plan uses it)"),
         ("run.json", '"memory_nodes": null', '"memory_nodes": "9-1"', "'9-1' is not a CPU list"),
         ("run.json", '"name": "control:', '"name": "other:', "run.json:"),
         ("run.json", '"created": ', '"created" ', "run.json:4:12: not valid JSON: Expecting ':' delimiter"),
@@ -191,7 +191,7 @@ def test_an_environment_that_is_missing_is_named_by_what_goes_on_with_it(project
     del document["environments"]["fast"]
     file.write_text(json.dumps(document))
     said = said_by(capsys, ["resume", "one", "--quiet"])
-    assert "results/one/run.json: environment fast is missing, which an arm names" in said
+    assert "results/one/run.json: environment fast is missing, but the run's plan uses it" in said
 
 
 def test_numbers_written_as_texts_are_understood(project, capsys):

@@ -37,12 +37,12 @@ def said(findings):
         (
             OWN,
             "good",
-            "driver 535.104.05: new enough for wheels of CUDA 11, 12",
+            "driver 535.104.05: new enough for CUDA wheels 11, 12",
             "CUDA 13 need driver 580.65.6 or newer",
         ),
-        (OPEN, "good", "driver 580.65.06: new enough for wheels of CUDA 11, 12, 13", ""),
+        (OPEN, "good", "driver 580.65.06: new enough for CUDA wheels 11, 12, 13", ""),
         (OWN.replace("535.104.05", "390.157"), "bad", "driver 390.157: too old for any wheel", "need driver"),
-        ("", "bad", "its driver tells no version", "nvidia-smi"),
+        ("", "bad", "its driver reports no version", "nvidia-smi"),
     ],
 )
 def test_a_driver_is_held_against_what_wheels_need(tmp_path, driver, state, words, remedy):
@@ -57,7 +57,7 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path, driver, loaded):
     assert finding.state == "note"
     assert finding.found.startswith("no GPU here")
     assert ("its driver is loaded" in finding.found) is loaded
-    assert "where there is one" in finding.remedy
+    assert "on a machine with a GPU" in finding.remedy
 
 
 def test_what_xla_would_run_on_is_told(tmp_path):
@@ -131,21 +131,21 @@ def program(folder, name, text="exit 0"):
 
 def test_what_holds_a_memory_limit_of_a_process_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
-    assert said(installed.local(tmp_path)) == [("good", "held by a control group (cgroup v2)")]
+    assert said(installed.local(tmp_path)) == [("good", "enforced by a control group (cgroup v2)")]
     monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: None)
     (finding,) = installed.local(tmp_path)
-    assert (finding.state, "held by RLIMIT_DATA" in finding.found) == ("note", True)
+    assert (finding.state, "enforced by RLIMIT_DATA" in finding.found) == ("note", True)
     assert "systemd-run --user --scope" in finding.remedy
 
 
 def test_memory_nodes_that_cannot_be_bound_and_a_cache_without_programs_are_told(tmp_path, monkeypatch):
     nodes = machine(tmp_path, {"sys/devices/system/node/node0/cpulist": "0"})
     monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
-    assert said(installed.local(nodes))[1:] == [("good", "trials can be bound to them")]
+    assert said(installed.local(nodes))[1:] == [("good", "trials can be bound to memory nodes")]
     monkeypatch.setattr(installed, "Place", lambda memory_nodes: Place(memory_nodes=(60,)))  # no such node exists
     monkeypatch.setattr(installed.os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_NOEXEC))
     _, unbound, unstarted = installed.local(nodes)
-    assert (unbound.state, unbound.found) == ("note", "trials cannot be bound to one: Invalid argument")
+    assert (unbound.state, unbound.found) == ("note", "trials cannot be bound to a memory node: Invalid argument")
     assert (unstarted.state, "is mounted noexec" in unstarted.found) == ("bad", True)
     assert "ENVMATRIX_CACHE" in unstarted.remedy
 

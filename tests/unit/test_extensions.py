@@ -53,7 +53,7 @@ def asks_about_the_toys(envmatrix):
     assert "of envmatrix-toy 1.0; builds images; has image files; runs as a command" in envmatrix("list", "engines")
     assert "of envmatrix-toy 1.0; shows its scripts" in envmatrix("list", "launchers")
     assert "of envmatrix-toy 1.0; writes report.toy.txt" in envmatrix("list", "reports")
-    assert "is right" in envmatrix("check")
+    assert "is valid" in envmatrix("check")
     assert "fast:mine@toy" in envmatrix("plan")
     doctor = envmatrix("doctor")
     assert "engine toy: ready" in doctor
@@ -107,7 +107,7 @@ def packs_and_searches_with_the_toys(project, envmatrix):
     assert "'mark': 'there'" in (newest / "toy-launcher.txt").read_text()
     assert "node-1" not in envmatrix("redact", "one")
     # A search begins on the toy engine; its first step measures the duration of a trial.
-    assert "too few to confirm anything" in envmatrix("tune", "default", "--budget", "1s", "--name", "search", code=2)
+    assert "cannot confirm anything" in envmatrix("tune", "default", "--budget", "1s", "--name", "search", code=2)
     assert '"engine":"toy"' in (project / "results" / "search" / "001-evidence-search" / "trials.jsonl").read_text()
 
 
@@ -265,7 +265,7 @@ def test_a_launchers_option_that_means_something_else_is_refused(project, monkey
     )
     install(project / "site", monkeypatch, code, group="envmatrix.launchers")
     assert main(["bench"]) == 2
-    assert "launcher odd wants --seed, which means something else here" in capsys.readouterr().err
+    assert "launcher odd wants --seed, which already has another meaning here" in capsys.readouterr().err
 
 
 def test_what_is_built_in_can_be_made_and_is_what_its_protocol_says():

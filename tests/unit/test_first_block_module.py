@@ -32,7 +32,7 @@ def told(tmp_path, environment, last_words, **more):
 @pytest.mark.parametrize("environment", ["baseline", "control", "fast"])
 def test_a_module_that_is_missing_is_told_whichever_arm_fails_first(tmp_path, environment):
     said = told(tmp_path, environment, "ModuleNotFoundError: No module named 'torch'\n")
-    assert any("cnn runs in a Python of its own" in line for line in said)
+    assert any("cnn runs in a fresh Python" in line for line in said)
 
 
 OF_A_SEARCH = ("tune", "x", "001-screen-x", "--matrix", "matrix.yaml", "--")
@@ -44,8 +44,8 @@ def test_a_program_of_the_command_line_is_told_of_options_and_not_of_keys_of_a_m
     monkeypatch.setenv("CORPUS", "/data")
     words = "KeyError: 'CORPUS'\nModuleNotFoundError: No module named 'timm'\n"
     said = "\n".join(told(tmp_path, "baseline", words, command=command))
-    assert "CORPUS" in said.partition("begin again with --pass-env ")[2]
-    assert "(-- .venv/bin/python ...), or lay what it lacks over this one (-r requirements.txt)" in said
+    assert "CORPUS" in said.partition("start again with --pass-env ")[2]
+    assert "(-- .venv/bin/python ...), or add requirements on top (-r requirements.txt)" in said
     assert "`" not in said
 
 

@@ -62,7 +62,7 @@ def test_a_program_of_five_seconds_has_its_first_table_in_three_minutes(made, wa
     assert (design.budget, design.claims_first) == (120.0, True)
     block_s = wall_s * (len(design.environments) + 2)
     assert block_s * 6.5 > design.budget, "it ends after the six blocks that a claim needs"
-    assert "6 blocks of 4 trials, or more: the first ones tell how long that takes" in said
+    assert "6 blocks of 4 trials, or more; the first blocks will show how long that takes" in said
 
 
 def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):
@@ -90,7 +90,7 @@ def test_a_budget_that_is_given_is_kept_whatever_can_be_claimed_then(made):
 
 def test_what_is_left_out_to_be_done_soon_is_told_with_the_budget_that_has_time_for_all(made):
     first = made(5.0)
-    assert first.more.startswith("left out, to be done soon: glibc-tuned, mimalloc, jemalloc, pinned (--budget 4m40s ")
+    assert first.more.startswith("not tested yet: glibc-tuned, mimalloc, jemalloc, pinned (--budget 4m40s ")
     assert set(made(5.0, budget="4m40s").matrix.designs["default"].environments) == set(FOR_ANY)
     assert made(5.0, budget="4m40s").more == ""
     assert made(5.0, environments=("pinned",)).more == "", "it was said which"
@@ -162,7 +162,7 @@ def test_uv_run_is_the_python_of_its_project_which_no_trial_syncs(tmp_path, monk
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        ("uv run train.py", "`uv sync` makes it"),
+        ("uv run train.py", "create it: `uv sync`"),
         ("uv run --with tqdm train.py", "-- .venv/bin/python train.py"),
         ("poetry run python train.py", '-- "$(poetry env info --executable)" train.py'),
         ("conda run -n it python train.py", '-- "$(conda run -n NAME which python)" train.py'),
@@ -179,7 +179,7 @@ def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path,
     ("text", "remedy"),
     [
         ("python train.py --epochs 1", "without quotes: -- python train.py --epochs 1"),
-        ("python a.py && python b.py", "a shell has to read it: -- bash -c 'python a.py && python b.py'"),
+        ("python a.py && python b.py", "pass it to a shell: -- bash -c 'python a.py && python b.py'"),
     ],
 )
 def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(text, remedy):
@@ -191,8 +191,8 @@ def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(tex
 @pytest.mark.parametrize(
     ("name", "mode", "remedy"),
     [
-        ("run.sh", 0o755, "name its folder too, as a shell wants it: -- ./run.sh --fast"),
-        ("run.sh", 0o644, "make it executable (`chmod +x run.sh`), or name what runs it: -- bash run.sh --fast"),
+        ("run.sh", 0o755, "add the folder, as in a shell: -- ./run.sh --fast"),
+        ("run.sh", 0o644, "make it executable (`chmod +x run.sh`), or name its interpreter: -- bash run.sh --fast"),
         ("run.py", 0o755, "-- python run.py --fast"),
     ],
 )
@@ -225,7 +225,7 @@ def test_steps_whose_lines_come_one_after_another_are_timed_and_the_number_that_
     times = [(0.05 * number, 40 * number) for number in range(50)]
     source, why = choose_metric("", "", output, 3.0, times)
     assert source.steps == "^step [0-9]+"
-    assert "for throughput, 12.5 img/s: --metric-regex " in why
+    assert "to use throughput, 12.5 img/s instead: --metric-regex " in why
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_steps_on_both_sides_of_what_is_left_out_are_steps():
 
 @pytest.mark.parametrize(
     ("pattern", "said"),
-    [("^stride", "matches nothing"), ("^step 7:", "matches one line"), ("step (", "no regular expression")],
+    [("^stride", "matches nothing"), ("^step 7:", "matches only one line"), ("step (", "no regular expression")],
 )
 def test_a_pattern_of_steps_that_is_of_no_use_is_an_error(pattern, said):
     with pytest.raises(InputError, match=said):

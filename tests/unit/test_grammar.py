@@ -78,7 +78,7 @@ def test_a_design_is_a_word(command):
     assert parse([command, "quick", "--budget", "10m"]).design == "quick"
     assert parse([command, "--budget", "10m", "quick"]).design == "quick"
     assert "'quick'" in refused(command, "quick", "default")
-    assert "the design as a word" in refused(command, "--design", "quick")
+    assert "the design as a separate word" in refused(command, "--design", "quick")
 
 
 @pytest.mark.parametrize("argv", [["compare", "a"], ["bench"], ["plan"]])
@@ -102,11 +102,14 @@ def test_every_list_takes_commas_and_repeats():
 
 
 def test_a_list_with_blanks_is_told_the_commas(tmp_path, monkeypatch, capsys):
-    assert "a list takes commas: --workloads a,b" in refused("bench", "quick", "--workloads", "a", "b")
+    assert "separate a list with commas: --workloads a,b" in refused("bench", "quick", "--workloads", "a", "b")
     assert "--nodelist n1,n2,n3" in refused("bench", "--nodelist", "n1", "n2", "n3")
     monkeypatch.chdir(tmp_path)
     assert main(["bench", "--environments", "tcmalloc", "mimalloc", "--seed", "1"]) == 2
-    assert "no design 'mimalloc'\n  -> a list takes commas: --environments tcmalloc,mimalloc" in capsys.readouterr().err
+    assert (
+        "no design 'mimalloc'\n  -> separate a list with commas: --environments tcmalloc,mimalloc"
+        in capsys.readouterr().err
+    )
     (tmp_path / "results" / "a").mkdir(parents=True)
     (tmp_path / "results" / "a" / "run.json").write_text("{}")
     assert main(["compare", "a", "--environments", "baseline", "tcmalloc"]) == 2
@@ -153,9 +156,12 @@ def test_a_command_stands_behind_two_hyphens():
 @pytest.mark.parametrize(
     ("argv", "now"),
     [
-        (["bench", "python", "train.py"], "a program comes behind `--`: envmatrix bench -- python train.py"),
-        (["tune", "python", "train.py"], "a program comes behind `--`: envmatrix tune -- python train.py"),
-        (["bench", "python", "train.py", "--epochs", "1"], "its options come behind `--`: envmatrix bench -- python"),
+        (["bench", "python", "train.py"], "write `--` before a program: envmatrix bench -- python train.py"),
+        (["tune", "python", "train.py"], "write `--` before a program: envmatrix tune -- python train.py"),
+        (
+            ["bench", "python", "train.py", "--epochs", "1"],
+            "write `--` before a program and its options: envmatrix bench -- python",
+        ),
         (["bench", "--runs", "10", "--", "true"], "--max-blocks N"),
         (["bench", "-N", "--", "true"], "bash -c 'LINE'"),
         (["bench", "--export-json=x", "--", "true"], "summary.json"),
@@ -172,7 +178,7 @@ def test_who_knows_hyperfine_or_forgets_the_hyphens_is_told_what_is_written_here
         (["train.py"], "envmatrix bench -- python train.py"),
         (["run.sh"], "envmatrix bench -- ./run.sh"),
         (["bin/train"], "envmatrix bench -- bin/train"),
-        (["-r", "10", "--", "true"], "hyperfine's -r 10 is --max-blocks 10"),
+        (["-r", "10", "--", "true"], "for hyperfine's -r 10, use --max-blocks 10"),
     ],
 )
 def test_a_program_that_stands_where_a_design_does_is_told(tmp_path, monkeypatch, capsys, words, remedy):
@@ -195,7 +201,7 @@ def test_a_program_that_stands_where_a_design_does_is_told(tmp_path, monkeypatch
 )
 def test_a_spelling_that_is_no_more_is_told_the_new_one(argv, now):
     said = refused(*argv)
-    assert "any more" in said or "is taken, and here are two" in said
+    assert "no longer exists" in said or ", but got two" in said
     assert now in said
 
 
@@ -208,8 +214,8 @@ def test_typographic_dashes_and_options_before_the_command_are_told():
 def test_a_word_of_build_is_a_design_or_environments(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for words, said in (
-        (["quick", "tcmalloc"], "'quick' is a design, and 2 names are given"),
-        (["nosuch"], "no design or environment 'nosuch'"),
+        (["quick", "tcmalloc"], "'quick' is a design, but you passed 2 names"),
+        (["nosuch"], "no design or environment named 'nosuch'"),
         (["quik"], "did you mean 'quick'?"),
         (["design:nosuch"], "no design 'nosuch'"),
     ):

@@ -80,16 +80,16 @@ def test_other_files_are_refused_with_their_paths_or_their_digests(tmp_path, cac
     with pytest.raises(InputError, match="3 of its files differ: /a is gone, /b is new, /link is another"):
         check_images_unchanged(run, {("image", "docker"): other})
     listing_file(cache, then).unlink()
-    with pytest.raises(InputError, match=f"the digest of its files is {now}, and was {then}"):
+    with pytest.raises(InputError, match=f"the digest of its files was {then}, and is now {now}"):
         check_images_unchanged(run, {("image", "docker"): other})
 
 
 def test_another_base_is_refused_with_what_makes_the_right_one(cache):
     run = SimpleNamespace(images={"image@docker": {"base_digest": "sha256:1"}})
     other = Prepared("image", "docker", "ref", "python", {}, {"base_digest": "sha256:2"})
-    with pytest.raises(InputError, match="base_digest is sha256:2, and was sha256:1") as refused:
+    with pytest.raises(InputError, match="base_digest was sha256:1, and is now sha256:2") as refused:
         check_images_unchanged(run, {("image", "docker"): other})
-    assert "check out the envmatrix that began it" in refused.value.remedy
+    assert "check out the envmatrix that started it" in refused.value.remedy
 
 
 def test_a_file_is_known_again_by_its_stamp_and_one_that_was_written_into_is_another(tmp_path):

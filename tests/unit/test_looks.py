@@ -59,7 +59,7 @@ def test_each_environment_has_one_look_after_the_blocks_and_no_control_has_one(c
     assert [look.arm for look in found.folder.looks(plan)] == LOOKED
     assert [slot.look_s for slot in found.now] == [FULL_RUN_S] * 3
     assert found.ended.outcomes == {"ok": 24}, "looks are no trials of a block"
-    assert "3 long looks" in found.said[0]
+    assert "3 steady-state runs" in found.said[0]
     measured = read_measurements(found.folder, plan)
     assert {sum(fact.outcomes.values()) for fact in measured.facts.values()} == {6}
 
@@ -79,14 +79,14 @@ def test_what_a_claim_needs_comes_before_them(carry_out):
     plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=100.0)
     needed_s = sum(trial.wall_s for trial in make_trials(plan, Machine({}), plan.min_blocks))
     found = carry_out(make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=1.02 * needed_s))
-    assert f"spent after {plan.min_blocks} blocks" in found.ended.why
+    assert f"used up after {plan.min_blocks} blocks" in found.ended.why
 
 
 def test_looks_that_a_budget_has_no_room_for_are_named(carry_out):
     plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=10.0)
     found = carry_out(plan)
     assert found.now == []
-    assert f"no long look at {', '.join(LOOKED)}: the budget is spent" in found.said
+    assert f"no steady-state run of {', '.join(LOOKED)}: the budget is used up" in found.said
 
 
 def test_an_interrupted_run_goes_on_with_the_looks_that_lack(carry_out):
@@ -128,7 +128,7 @@ def test_a_launcher_that_runs_trials_elsewhere_makes_none_and_says_so(carry_out)
     plan = make_plan(NAMES, max_blocks=6, target=0.001, budget_s=1e9)
     found = carry_out(plan, launcher=There())
     assert found.now == []
-    assert "no long looks: launcher here runs trials elsewhere" in found.said
+    assert "no steady-state runs: launcher here runs trials on other machines" in found.said
 
 
 def test_a_line_that_is_no_look_of_this_run_is_refused_by_its_place(carry_out):

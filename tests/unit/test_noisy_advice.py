@@ -35,7 +35,7 @@ def test_a_hopeless_noise_is_told_with_how_long_it_would_take_and_no_command(tmp
     """Guards against "as much time again" for a control between 0.57 and 4.92."""
     said = told(tmp_path, NOISY, min_blocks=6)
     found = re.fullmatch(
-        r"undecided: a, b; at this noise 3% would take about (\d+) (hours|days): make the machine quiet first "
+        r"undecided: a, b; with this noise, 3% would take about (\d+) (hours|days): make the machine quiet first "
         r"\(`envmatrix doctor`\)", said,
     )  # fmt: skip
     assert found, said
@@ -48,7 +48,7 @@ def test_a_hopeless_noise_is_told_with_how_long_it_would_take_and_no_command(tmp
 
 def test_a_noise_that_more_blocks_narrow_is_told_with_the_command_as_ever(tmp_path):
     said = told(tmp_path, Machine({"b": 1.1}, noise=0.1, stand_in=False))
-    assert re.search(r"; as much time again: envmatrix resume run --budget \d+m", said)
+    assert re.search(r"; to run as long again: envmatrix resume run --budget \d+m", said)
 
 
 def test_more_blocks_of_a_busy_machine_are_not_asked_for(tmp_path):
@@ -57,7 +57,7 @@ def test_more_blocks_of_a_busy_machine_are_not_asked_for(tmp_path):
     for trial in make_trials(plan, Machine({"pytorch-ci": 4.3}, noise=0.02, stand_in=False), 8):
         folder.append(waited(trial, BUSY[trial.environment]))
     said = answer.undecided_advice(Result(folder.path))
-    assert said.startswith("undecided: pytorch-ci; more blocks of a busy machine do not decide: make the machine quiet")
+    assert said.startswith("undecided: pytorch-ci; more blocks do not help on a busy machine: make the machine quiet")
     assert "--budget" not in said
 
 
@@ -83,10 +83,10 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
     )
     said = answer.gate_advice(result, SimpleNamespace(items=[item]), 0.03, "envmatrix compare run")
     assert re.fullmatch(
-        r"at this noise it would take about \d+ (hours|days) to tell: make the machine quiet first .*", said
+        r"with this noise, a verdict would take about \d+ (hours|days): make the machine quiet first .*", said
     )
     assert "16,762" not in item.line()
-    assert f"more than {MOST_BLOCKS:,} blocks would say so: make the machine quiet first" in item.line()
+    assert f"more than {MOST_BLOCKS:,} blocks would show it: make the machine quiet first" in item.line()
     assert effect.blocks == 8
 
 
@@ -94,7 +94,7 @@ def test_a_gate_never_ends_with_a_command_of_days(tmp_path):
 def test_a_budget_of_days_is_never_suggested_before_a_run_either(trial_s, command):
     said = budget_too_short_text(60.0, 6, trial_s, 10)
     assert ("--budget" in said) is command
-    assert ("give it about 66 hours, or fewer environments" in said) is not command
+    assert ("use about 66 hours, or fewer environments" in said) is not command
     assert budget_too_short_text(60.0, 6, LONGEST_S / 66 * 1.01, 10).count("--budget") == 0
 
 
@@ -106,7 +106,7 @@ def test_that_a_budget_is_too_short_is_said_once(tmp_path):
     )
     first = FirstBlockCheck(SimpleNamespace(plan=plan, run=run), 1)
     line = first.announce(1, busy=4.0)
-    assert "give it --budget" in line
+    assert "use --budget" in line
     slots = plan.block(0)
     assert [first._short_budget_lines(trial_of(slot, "ok", wall_s=20.0)) for slot in slots] == [[]] * len(slots)
 

@@ -62,7 +62,7 @@ def test_threads_that_share_one_cpu_prove_no_number_of_them():
     assert verify_evidence(two, read_evidence(seen)).unproven == ()
     found = verify_evidence(two, read_evidence({**seen, "cpu": {**CPU, "thread_affinity": {"0": 3}}}))
     assert found.wrong == ()
-    assert found.unproven == ("all its threads may run on CPU 0 alone: nothing shows that so many did the work",)
+    assert found.unproven == ("all its threads may run only on CPU 0: not verified that so many did the work",)
 
 
 def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
@@ -91,8 +91,8 @@ def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatc
     for name, value in {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "LD_PRELOAD": "/my/lib.so"}.items():
         monkeypatch.setenv(name, value)
     first, second = describe_shell_variables(passed)
-    assert first.startswith("your shell sets MALLOC_ARENA_MAX=2, OMP_NUM_THREADS=1: every environment has it")
-    assert second.startswith("your shell's LD_PRELOAD (/my/lib.so) is left out of every run")
+    assert first.startswith("your shell sets MALLOC_ARENA_MAX=2, OMP_NUM_THREADS=1: every environment gets it")
+    assert second.startswith("your shell's LD_PRELOAD (/my/lib.so) is not passed to any run")
     plan = make_plan(("fast",))
     run = make_run(plan, shell_preload="/my/lib.so")
     workloads = {name: one.model_copy(update={"pass_env": passed}) for name, one in run.workloads.items()}

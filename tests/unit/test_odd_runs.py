@@ -156,4 +156,4 @@ def test_arms_that_stand_twice_in_a_run_are_named(tmp_path, capsys):
     for arguments in CALLS[:-1]:
         code, said = call(capsys, tmp_path, arguments)
         assert code == 2
-        assert "arms: t:cnn@local stands there more than once" in said
+        assert "arms: t:cnn@local is listed more than once" in said

@@ -58,7 +58,7 @@ def test_an_image_that_is_unpacked_again_is_the_one_that_a_run_began_with(tmp_pa
     packed(tmp_path, prepared)
     assert load_supplied_images(folder) == given
     file.write_bytes(b"another")
-    with pytest.raises(InputError, match="another file lies there"):
+    with pytest.raises(InputError, match="was replaced by another file"):
         load_supplied_images(folder)
 
 

@@ -75,7 +75,7 @@ def test_below_20_blocks_nothing_is_reproduced_or_not_where_a_side_has_slow_tria
     fast = compare_effects(*(runs if later else runs[::-1]))[0]
     assert (fast.environment, fast.answer) == ("fast", answer)
     assert not fast.low <= 1 <= fast.high
-    assert ("slow trials, which takes 20 blocks" in fast.unsure) == (answer == "undecided")
+    assert ("outliers: then a verdict needs 20 blocks" in fast.unsure) == (answer == "undecided")
 
 
 def test_what_short_runs_cannot_know_stands_below_the_answer(tmp_path):
@@ -99,7 +99,7 @@ def test_an_effect_of_an_environment_that_fails_more_is_not_reproduced_nor_not()
     failing = effect(1.25, flags=(Flag.FAILS_MORE,))
     for pair in ((failing, effect(1.25)), (effect(1.25), failing), (effect(1.1), failing)):
         (found,) = compare_effects(*(Analysis(PLAN, (one,)) for one in pair))
-        assert (found.answer, found.unsure) == ("undecided", "more of its trials broke than of its reference")
+        assert (found.answer, found.unsure) == ("undecided", "more of its trials failed than of its reference")
 
 
 def test_what_a_pack_says_cannot_steer_the_terminal():

@@ -40,8 +40,8 @@ def changed(line, **keys):
 
 
 BAD = {
-    "doubled": (lambda line: line, "b0002-p001 stands in line 10 already"),
-    "doubled, with another outcome": (lambda line: changed(line, outcome="failed"), "stands in line 10 already"),
+    "doubled": (lambda line: line, "b0002-p001 is already in line 10"),
+    "doubled, with another outcome": (lambda line: changed(line, outcome="failed"), "is already in line 10"),
     "a name that the plan does not have": (
         lambda line: changed(line, trial="b0002-p009"),
         "is b0002-p001, not 'b0002-p009'",
@@ -75,9 +75,9 @@ def test_a_line_that_is_no_trial_of_the_plan_is_refused_by_its_place(folder, cha
     for read in (lambda: read_measurements(folder, PLAN), lambda: list(folder.trials(PLAN))):
         with pytest.raises(StoreError) as caught:
             read()
-        assert str(caught.value).startswith(f"{folder.trials_file}:{number}:1: this line is no trial of this run: ")
+        assert str(caught.value).startswith(f"{folder.trials_file}:{number}:1: this line is not a trial of this run: ")
         assert words in str(caught.value)
-        assert "`envmatrix resume` sets such lines aside" in caught.value.remedy
+        assert "run `envmatrix resume`, which sets such lines aside" in caught.value.remedy
 
 
 def test_a_line_doubled_in_the_reference_run_changes_no_headline(tmp_path, capsys):
@@ -89,7 +89,7 @@ def test_a_line_doubled_in_the_reference_run_changes_no_headline(tmp_path, capsy
     (copy / "trials.jsonl").write_text("".join([*lines, changed(lines[4], outcome="failed", reason="made up") + "\n"]))
     assert main(["report", "reference-default", "--results", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
-    assert f"trials.jsonl:{len(lines) + 1}:1: this line is no trial of this run" in err
+    assert f"trials.jsonl:{len(lines) + 1}:1: this line is not a trial of this run" in err
     assert "times as fast" not in out + err
 
 
@@ -114,7 +114,7 @@ def test_resume_sets_such_a_line_aside_and_nothing_is_lost(folder, change):
     number = spoil(folder, change)
     bad = folder.trials_file.read_bytes().splitlines(keepends=True)[number - 1]
     said, begun, _ = go_on(folder)
-    assert said[0].startswith(f"{folder.trials_file}:{number}: set aside, no trial of this run: ")
+    assert said[0].startswith(f"{folder.trials_file}:{number}: set aside, not a trial of this run: ")
     assert (begun, folder.trials_file.read_bytes()) == ([], whole)
     assert (folder.path / "trials.set-aside").read_bytes() == bad
 
@@ -127,7 +127,7 @@ def test_a_trial_whose_line_was_wrong_runs_again_even_when_the_budget_is_spent(t
     folder.trials_file.write_text("\n".join(lines) + "\n")
     said, begun, ended = go_on(folder, plan)
     assert begun == ["b0002-p001"]
-    assert said[1] == "1 trial of blocks that were run has no line: run again"
+    assert said[1] == "1 trial of earlier blocks has no line: running again"
     assert ended.outcomes == {"ok": 20}
     assert "budget" in ended.why
     assert not list(missing_slots(plan, read_measurements(folder, plan)))
@@ -165,7 +165,7 @@ def test_a_comparison_tells_of_trials_that_lack_too(folder):
 def test_a_run_whose_lines_are_no_trials_of_it_is_not_packed(folder, tmp_path):
     lines = folder.trials_file.read_text().splitlines(keepends=True)
     folder.trials_file.write_text("".join([*lines, lines[3]]))
-    with pytest.raises(StoreError, match="stands in line 4 already"):
+    with pytest.raises(StoreError, match="is already in line 4"):
         pack_run(folder.path, output=tmp_path / "run.tar.gz")
     assert not (tmp_path / "run.tar.gz").exists()
 

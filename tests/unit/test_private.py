@@ -99,7 +99,7 @@ def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_cont
     mine = make_environment("a", preload=(), variables={"MINE": "1", "GONE": None})
     untold = variables.all_shown({"MINE": "1"})
     proof = verify_evidence(mine, Evidence.model_validate({"variables": untold}))
-    assert (proof.wrong, proof.unproven) == ((), ("MINE was set in it, and to what was not written",))
+    assert (proof.wrong, proof.unproven) == ((), ("MINE was set in the process, but its value was not recorded",))
     assert verify_evidence(mine, Evidence.model_validate({"variables": {**untold, "GONE": "(set)"}})).wrong
 
 

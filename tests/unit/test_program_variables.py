@@ -72,8 +72,8 @@ def test_what_is_not_set_here_is_told_once_and_a_run_that_began_with_it_wants_it
     said = []
     settled = pass_available_variables(workload(pass_env=("DATA_DIR", "HF_HOME")), said.append)
     assert settled.pass_env == ()
-    assert "DATA_DIR, HF_HOME: not set here" in said[0]
-    with pytest.raises(InputError, match="DATA_DIR was set when this run began"):
+    assert "not set in your shell, so no trial has it (pass_env): DATA_DIR, HF_HOME" in said[0]
+    with pytest.raises(InputError, match="DATA_DIR was set when this run started"):
         check_passed_variables([workload(pass_env=("DATA_DIR",))])
 
 
@@ -97,8 +97,8 @@ def test_one_line_names_what_a_program_looks_for_and_did_not_get(shell, tmp_path
         (Image("mine", interpreter="/v/bin/python"), "/v/bin/python", "install it there"),
         (Image("mine", interpreter="/v/bin/python", requirements=("numpy",)), "a Python with numpy", "`requirements`"),
         (Image("mine", requirements=("numpy", "tqdm")), "a Python with numpy, tqdm", "`requirements`"),
-        (Image("mine", modules=("PyTorch/2",)), "PyTorch/2", "take one that has it"),
-        (Image("mine", ready="org/it@sha256:0"), "org/it@sha256:0", "take one that has it"),
+        (Image("mine", modules=("PyTorch/2",)), "PyTorch/2", "use an image or module that has it"),
+        (Image("mine", ready="org/it@sha256:0"), "org/it@sha256:0", "use an image or module that has it"),
     ],
 )
 def test_a_module_that_is_not_there_is_told_with_the_python_that_lacks_it(image, python, remedy):
@@ -107,7 +107,7 @@ def test_a_module_that_is_not_there_is_told_with_the_python_that_lacks_it(image,
     )
     where, _, what = line.partition("; ")
     assert where.startswith("mine runs in ")
-    assert where.endswith(f"{python}: there is no module 'torch.nn'")
+    assert where.endswith(f"{python}, which has no module 'torch.nn'")
     assert remedy in what
 
 
@@ -124,10 +124,10 @@ def test_at_the_first_look_a_lost_module_is_told_with_the_file_of_requirements_t
     assert "(-r requirements.txt)" in find_failure_hints(workload(), MINE, lost, tmp_path)
     (tmp_path / "pyproject.toml").touch()
     assert find_failure_hints(workload(), MINE, lost, tmp_path).endswith(
-        "or lay what it lacks over this one (-r pyproject.toml)"
+        "or add requirements on top (-r pyproject.toml)"
     )
     over = Image("first-look", interpreter="/v/bin/python", requirements=("tqdm",))
-    assert "write its package into the file" in find_failure_hints(workload(), over, lost, tmp_path)
+    assert "add its package to the requirements file" in find_failure_hints(workload(), over, lost, tmp_path)
 
 
 def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_option_that_gives_it(shell, tmp_path):
@@ -135,7 +135,7 @@ def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_
     shell.setenv("MY_DATA_PATH", "/data")
     said = "KeyError: 'TRACKING_URI'"
     assert find_failure_hints(workload(), MINE, said, tmp_path) == (
-        "it did not get TRACKING_URI of this shell: --pass-env TRACKING_URI"
+        "it did not get TRACKING_URI from your shell: --pass-env TRACKING_URI"
     )
     assert find_failure_hints(workload(pass_env=("TRACKING_URI",)), MINE, said, tmp_path) == ""
 
@@ -152,7 +152,7 @@ def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_
 )
 def test_a_path_out_of_the_programs_folder_is_told_where_it_failed(command, said, path):
     line = outside_path_hint(workload(command=command), said)
-    assert line.startswith(f"{path} is not there: ") if path else line == ""
+    assert line.startswith(f"{path} was not found: ") if path else line == ""
 
 
 def test_another_failure_says_nothing_of_modules():

@@ -74,12 +74,12 @@ def test_twice_the_width_takes_somewhat_fewer_than_four_times_the_blocks():
 
 def test_the_outlook_names_what_is_known_first_and_nothing_that_is_known_already():
     found = [effect("wide", 0.06), effect("near", 0.03), effect("done", 0.01), effect("unknown", None)]
-    assert decision_forecast(found, 0.02, 9.4) == "±2.0% by about block: near 11, wide 33 (the budget ends at about 9)"
+    assert decision_forecast(found, 0.02, 9.4) == "±2.0% at about block: near 11, wide 33 (the budget ends at about 9)"
     many = [effect(f"e{number}", 0.03) for number in range(8)]
     assert ", 2 more by 11 (" in decision_forecast(many, 0.02, 9)
     assert decision_forecast(found[2:], 0.02, 9) == ""
     assert decision_forecast([effect("hopeless", 0.7)], 0.02, 9).startswith(
-        "±2.0% by about block: hopeless beyond 2000 ("
+        "±2.0% at about block: hopeless beyond 2000 ("
     )
 
 
@@ -112,7 +112,7 @@ def test_of_a_long_setup_something_is_said_now_and_then_too(monkeypatch, tmp_pat
             enough.set()
 
     hooks.run_setup([Workload(name="mine", command=("true",), setup=("fetch", "data"))], tell)
-    assert said == ["setup of mine: fetch data", "setup of mine runs, for 0 s"]
+    assert said == ["setup of mine: fetch data", "setup of mine is running, for 0 s"]
 
 
 def test_of_those_that_take_turns_no_single_one_is_named():
@@ -121,11 +121,11 @@ def test_of_those_that_take_turns_no_single_one_is_named():
     progress.trial_begins(PLAN.block(0)[1], 100.0, 8)
     assert told.wait(60)
     progress.close()
-    assert said[0] == "block 1: 8 processes take turns, for 0 s"
+    assert said[0] == "block 1: 8 interleaved processes run, for 0 s"
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
     bar = BarProgress(EXPERIMENT, console)
     bar.trial_begins(PLAN.block(0)[1], 100.0, 8)
-    assert bar.bar.tasks[0].fields["now"] == "8 in turns"
+    assert bar.bar.tasks[0].fields["now"] == "8 interleaved"
 
 
 def test_quiet_means_quiet_of_long_trials_too():

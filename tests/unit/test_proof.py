@@ -75,14 +75,14 @@ def test_a_preload_that_is_not_mapped_in_what_did_the_work_is_no_proof(tmp_path,
     if holds:
         assert said.wrong == said.unproven == ()
     else:
-        assert any("is preloaded, but it is not mapped in it" in text for text in said.wrong), said
+        assert any("is preloaded, but the process did not load it" in text for text in said.wrong), said
         assert any("claims malloc is" in text for text in said.wrong)
 
 
 def test_a_static_program_has_no_preload(tmp_path):
     library = other_malloc()
     found = evidence_of(tmp_path, [static_program(tmp_path)], {"LD_PRELOAD": library})
-    assert "not mapped in it" in verify_evidence(environment([library]), found).wrong[0]
+    assert "did not load it" in verify_evidence(environment([library]), found).wrong[0]
     assert verify_evidence(environment(promised={"malloc": "libc"}), found).unproven
 
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_seen_of_a_program_is_unproven_and_no_contradiction(tmp_p
     assert said.wrong == ()
     assert said.unproven == (
         "claims threads is 2, but one thread was seen at work",
-        "not in effect: OMP_NUM_THREADS is read by an OpenMP runtime, and no program loads it",
+        "not in effect: OMP_NUM_THREADS is read by an OpenMP runtime, but no program loads it",
     )
     one = verify_evidence(environment(promised={"threads": "1"}), found)
     assert (one.wrong, one.unproven) == ((), ()), "so many did the work"
@@ -174,7 +174,7 @@ elif not os.fork():
 """
     found = evidence_of(tmp_path, [PYTHON, "-c", program], {"LD_PRELOAD": library})
     assert found.unseen_share < 0.1
-    assert "not mapped in it" in " ".join(verify_evidence(environment([library]), found).wrong)
+    assert "did not load it" in " ".join(verify_evidence(environment([library]), found).wrong)
 
 
 def stopped_before_its_loader(program, variables):

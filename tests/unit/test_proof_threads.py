@@ -29,7 +29,7 @@ def test_threads_that_torchs_core_was_asked_for_are_noted_too(tmp_path):
 FORKED = {
     "works with one": ("torch.set_num_threads(1); work()", "", False),
     "works with two": ("torch.set_num_threads(2); work()", "", True),
-    "does nothing": ("torch.set_num_threads(1)", "work()", True),
+    "has no effect here": ("torch.set_num_threads(1)", "work()", True),
 }
 
 

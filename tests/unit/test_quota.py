@@ -93,8 +93,8 @@ def test_doctor_names_a_quota_of_the_own_group_and_of_those_above_it(tmp_path, m
     found = list(check_cpu_quota(tmp_path))
     assert [one.state for one in found] == ["bad"] * bool(by)
     if by:
-        assert found[0].found.endswith(f"{by}; used up in 95% of its periods")
-        assert found[0].found.startswith("the time of 0.3 CPUs, by /sys/fs/cgroup")
+        assert found[0].found.endswith(f"{by}; the limit was reached in 95% of its periods")
+        assert found[0].found.startswith("the CPU time of 0.3 CPUs, set by /sys/fs/cgroup")
 
 
 def test_the_tightest_of_several_quotas_is_told(tmp_path):

@@ -51,7 +51,7 @@ def test_what_names_somebody_is_told_before_it_is_packed(old, tmp_path, monkeypa
     monkeypatch.setattr("envmatrix.api.packs.find_bench_copy", lambda _: tmp_path / "none")
     said = []
     pack_run(old.path, output=tmp_path / "a.tar.gz", progress=said.append)
-    told = "the archive names hosts, or folders of a user: `envmatrix redact reference-xla`, then pack it again"
+    told = "the archive contains host names or user folders: run `envmatrix redact reference-xla`, then pack again"
     assert said[:1] == [told]
     redact(old)
     pack_run(old.path, output=tmp_path / "b.tar.gz", progress=said.append)

@@ -172,9 +172,9 @@ def test_one_cause_is_one_warning_with_a_count_whichever_environments_and_trials
     for fact in facts.values():
         fact.outcomes["ok"] = 4
         fact.unproven["too short to be looked at"] = 3
-    facts["pytorch-ci"].unproven["no team of 2 threads was there"] = 4
+    facts["pytorch-ci"].unproven["fewer than 2 threads were seen"] = 4
     found = list(machine_warnings.find_unproven_environments(None, SimpleNamespace(facts=facts), None))
     assert [(one.subject, one.text) for one in found] == [
         ("baseline, pytorch-ci, control", "too short to be looked at (9 of 12 trials)"),
-        ("pytorch-ci", "no team of 2 threads was there (4 of 4 trials)"),
+        ("pytorch-ci", "fewer than 2 threads were seen (4 of 4 trials)"),
     ]

@@ -235,7 +235,7 @@ def test_nodes_that_may_be_alike_are_not_said_to_differ_more_than_noise():
     rows = (NodeRow("n1", 4, 1.02), NodeRow("n2", 4, 0.98))
     said = NodeReport("cnn", "local", rows, 0.04, {}).line()
     assert said.startswith(
-        "2 nodes differ by 4.0% in the baseline of cnn@local: n1 measured best, n2 last. A slow hour"
+        "2 nodes differ by 4.0% in the baseline of cnn@local: n1 was fastest, n2 slowest. A temporary slow-down"
     )
 
 
@@ -244,7 +244,7 @@ def test_a_slow_down_within_the_margin_is_said_to_be_one():
     run, measured = make_run(plan), fold_trials(plan, make_trials(plan, Machine({"new": 0.985}, noise=0.003), 20))
     (item,) = compare_environments(run, measured, "old", "new").items
     assert (item.status, item.verdict) == ("slower", "same")
-    assert item.line().endswith("slower, by so little that the design's margin calls it the same")
+    assert item.line().endswith("slower, but within the design's margin, so its verdict is same")
     (item,) = compare_environments(run, measured, "old", "new", 0.0025).items
     assert "slower by more than 0.25%" in item.line()
 

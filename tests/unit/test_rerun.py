@@ -169,7 +169,7 @@ def test_a_gate_that_cannot_say_tells_the_command_that_lets_it(two, monkeypatch,
     gate = ["compare", "--rerun", "before", "after", "--fail-slower"]
     assert main([*gate, "5%", "--name", "few", "--max-blocks", "3"]) == ExitCode.FINE
     few = (
-        r"to tell takes 6 blocks or fewer: envmatrix resume few --budget \S+ --max-blocks 6 --target 2.5%, then: (.*)\n"
+        r"a verdict needs 6 blocks or fewer: envmatrix resume few --budget \S+ --max-blocks 6 --target 2.5%, then: (.*)"
     )
     then = re.search(few, capsys.readouterr().err)
     assert then is not None
@@ -179,7 +179,7 @@ def test_a_gate_that_cannot_say_tells_the_command_that_lets_it(two, monkeypatch,
     assert main([*gate, "0.5%", "--name", "close"]) == ExitCode.FINE
     assert re.search(r"takes [1-9]\d+ blocks or fewer: .* --target 0.25%, then", capsys.readouterr().err)
     assert main([*gate, "5%", "--name", "sure"]) == ExitCode.FINE
-    assert "to tell takes" not in capsys.readouterr().err
+    assert "a verdict needs" not in capsys.readouterr().err
 
 
 def test_files_of_a_program_that_differ_between_the_sides_are_told(two):
@@ -190,10 +190,10 @@ def test_files_of_a_program_that_differ_between_the_sides_are_told(two):
         (two / side / "train.py").write_text("print(1)")
     said: list[str] = []
     begin_rerun("before", "after", name="alike", progress=said.append)
-    assert any(line.endswith("runs on both sides") for line in said)
+    assert any("both sides run the program next to" in line and line.endswith("matrix.yaml") for line in said)
     (two / "after" / "train.py").write_text("print(2)")
     begin_rerun("before", "after", name="unlike", progress=said.append)
-    assert any("what differs there (train.py) is not measured" in line for line in said)
+    assert any("changes of the program (train.py) are not measured" in line for line in said)
 
 
 def test_a_new_side_whose_trials_fail_does_not_pass(two, monkeypatch, capsys):
@@ -231,7 +231,7 @@ def test_the_intervals_of_several_environments_hold_together(two, monkeypatch, c
 def test_a_side_that_cannot_be_had_is_nothing_to_compare(two, capsys):
     (two / "after" / "containers" / "locks" / "torch.txt").unlink()
     assert main(["compare", "--rerun", "before", "after"]) == ExitCode.NOTHING_RAN
-    assert "new.baseline cannot be had on local" in capsys.readouterr().err
+    assert "new.baseline is not available on local" in capsys.readouterr().err
     assert not (two / "results").exists()
 
 
@@ -239,7 +239,7 @@ def test_a_side_that_cannot_be_had_is_nothing_to_compare(two, capsys):
     ("edit", "words", "said"),
     [
         (("batch_size: 64", "batch_size: 32"), (),
-         "before/matrix.yaml:5:18: workload 'cnn' is not that of after/matrix.yaml:5:18"),
+         "before/matrix.yaml:5:18: workload 'cnn' differs from the one in after/matrix.yaml:5:18"),
         (("jemalloc: {malloc: jemalloc}", "other: {malloc: jemalloc}"), ("--environments", "other"),
          "before/matrix.yaml:4:15: old: no environment 'other'"),
         (("workloads: {cnn", "workloads: {mlp: {batch_size: 8}, cnn"), ("--workloads", "mlp"),
@@ -275,14 +275,14 @@ def test_a_run_is_a_side_where_its_bits_can_be_had_again(two):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("before", "after", "--budget", "5m"), "--budget belongs to --rerun"),
-        (("before", "after", "--launcher", "slurm"), "--launcher belongs to --rerun"),
-        (("before", "after", "--nodes", "2"), "--nodes belongs to --rerun"),
+        (("before", "after", "--budget", "5m"), "--budget works only with --rerun"),
+        (("before", "after", "--launcher", "slurm"), "--launcher works only with --rerun"),
+        (("before", "after", "--nodes", "2"), "--nodes works only with --rerun"),
         (("--rerun", "before", "after", "--nodes", "2"), "--nodes means nothing to launcher here"),
         (("--rerun", "before"), "--rerun compares two"),
         (("--rerun", "before", "after", "--anyway"), "--anyway is for stored runs"),
-        (("--rerun", "before", "nowhere"), "'nowhere' is no matrix, no folder with a matrix.yaml and no run"),
-        (("--rerun", "before", "after", "--name", "a/b"), "is no usable name"),
+        (("--rerun", "before", "nowhere"), "'nowhere' is not a matrix, a run, or a folder with a matrix.yaml"),
+        (("--rerun", "before", "after", "--name", "a/b"), "is not a valid name"),
     ],
 )
 def test_what_is_not_understood_is_said(two, capsys, words, said):

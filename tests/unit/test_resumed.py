@@ -66,7 +66,7 @@ def test_a_run_that_has_had_all_its_blocks_gets_more_of_them(begun):
     assert again(begun()).plan.max_blocks == 400
     (change,) = begun().run.history
     assert (change.max_blocks, change.was) == (400, {"max_blocks": "40"})
-    with pytest.raises(InputError, match="--max-blocks: the run may have 400 blocks already"):
+    with pytest.raises(InputError, match="--max-blocks: this run may already have 400 blocks"):
         again(begun(), max_blocks=399)
 
 
@@ -86,7 +86,7 @@ def test_what_is_undecided_at_the_end_is_told_with_the_command_that_gives_it_as_
         plan = make_plan(names, budget_s=60.0, **more)
         return answer.undecided_advice(Result(write_run(tmp_path / name, plan, noise, 6).path))
 
-    assert re.fullmatch(r"undecided: a; as much time again: envmatrix resume noisy --budget 4m[0-5]0s", told("noisy"))
+    assert re.fullmatch(r"undecided: a; to run as long again: envmatrix resume noisy --budget 4m[0-5]0s", told("noisy"))
     assert told("full", max_blocks=6).endswith("s --max-blocks 12")
     assert told("quiet", Machine({"a": 1.2, "b": 2.0}, noise=0.001)) == ""
     assert told("narrow", target=0.9) == "", "precision had ended it"
@@ -124,7 +124,7 @@ def test_a_run_that_was_begun_without_a_list_of_files_is_held_to_those_that_are_
         again(replace(begun(), prepared={("image", "local"): found}))
     run = begun().run
     (change,) = run.history
-    assert "image@local is held to its files from here on, which may not be those before" in change.text()
+    assert "image@local must keep its files from now on (earlier trials may have used others)" in change.text()
     check_images_unchanged(run, {("image", "local"): found})
     with pytest.raises(InputError, match="sha256:2, and was sha256:1"):
         check_images_unchanged(run, {("image", "local"): other})
@@ -168,7 +168,7 @@ def test_reports_that_cannot_be_written_are_no_bad_input_and_can_be_made_later(t
     monkeypatch.setattr(runs, "run_experiment", lambda *_: None)
     monkeypatch.setattr(runs, "write_reports", full)
     watched = SimpleNamespace(progress=print)
-    with pytest.raises(StoppedRunError, match="its reports were not written") as caught:
+    with pytest.raises(StoppedRunError, match="its reports could not be written") as caught:
         runs.finish_run(SimpleNamespace(folder=RunFolder(tmp_path), run=run), lambda _: nullcontext(watched))
     assert caught.value.exit_code == 4
     assert caught.value.remedy.endswith("then `envmatrix report r`")
@@ -193,7 +193,7 @@ def test_an_interpreter_that_is_gone_stops_a_resume_which_says_so(tmp_path, monk
     run = tmp_path / "results" / "one" / "run.json"
     run.write_text(re.sub(r'"interpreter": "[^"]*"', '"interpreter": "/nowhere/python"', run.read_text()))
     assert main(["resume", "one", "--quiet"]) == 4
-    assert "cannot be had on local any more: interpreter: " in capsys.readouterr().err
+    assert "is no longer available on local: interpreter: " in capsys.readouterr().err
     assert lines.read_text() == kept
 
 

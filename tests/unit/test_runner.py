@@ -85,7 +85,7 @@ def test_it_stops_when_every_interval_is_narrow(tmp_path, monkeypatch, quiet):
 def test_it_stops_when_the_budget_is_spent(tmp_path, monkeypatch, quiet):
     plan = make_plan(NAMES, max_blocks=40, target=0.0001, budget_s=30.0)
     ended, names, _ = carry_out(tmp_path, monkeypatch, plan)
-    assert "budget of 30 s is spent" in ended.why
+    assert "budget of 30 s was used up" in ended.why
     assert 0 < len(names) < 200
     assert len(names) % 5 == 0
 
@@ -101,7 +101,7 @@ def test_a_budget_counts_a_group_that_starts_one_after_the_other_from_its_first_
         return replace(trial, started=1e9 + 10 * trial.block + later, wall_s=10 - later, together=5)
 
     ended, names, _ = carry_out(tmp_path, monkeypatch, plan, changed=together)
-    assert ended.why == "the budget of 100 s is spent after 10 blocks"
+    assert ended.why == "the budget of 100 s was used up after 10 blocks"
     assert len(names) == 50
 
 
@@ -230,7 +230,7 @@ def test_a_run_goes_on_where_one_copy_of_the_baseline_ran_well(tmp_path, quiet, 
 def test_a_budget_that_ends_before_any_claim_is_told_before_it_is_spent(tmp_path, quiet):
     plan, said = make_plan(NAMES, max_blocks=40, budget_s=60.0), []
     begin(tmp_path, plan, Machine(SPEED), said.append)
-    assert sum("no verdict is possible: it needs 6 blocks" in line for line in said) == 1, "on a busy machine too"
+    assert sum("a verdict needs 6 blocks" in line for line in said) == 1, "on a busy machine too"
     enough = make_plan(NAMES, max_blocks=6, budget_s=1e5)
     (tmp_path / "enough").mkdir()
     said.clear()
@@ -271,11 +271,11 @@ def test_blocks_that_leave_the_long_looks_no_time_are_told_with_the_budget_for_b
     assert budget_too_short_text(360.0, 6, 4.0, 10, looks=9) == "", "5.5 blocks of 40 s and 72 s of looks"
     said = budget_too_short_text(360.0, 6, 5.5, 10, looks=9)
     assert "a block of 10 takes about 55s" in said
-    assert "that leaves 58s of the budget of 6m for the long looks, which want 72s; --budget " in said
+    assert "that leaves 58s of the 6m budget for the steady-state runs, which need 72s; --budget " in said
     enough = 55.0 * 6 * 1.1
-    assert f"--budget {as_duration(min(enough / 0.8, enough + 9 * 14))} has time for all" in said
+    assert f"--budget {as_duration(min(enough / 0.8, enough + 9 * 14))} is enough for both" in said
     assert budget_too_short_text(360.0, 6, 5.5, 10) == ""
-    assert "cannot be decided" in budget_too_short_text(360.0, 6, 7.0, 10, looks=9)
+    assert "too short for a verdict" in budget_too_short_text(360.0, 6, 7.0, 10, looks=9)
 
 
 def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path, quiet, monkeypatch):
@@ -286,10 +286,10 @@ def test_a_block_that_can_only_be_too_long_is_told_before_anything_runs(tmp_path
         (tmp_path / str(budget_s)).mkdir()
         plan = make_plan(NAMES, max_blocks=6, budget_s=budget_s)
         begin(tmp_path / str(budget_s), plan, Machine(SPEED), said.append)
-    assert said[0].startswith("one block takes 8s or more of your 40s (5 trials to start), and no claim is made below")
+    assert said[0].startswith("one block takes 8s or more of your 40s (5 trials to start), and a verdict needs")
     assert sum("to start" in line for line in said) == 1
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0 * (os.cpu_count() or 1), 0.0, 0.0))
     (tmp_path / "busy").mkdir()
     begin(tmp_path / "busy", make_plan(NAMES, max_blocks=6, budget_s=50.0), Machine(SPEED), said.append)
-    [line] = [line for line in said if "beside programs of others: 6 want each CPU" in line]
+    [line] = [line for line in said if "next to other programs: 6 wait for each CPU" in line]
     assert line.startswith("one block takes 45s or so of your 50s (5 trials to start ")

@@ -154,6 +154,7 @@ def test_fp32_maths_in_bf16_holds_with_amx_alone_and_says_why_elsewhere(isa, ker
     assert (seen["isa"], seen["implementation"], seen["fpmath"]) == (isa, kernel, "bf16")
     wanted = environment("fp32-maths", "bf16", cpus=2)
     said = verify_evidence(wanted, evidence(wanted, onednn=seen))
-    cause = f"claims onednn.rounds is true, but it was false: oneDNN rounds float32 with AMX alone, and has {isa} here"
+    no_amx = f"oneDNN rounds float32 only with AMX, and this CPU has {isa}"
+    cause = f"claims onednn.rounds is true, but it was false: {no_amx}"
     assert said.wrong == (() if rounds else (cause,))
     assert said.unproven == ()

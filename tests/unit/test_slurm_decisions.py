@@ -72,7 +72,7 @@ workloads: {{w: {{model: fashion-cnn}}}}
 designs: {{d: {{environments: wide, workloads: w}}}}
 """)
     matrix = load_matrix(tmp_path / "matrix.yaml")
-    with pytest.raises(InputError, match=r"environment 'wide': .* \{numa_nodes\} is: Slurm does not know it"):
+    with pytest.raises(InputError, match=r"environment 'wide': .* \{numa_nodes\} : Slurm does not report it"):
         resolve_on_host(nodes_host(read_nodes(SINFO)), matrix, matrix.designs["d"])
 
 
@@ -343,7 +343,7 @@ def test_an_engine_whose_commands_no_script_can_stop_takes_no_turns_elsewhere_an
     made, told = turning(make_plan(("a",), engines=("enroot",)), engines=("enroot",)), []
     groups = TrialGrouper(made, told.append)
     assert block_orders.group_names(made.plan.block(0), groups) == {}
-    assert "engine enroot cannot stop a process for a while" in told[0]
+    assert "engine enroot cannot pause a process" in told[0]
 
 
 def test_what_ended_late_in_turns_timed_out_whatever_its_status_says(tmp_path):

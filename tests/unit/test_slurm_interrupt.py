@@ -50,7 +50,7 @@ def test_a_run_that_its_folder_stops_says_which_jobs_are_out_and_how_to_go_on(tm
     stopped = _stopped_error(error, SimpleNamespace(run=SimpleNamespace(name="r1")), made)
     assert str(stopped) == (
         f"{tmp_path}: Read-only file system; the run was stopped, job(s) 7 go on in Slurm\n"
-        "  -> make it writable; `envmatrix resume r1` goes on, nothing that has ended is lost"
+        "  -> make it writable; `envmatrix resume r1` continues; no finished trial is lost"
     )
     assert stopped.exit_code == ExitCode.NOTHING_RAN
 

@@ -66,7 +66,7 @@ def test_a_gate_that_cannot_say_tells_after_how_many_blocks_it_would_were_both_a
     (item,) = between(made(tmp_path, "run", {}, noise=0.03), 0.05).items
     assert item.status == "cannot say"
     assert item.wanted == math.ceil(10 * (math.log(item.high / item.low) / math.log(1.05)) ** 2)
-    assert f"would have been seen; were both alike, some {item.wanted} blocks would say so)" in item.line()
+    assert f"would have been detected; if both are equal, about {item.wanted} blocks would show it)" in item.line()
     assert blocks_needed(1 / 1.05, 1.05, 30, 0.05) == pytest.approx(120, abs=1), "half as wide"
     assert blocks_needed(1 / 1.02, 1.02, 30, 0.05) is None
     assert blocks_needed(1 / 1.05, 1.05, 30, 0.0) is None, "that one is slower at all is never denied by blocks"
@@ -233,7 +233,7 @@ def test_a_slower_second_run_is_found_and_says_what_is_not_cancelled(tmp_path):
     found = compare_runs(old, new, allowed=0.03)
     assert found.exit_code == ExitCode.SLOWER
     assert [item.runs for item in found.items] == [4] * 3
-    assert "day-3 and 3 more runs of the same thing: slower by more than 3.0%" in found.lines()[0]
+    assert "day-3 and 3 more runs of the same work: slower by more than 3.0%" in found.lines()[0]
     assert "different times" in found.cautions[0]
     assert len(compare_runs(old, new, environments=("torch-2.6",)).items) == 1
 
@@ -253,10 +253,12 @@ def test_two_runs_alone_cannot_say_however_far_apart_they_are(tmp_path):
     assert len(found.items) > 1
     lines = found.lines()
     assert "cannot say whether it is slower" in lines[0]
-    assert sum("takes 3 runs of the same thing" in line for line in lines) == 1, "it is the same of every environment"
-    assert f"(had all days been alike, a measured {item.smallest:.1%} would have been seen)" in lines[0]
+    assert sum("(3 are needed)" in line for line in lines) == 1, "it is the same of every environment"
+    assert (
+        f"(if all days were alike, a measured difference of {item.smallest:.1%} would have been detected)" in lines[0]
+    )
     absurd = replace(item, smallest=2e8).line()
-    assert "nothing below 10 times as slow would have been seen" in absurd
+    assert "only a slow-down of more than 10 times would have been detected" in absurd
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -266,7 +268,7 @@ def test_days_that_differ_are_no_slow_down_and_it_is_told_what_would_have_been_s
     item = found.items[0]
     assert item.status == "cannot say"
     assert item.smallest == pytest.approx(item.high / item.ratio - 1)
-    assert f"(a measured {item.smallest:.1%} would have been seen)" in item.line()
+    assert f"(a measured difference of {item.smallest:.1%} would have been detected)" in item.line()
 
 
 def test_what_the_tables_of_stored_runs_say_of_an_environment_is_said_beside_their_comparison(tmp_path):
@@ -316,14 +318,14 @@ def simulated(machine, day, runs):
 def test_runs_of_other_machines_or_benchmarks_are_refused_unless_told(tmp_path):
     old = made(tmp_path, "old", {})
     new = made(tmp_path, "new", {}, host=replace(HOST, name="other"), bench_digest="sha256:other")
-    with pytest.raises(InputError, match=r"not comparable: name of the hosts differ.*benchmark itself"):
+    with pytest.raises(InputError, match=r"not comparable: the hosts differ in name.*benchmark itself"):
         compare_runs(old, new)
     assert any("benchmark" in text for text in compare_runs(old, new, anyway=True).cautions)
 
 
 def test_runs_that_share_nothing_are_refused(tmp_path):
     other = write_run(tmp_path / "other", make_plan((), workloads=("mlp",)), Machine({}), 7)
-    with pytest.raises(InputError, match="share no environment"):
+    with pytest.raises(InputError, match="have no environment in common"):
         compare_runs(made(tmp_path, "old", {}), other)
 
 
@@ -333,7 +335,7 @@ def test_a_run_is_not_compared_with_itself_or_a_copy_of_it_nor_is_a_copy_one_mor
     for name in ("copy", "another"):
         shutil.copytree(old.path, old.path.parent / name)
     for other in (old, RunFolder(old.path.parent / "copy")):
-        with pytest.raises(InputError, match=f"{old.path.name} is to be compared with itself") as caught:
+        with pytest.raises(InputError, match=f"cannot compare {old.path.name} with itself") as caught:
             compare_runs(old, other, anyway=True)
         assert "--environments OLD,NEW" in caught.value.remedy
     assert compare_runs(old, new).items[0].runs == 1
@@ -344,7 +346,7 @@ def test_an_environment_is_not_compared_with_itself(tmp_path):
     for new in ("torch-2.6", "torch-2.6:cnn@local"):
         with pytest.raises(InputError, match="are the same environment of run one") as caught:
             between(folder, new=new)
-        assert caught.value.remedy.endswith("its control: torch-2.6,control")
+        assert caught.value.remedy.endswith("--environments torch-2.6,control")
 
 
 def test_slower_by_a_twentieth_is_a_ratio_of_one_over_1_05():

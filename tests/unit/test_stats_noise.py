@@ -153,7 +153,7 @@ def test_a_gate_says_nothing_below_20_blocks_where_a_side_has_slow_trials(slow, 
     )
     if item.unsure:
         assert item.smallest is None
-        assert item.line().endswith("a side has slow trials, which takes 20 blocks")
+        assert item.line().endswith("one side has outliers: then a verdict needs 20 blocks")
 
 
 @pytest.mark.parametrize("slow", ["baseline", "control", "nobody"])

@@ -178,7 +178,7 @@ def test_unequal_work_is_told_where_two_environments_are_compared(tmp_path):
     found = summarise(write_run(tmp_path / "run", PLAIN, machine, 8))
     for old in ("baseline", "b"):
         assert any(
-            "did not do the work" in text for text in compare_environments(found.run, found.measured, old, "a").cautions
+            "did other work than" in text for text in compare_environments(found.run, found.measured, old, "a").cautions
         )
 
 
@@ -187,7 +187,7 @@ def test_environments_that_meet_nowhere_are_an_error_and_no_empty_answer(tmp_pat
     arms = tuple(arm for arm in found.plan.arms if (arm.environment, arm.engine) != ("a", "local"))
     arms = tuple(arm for arm in arms if (arm.environment, arm.engine) != ("baseline", "docker"))
     run = found.run.model_copy(update={"arms": arms})
-    with pytest.raises(InputError, match="share no workload on one engine"):
+    with pytest.raises(InputError, match="have no workload in common on the same engine"):
         compare_environments(run, found.measured, "baseline", "a")
 
 

@@ -162,7 +162,7 @@ def test_what_is_wrong_in_a_run_file_is_named_with_its_line(folder, path, value,
 def test_a_run_of_an_older_schema_is_refused_with_its_place(folder):
     text = folder.run_file.read_text().replace('"schema": 2', '"schema": 1', 1)
     folder.run_file.write_text(text)
-    with pytest.raises(StoreError, match="schema 1 is older than this envmatrix reads"):
+    with pytest.raises(StoreError, match="schema 1 is older than this version of envmatrix can read"):
         folder.load()
 
 
@@ -176,7 +176,7 @@ def test_nothing_stands_twice_in_a_run_file(folder):
 
 def test_a_run_whose_matrix_is_gone_says_so(folder):
     folder.matrix_file.unlink()
-    with pytest.raises(StoreError, match="the matrix of this run is gone"):
+    with pytest.raises(StoreError, match="the matrix of this run is missing"):
         folder.matrix()
 
 
@@ -214,9 +214,12 @@ def test_a_half_written_change_is_none_and_the_next_one_is_whole(folder):
         ("{", "damaged"),
         ("[]", "no schema number"),
         ('{"schema": 3}', "newer than this envmatrix"),
-        ('{"schema": 2}', "no change of a run: at: is missing"),
-        ('{"schema": 2, "at": "1", "envmatrix": "0", "budget": -1}', "no change of a run: budget"),
-        ('{"schema": 2, "at": "1", "envmatrix": "0", "colour": 1}', "no change of a run: colour: is not a known key"),
+        ('{"schema": 2}', "not a change of a run: at: is missing"),
+        ('{"schema": 2, "at": "1", "envmatrix": "0", "budget": -1}', "not a change of a run: budget"),
+        (
+            '{"schema": 2, "at": "1", "envmatrix": "0", "colour": 1}',
+            "not a change of a run: colour: is not a known key",
+        ),
     ],
 )
 def test_a_bad_change_is_named_with_its_line(folder, line, words):

@@ -81,7 +81,7 @@ def test_before_a_trial_an_image_that_is_gone_or_an_engine_that_cannot_say_is_no
         raise EngineError("the daemon is gone")
 
     job = SimpleNamespace(prepared=SimpleNamespace(image="image"))
-    for holds, said in ((gone, "the daemon is gone"), (lambda _: False, "image image went away, or is another one")):
+    for holds, said in ((gone, "the daemon is gone"), (lambda _: False, "image image disappeared or was replaced")):
         with pytest.raises(NoTrialError, match=said):
             check_image_present(SimpleNamespace(holds=holds), job)
     check_image_present(SimpleNamespace(holds=lambda _: True), job)

@@ -65,13 +65,13 @@ def test_the_words_of_a_program_come_behind_the_options():
     ("words", "said"),
     [
         ([], "envmatrix tune -- python train.py"),
-        (["--metric-regex", "x"], "--metric-regex is for a program"),
-        (["default", "--", "python", "x.py"], "a program cannot both be"),
+        (["--metric-regex", "x"], "--metric-regex needs a program"),
+        (["default", "--", "python", "x.py"], "cannot be combined with a program"),
         (["nothing"], "no design 'nothing'"),
         (["two"], "design 'two' has 2 workloads"),
-        (["alone"], "no factor has a second level; a search has the levels of the"),
+        (["alone"], "no factor has a second level; a search uses the levels of the"),
         (["default", "--factors", "siz"], "no factor 'siz' to search"),
-        (["default", "--name", "../x"], "no usable name"),
+        (["default", "--name", "../x"], "not a valid name"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(folder, words, said):
@@ -87,7 +87,7 @@ def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
     assert begun.space.named == {"both": 3}
     assert said[0] == "searching 3 configurations of size, place"
     fewest = begun.search.fewest_trials()
-    assert said[1] == f"it takes {fewest} trials at least: 5m are enough where one takes up to {300 / fewest:.2g} s"
+    assert said[1] == f"this needs at least {fewest} trials: 5m is enough if a trial takes up to {300 / fewest:.2g} s"
 
 
 def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_it_is_about_to(folder):
@@ -95,16 +95,16 @@ def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_
         return tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
 
     begun = begin()
-    with pytest.raises(InputError, match="nothing of it was run yet") as caught:
+    with pytest.raises(InputError, match="this search has not run anything yet") as caught:
         tunes.resume_study(tunes.find_study("mine"), None, lambda _: None)
-    assert "it begins anew under its name" in caught.value.remedy
+    assert "the search starts over under the same name" in caught.value.remedy
     begin()
     begun.folder.lock()
-    with pytest.raises(InputError, match="it is already there"):
+    with pytest.raises(InputError, match="it already exists"):
         begin()
     begun.folder.unlock()
     (folder / "results" / "other").mkdir()
-    with pytest.raises(InputError, match="it is already there"):
+    with pytest.raises(InputError, match="it already exists"):
         tunes.begin_design_search("default", tunes.SearchRequest("5m", name="other"), None, None, lambda _: None)
 
 
@@ -121,7 +121,7 @@ def test_resume_without_a_name_goes_on_with_the_newest_a_search_or_a_run(folder)
 
 def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
     tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
-    for words, said in (["--nodes", "2"], "where it began"), (["--target", "1%"], "a search has none"):
+    for words, said in (["--nodes", "2"], "where it was started"), (["--target", "1%"], "a search has no"):
         with pytest.raises(InputError, match=said):
             parser.run_command(parser.parse(["resume", "mine", *words]))
 
@@ -142,7 +142,7 @@ def test_steps_are_in_order_however_many_there_are(tmp_path):
 
 def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder):
     begun = tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
-    with pytest.raises(InputError, match=r"20s are too few to confirm anything: with 2\.0 s a trial") as error:
+    with pytest.raises(InputError, match=r"20s cannot confirm anything: at 2\.0 s a trial") as error:
         tunes.check_budget(begun.search, 20.0, 2.0)
     assert f"{begun.search.fewest_trials()} trials" in error.value.message
     assert "--budget" in error.value.remedy

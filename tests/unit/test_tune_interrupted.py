@@ -32,7 +32,7 @@ def test_a_damaged_note_of_when_it_went_on_is_told_with_its_place(machine):  # n
     file.write_text(file.read_text() + '{"schema": 1, "began": 10}\n{"schema": 1, "beg')
     assert resumed().settings, "a crash cut the last line short"
     file.write_text('{"schema": 1, "began": "soon"}\n')
-    with pytest.raises(StoreError, match="does not say when") as caught:
+    with pytest.raises(StoreError, match="has no time at which") as caught:
         StudyFolder(file.parent).sessions()
     assert str(caught.value.where).endswith("sessions.jsonl:1")
 

@@ -132,8 +132,8 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert "size=large" in levels
     assert "size=broken" not in levels, "it was never read"
     assert "fresh blocks" in page
-    assert re.search(r"Of python -c pass \(engine local, .*\), begun 20\d\d-\d\d-\d\d \d\d:\d\d UTC\.", page)
-    assert ">speed over the baseline</text>" in page
+    assert re.search(r"Of python -c pass \(engine local, .*\), started 20\d\d-\d\d-\d\d \d\d:\d\d UTC\.", page)
+    assert ">speed relative to the baseline</text>" in page
     assert ">trials, in the order they ran</text>" in page
     assert any(line.startswith("confirm") and "not confirmed" in line for line in said)
     assert result.answer.headline.endswith(" Equal work not checked.")
@@ -144,7 +144,7 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert short in page
     early = tunes.TuneResult(result.folder, interrupted=True)
     assert (early.interval, early.settings, early.ratio) == (None, {}, None), "nobody ends it for what it shows so far"
-    assert early.answer.headline == "Not over yet: size=large, place=there is being confirmed."
+    assert early.answer.headline == "Not finished yet: size=large, place=there is being confirmed."
 
 
 @pytest.mark.parametrize(("at", "is_confirmed"), [(0, False), (6, False), (30, False), (112, True)])
@@ -217,7 +217,7 @@ def test_ctrl_c_ends_it_and_what_is_written_says_so_until_it_is_over(machine, at
     result = tunes.finish_search(begun(), watch)
     assert (result.exit_code, result.settings) == (130, {})
     assert json.loads((result.folder / "tune.json").read_text())["interrupted"] is True
-    assert "Not over yet" in (result.folder / "report.html").read_text()
+    assert "Not finished yet" in (result.folder / "report.html").read_text()
     machine.stops_at = None
     assert resumed().settings == {"size": "large", "place": "there"}
     assert json.loads((result.folder / "tune.json").read_text())["interrupted"] is False
@@ -241,14 +241,16 @@ def test_what_is_shown_of_a_search_that_was_killed_while_it_confirmed_claims_not
     with pytest.raises(Stopped):
         tunes.finish_search(begun(), watch)
     assert main(["report", "mine", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["headline"].startswith("Not over yet: size=large, place=there is being")
+    assert json.loads(capsys.readouterr().out)["headline"].startswith(
+        "Not finished yet: size=large, place=there is being"
+    )
     machine.stops_at = None
     assert resumed().settings
     machine.stops_at = len(machine.ran) + 6
     with pytest.raises(Stopped):
         resumed("240s")
     assert main(["report", "mine"]) == 0
-    assert "Not over yet" in capsys.readouterr().out, "what it told of at its end is not all that is there now"
+    assert "Not finished yet" in capsys.readouterr().out, "what it told of at its end is not all that is there now"
 
 
 @pytest.mark.filterwarnings("error")
@@ -284,7 +286,7 @@ def test_a_search_that_was_given_no_budget_takes_as_many_trials_as_it_needs(mach
     machine.wall_s = 100.0
     result = tunes.finish_search(begun(said, budget=None), watch)
     assert result.answer.effect.blocks >= 6
-    assert any(line.startswith("no --budget was given: it takes ") for line in said)
+    assert any(line.startswith("no --budget was given: using ") for line in said)
     fewest = tunes.resume_study(result.folder, None, lambda _: None).search.fewest_trials()
     assert 1200 < result.answer.spent_s <= 1.05 * 1.15 * fewest * 100
 
@@ -300,7 +302,7 @@ def test_what_stops_a_search_says_how_the_search_goes_on(machine):
     machine.trouble = lambda _: StoreError("No space left on device", remedy="free some space")
     with pytest.raises(StoppedRunError, match="the search was stopped") as full:
         resumed()
-    assert "free some space; `envmatrix resume mine` goes on" in full.value.remedy
+    assert "free some space; `envmatrix resume mine` continues" in full.value.remedy
     machine.stops_at = None
     assert resumed().settings == {"size": "large", "place": "there"}
 
@@ -352,14 +354,14 @@ def test_nothing_is_recommended_where_nothing_gains(machine):
     machine.gains = {"large": -0.2, "there": -0.1, "broken": None, "yes": -0.1}
     result = tunes.finish_search(begun(), watch)
     assert (result.settings, result.ratio, result.lines) == ({}, None, "")
-    assert "nothing is expected to gain" in result.answer.headline
+    assert "no configuration is expected to be better" in result.answer.headline
 
 
 def test_where_every_candidate_fails_that_is_said(machine):
     machine.gains = {"large": None, "there": None, "broken": None, "yes": None}
     result = tunes.finish_search(begun(), watch)
     assert result.exit_code == 4
-    assert "Not one configuration ran well" in result.answer.headline
+    assert "no configuration had a successful trial" in result.answer.headline
     assert set(result.answer.dropped) >= {"size=large", "size=broken", "place=there", "inert=yes"}
 
 
@@ -375,13 +377,13 @@ def test_a_baseline_that_fails_ends_the_search(machine):
     machine.gains = {"small": None}
     with pytest.raises(NothingRanError, match="the baseline fails") as caught:
         tunes.finish_search(begun(), watch)
-    assert "begin another one (another --name, or remove results/mine)" in caught.value.remedy
+    assert "start another search (another --name, or remove results/mine)" in caught.value.remedy
 
 
 def test_a_budget_that_turns_out_too_small_ends_it_after_each_level_was_seen_once(machine):
-    with pytest.raises(InputError, match=r"too few to confirm anything: with 1\.0 s a trial") as caught:
+    with pytest.raises(InputError, match=r"cannot confirm anything: at 1\.0 s a trial") as caught:
         tunes.finish_search(begun(budget="20s"), watch)
     assert {run for run, _ in machine.ran} == {"001-evidence-mine"}
-    budget = re.search("`envmatrix resume mine --budget (.*)` goes on", caught.value.remedy)[1]
+    budget = re.search("continue with `envmatrix resume mine --budget (.*)`", caught.value.remedy)[1]
     assert resumed(budget).settings == {"size": "large", "place": "there"}
     assert len(machine.ran) == len(set(machine.ran))

@@ -134,6 +134,6 @@ def test_what_was_confirmed_is_told_by_node_the_worst_last():
 
 
 def test_a_program_on_the_command_line_is_searched_here_alone():
-    with pytest.raises(InputError, match="a program is run here") as caught:
+    with pytest.raises(InputError, match="your own program runs on this machine only") as caught:
         tunes.tune(["python", "x.py"], launcher="slurm")
     assert "--save" in caught.value.remedy

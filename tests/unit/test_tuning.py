@@ -102,8 +102,8 @@ class TestTheSpace:
     @pytest.mark.parametrize(
         ("levels", "said"),
         [
-            ({"runtime": ("gnu",)}, "of runtime there is no second level"),
-            ({"affinity": ("none", "compact")}, "no cell of these levels is possible"),
+            ({"runtime": ("gnu",)}, "runtime has no second level"),
+            ({"affinity": ("none", "compact")}, "no configuration of these levels is possible"),
             ({"runtimes": ("gnu",)}, "no factor 'runtimes'"),
             ({"runtime": ("gnu", "inte")}, "runtime has no level 'inte'"),
         ],
@@ -114,7 +114,7 @@ class TestTheSpace:
 
     def test_a_space_that_is_too_large_is_told(self, monkeypatch):
         monkeypatch.setattr("envmatrix.search.space.MAX_CELLS", 5)
-        with pytest.raises(InputError, match="12 cells are too many"):
+        with pytest.raises(InputError, match="12 configurations are too many"):
             space()
 
 

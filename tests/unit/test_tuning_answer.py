@@ -29,8 +29,8 @@ def test_what_bars_a_recipe_is_named_and_nothing_else_of_it():
 
 def test_a_recipe_with_slow_trials_and_too_few_blocks_is_not_called_faster():
     said = confirmed(1.1, verdict="undecided", withheld="slow-trials").headline
-    assert said.startswith("Nothing is shown to be faster than the baseline: size=large is 1.200 times as fast")
-    assert said.endswith("; with slow trials there is no verdict below 20 blocks.")
+    assert said.startswith("Nothing is significantly faster than the baseline: size=large is 1.200 times as fast")
+    assert said.endswith("; with outliers, a verdict needs 20 blocks.")
 
 
 def test_what_a_recipe_gains_in_a_number_that_is_no_speed_is_no_speed():
@@ -72,7 +72,7 @@ def test_told_gains_of_a_small_effect_in_much_noise_are_right_on_average():
 def test_what_the_model_thinks_of_each_setting_is_called_a_guess_and_no_interval():
     guess = Contribution("size", "large", 1.12, 1.06, 1.19)
     said = "\n".join(answer_lines(replace(confirmed(1.1), contributions=(guess,))))
-    assert "(the model's guess and how far it may be off; not confirmed, no 95 % interval):" in said
+    assert "(the model's estimate and its uncertainty; not confirmed, not a 95 % interval):" in said
     assert "1.12 (1.06 to 1.19)" in said
 
 

@@ -188,8 +188,8 @@ def test_a_reference_has_turns_in_every_smaller_group_and_all_of_them_at_the_end
     ("gib", "alive", "said"),
     [
         (9, [6], ""),
-        (6, [4, 4], "takes turns in 2 smaller groups, each with its reference"),
-        (1, [1] * 6, "runs one trial after the other"),
+        (6, [4, 4], "run interleaved in 2 batches, each with its own reference"),
+        (1, [1] * 6, "run one after another"),
     ],
 )
 def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypatch, gib, alive, said):
@@ -203,7 +203,7 @@ def test_memory_that_is_not_there_is_told_once_and_makes_groups_smaller(monkeypa
         assert [len(one.kept) + len(wave) for one in companies for wave in one.waves] == alive
         assert sorted(slot.trial for one in companies for slot in one.slots) == sorted(slot.trial for slot in group)
     assert len(told) == (1 if said else 0)
-    assert all(f"{said}: 6 processes at once may need 6.0 GiB, and {gib}.0 GiB are free" in line for line in told)
+    assert all(f"{said}: 6 processes may need 6.0 GiB, but only {gib}.0 GiB are free" in line for line in told)
 
 
 def test_what_processes_of_the_same_workload_took_before_says_what_is_needed(monkeypatch):

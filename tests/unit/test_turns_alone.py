@@ -166,8 +166,8 @@ def test_a_block_is_parted_into_those_that_take_turns_and_those_that_take_none()
         assert {slot.arm.environment for slot in turning} == {"baseline", "control", "b", "c"}
         assert sum(map(len, parts)) == len(PLAN.arms)
     assert len(said) == 1
-    text = "no turns for a and baseline alone, which they are compared with, but all steps in one go: "
-    assert said == [f"{text}a level says `turns: false`, as a pause would change what it does"]
+    text = "a and baseline alone, their baseline, run uninterrupted, all at the same time (not interleaved): "
+    assert said == [f"{text}a level sets `turns: false`, because a pause would change how it behaves"]
 
 
 def test_of_many_that_take_no_turns_two_are_named():
@@ -176,7 +176,7 @@ def test_of_many_that_take_no_turns_two_are_named():
     lone = {name: make_environment(name, turns=False) for name in "abcd"}
     TrialGrouper(experiment(plan, environments=lone), said.append).of(plan.block(0))
     [line] = said
-    assert line.startswith("no turns for a, b, 2 more and baseline alone, which they are compared with")
+    assert line.startswith("a, b, 2 more and baseline alone, their baseline,")
 
 
 def test_what_takes_no_turns_starts_side_by_side_where_memory_holds_all_and_takes_one_turn_each(monkeypatch):

@@ -72,7 +72,7 @@ def test_cpus_of_a_design_that_this_machine_lacks_are_refused_where_they_stand(t
     rest = REST.replace("workloads: w}", "workloads: w, cpus: '99998'}")
     code, said = check(tmp_path, monkeypatch, capsys, f"version: 2\nfactors: {{f: {{r: {{}}, a: {{}}}}}}{rest}")
     assert code == 2
-    assert "matrix.yaml:5:64: design 'default': this machine has no CPU 99998" in said
+    assert "matrix.yaml:5:64: design 'default': CPU 99998" in said
 
 
 @pytest.mark.parametrize(
