@@ -115,9 +115,12 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
         "--check", metavar="JSON", action="append", default=[], help=f"what shows equal work: {shape}with tolerance"
     )
     parser.add_argument(
-        "--prepare", metavar="WORD", action="append", default=[],
+        "--prepare",
+        metavar="WORD",
+        action="append",
+        default=[],
         help="a word of a command, given once for each, that is run before it and not measured",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
     )

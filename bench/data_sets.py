@@ -49,15 +49,25 @@ SETS = {
         DataSet("fashion-mnist", (1, 28, 28), 10, 60000, 10000, False, None),
         DataSet("cifar10", (3, 32, 32), 10, 50000, 10000, False, None),
         DataSet(
-            "fashion-mnist-stand-in", (1, 28, 28), 10, 60000, 10000, True,
+            "fashion-mnist-stand-in",
+            (1, 28, 28),
+            10,
+            60000,
+            10000,
+            True,
             "sha256:4aa87a2f40185d5067f37d136bef1a1c0aaedeaf8b8b77143a1a373b3fe3ed41",
         ),
         DataSet(
-            "cifar10-stand-in", (3, 32, 32), 10, 50000, 10000, True,
+            "cifar10-stand-in",
+            (3, 32, 32),
+            10,
+            50000,
+            10000,
+            True,
             "sha256:225275ae40f6b18495d112a302e8c4b668f5096fd1aad45e36e735542decc1b8",
         ),
     )
-}  # fmt: skip
+}
 
 
 def stand_in_name(name: str) -> str:

@@ -17,8 +17,10 @@ from bench.steps import Mark, no_mark
 from bench.tensors import Batch
 
 _GUARDS: dict[str, Callable[[], Any]] = {
-    "none": nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode,
-}  # fmt: skip
+    "none": nullcontext,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+}
 
 
 class Predictor:

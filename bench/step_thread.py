@@ -20,9 +20,15 @@ _BUSY = 0.01
 #: A reading takes about 20 us. One that takes longer than this is repeated, up to so many times.
 _MOMENT_NS, _TRIES = 200_000, 5
 _COUNTED = (
-    "wall_ns", "cpu_ns", "user_ns", "system_ns", "minor_faults", "major_faults", "voluntary_switches",
+    "wall_ns",
+    "cpu_ns",
+    "user_ns",
+    "system_ns",
+    "minor_faults",
+    "major_faults",
+    "voluntary_switches",
     "involuntary_switches",
-)  # fmt: skip
+)
 
 
 class Reading(NamedTuple):
@@ -60,9 +66,15 @@ def _others() -> dict[int, tuple[int, int]]:
 
 def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
     return (
-        time.perf_counter_ns(), cpu_ns, round(usage.ru_utime * 1e9), round(usage.ru_stime * 1e9),
-        usage.ru_minflt, usage.ru_majflt, usage.ru_nvcsw, usage.ru_nivcsw,
-    )  # fmt: skip
+        time.perf_counter_ns(),
+        cpu_ns,
+        round(usage.ru_utime * 1e9),
+        round(usage.ru_stime * 1e9),
+        usage.ru_minflt,
+        usage.ru_majflt,
+        usage.ru_nvcsw,
+        usage.ru_nivcsw,
+    )
 
 
 def since(before: Reading) -> dict[str, Any]:
@@ -83,10 +95,12 @@ def between(before: Reading, after: Reading) -> dict[str, Any]:
         **grown,
         "waited_ns": (after.waited_ns or 0) - (before.waited_ns or 0) if known else None,
         "others": {
-            "busy": sum(busy), "ended": len(set(before.others) - set(after.others)),
-            "cpu_ns": sum(ran for ran, _ in others.values()), "waited_ns": sum(waited for _, waited in others.values()),
+            "busy": sum(busy),
+            "ended": len(set(before.others) - set(after.others)),
+            "cpu_ns": sum(ran for ran, _ in others.values()),
+            "waited_ns": sum(waited for _, waited in others.values()),
         },
-    }  # fmt: skip
+    }
 
 
 def of_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:

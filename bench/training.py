@@ -17,8 +17,10 @@ from bench.steps import Mark, no_mark
 from bench.tensors import Batch
 
 _KEPT: dict[str, Callable[[Tensor], Any] | None] = {
-    "none": None, "tensor": Tensor.detach, "item": Tensor.item,
-}  # fmt: skip
+    "none": None,
+    "tensor": Tensor.detach,
+    "item": Tensor.item,
+}
 
 
 def optimizer_for(parameters: Iterator[nn.Parameter], options: Options) -> torch.optim.Optimizer:

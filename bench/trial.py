@@ -40,9 +40,13 @@ class Work(Protocol):
 
 
 def measure(
-    options: Options, prepared: Prepared | None, place: Place, import_ns: int, gate: Gate | None = None,
+    options: Options,
+    prepared: Prepared | None,
+    place: Place,
+    import_ns: int,
+    gate: Gate | None = None,
     look_s: float | None = None,
-) -> tuple[dict[str, Any], int | None]:  # fmt: skip
+) -> tuple[dict[str, Any], int | None]:
     """Run the workload at its place; return (the record's parts, stolen ticks of the timed part).
 
     With ``look_s`` it is a steady-state run of that many seconds, timed from the first step.
@@ -98,9 +102,20 @@ def _measure_work(
 
 #: Results that a kind of work does not have are null in its record.
 _RESULT = dict.fromkeys(
-    ("loss", "accuracy", "training_loss", "parameters", "samples", "steps", "sparsity", "effective_batch",
-     "learning_rate", "equality", "collective")
-)  # fmt: skip
+    (
+        "loss",
+        "accuracy",
+        "training_loss",
+        "parameters",
+        "samples",
+        "steps",
+        "sparsity",
+        "effective_batch",
+        "learning_rate",
+        "equality",
+        "collective",
+    )
+)
 
 
 def _metrics(times: dict[str, Any], timed: timing.Timed, place: Place) -> dict[str, float | None]:

@@ -73,7 +73,12 @@ _HOMES = {
     "envmatrix.api.runs": ("load", "resume", "run"),
     "envmatrix.api.tunes": ("TuneResult", "tune"),
     "envmatrix.errors": (
-        "EngineError", "EnvmatrixError", "InputError", "InterruptedRunError", "NothingRanError", "SkipEnvironmentError",
+        "EngineError",
+        "EnvmatrixError",
+        "InputError",
+        "InterruptedRunError",
+        "NothingRanError",
+        "SkipEnvironmentError",
         "StoreError",
     ),
     "envmatrix.bundle.comparison": ("Reproduction",),
@@ -81,7 +86,7 @@ _HOMES = {
     "envmatrix.stats.effects": ("Effect",),
     "envmatrix.stats.history": ("History",),
     "envmatrix.results": ("Trial",),
-}  # fmt: skip
+}
 
 
 def __getattr__(name: str) -> object:

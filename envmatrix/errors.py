@@ -27,9 +27,14 @@ class ExitCode(IntEnum):
 
 #: Order of precedence of exit codes if several apply.
 _FIRST = (
-    ExitCode.INTERRUPTED, ExitCode.BAD_INPUT, ExitCode.NOTHING_RAN, ExitCode.OTHER_WORK, ExitCode.SLOWER,
-    ExitCode.UNDECIDED, ExitCode.SOME_FAILED,
-)  # fmt: skip
+    ExitCode.INTERRUPTED,
+    ExitCode.BAD_INPUT,
+    ExitCode.NOTHING_RAN,
+    ExitCode.OTHER_WORK,
+    ExitCode.SLOWER,
+    ExitCode.UNDECIDED,
+    ExitCode.SOME_FAILED,
+)
 
 
 def first_code(*codes: ExitCode) -> ExitCode:

@@ -55,9 +55,13 @@ def collect() -> dict[str, Any] | None:
     refused = attempt(lambda: sorted(refusals.rejected_settings(library, path, options, os.environ, _tunables())))
     arenas = attempt(lambda: _arenas(handle)) if library == "libc" else None
     return {
-        "library": library, "path": os.path.realpath(path), "version": version, "options": options, "refused": refused,
+        "library": library,
+        "path": os.path.realpath(path),
+        "version": version,
+        "options": options,
+        "refused": refused,
         "arenas": arenas,
-    }  # fmt: skip
+    }
 
 
 def _nothing(_handle: ctypes.CDLL) -> Read:

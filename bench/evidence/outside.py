@@ -30,8 +30,14 @@ def evidence(program: Program) -> dict[str, Any]:
         "malloc": attempt(lambda: _malloc(program)),
         "blas": None,
         "torch": None,
-        "cpu": dict(machine.cpu(), thread_affinity=None, affinity_before=None, affinity_after=None,
-                    affinity_end=None, affinity_list=affinity),
+        "cpu": dict(
+            machine.cpu(),
+            thread_affinity=None,
+            affinity_before=None,
+            affinity_after=None,
+            affinity_end=None,
+            affinity_list=affinity,
+        ),
         "memory": dict(memory.collect(), huge_pages_bytes=None, **program.memory),
         "sandbox": attempt(sandbox.collect),
         # This process's Python is not the program's.
@@ -39,7 +45,7 @@ def evidence(program: Program) -> dict[str, Any]:
         "packages": None,
         "libraries": None if program.libraries is None or not program.loaded else sorted(program.libraries),
         "variables": None if program.variables is None else variables.all_shown(program.variables),
-    }  # fmt: skip
+    }
 
 
 def preload_names() -> list[str]:

@@ -159,10 +159,12 @@ def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
     for reaped in watched.reaped:
         cpu_s_by_pid = {pid: max(seen_s, _total_cpu_s(probes.get(pid))) for pid, _, seen_s in reaped.ended}
         others_s = sum(
-            _total_cpu_s(probe) for pid, probe in probes.items()
-            if pid not in reaped_pids and probe.get("parent") == reaped.parent
+            _total_cpu_s(probe)
+            for pid, probe in probes.items()
+            if pid not in reaped_pids
+            and probe.get("parent") == reaped.parent
             and reaped.from_s < probe.get("ended_s", 0.0) <= reaped.to_s
-        )  # fmt: skip
+        )
         rest_s = reaped.cpu_s - others_s - sum(cpu_s_by_pid.values())
         if 0.0 < rest_s <= sum(cpu_s_by_pid.values()):
             pid, program, _ = max(reaped.ended, key=lambda one: cpu_s_by_pid[one[0]])

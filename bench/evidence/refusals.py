@@ -21,9 +21,16 @@ _ZERO_BELOW = {"oversize_threshold": 4 * mmap.PAGESIZE}
 _READER = {"MALLOC_CONF": "libjemalloc", "MIMALLOC_": "libmimalloc", "TCMALLOC_": "libtcmalloc"}
 #: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html, "env_alias"
 _GLIBC_VARIABLES = {
-    "MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "MALLOC_CHECK_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_PERTURB_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TRACE",
-}  # fmt: skip
+    "MALLOC_ARENA_MAX",
+    "MALLOC_ARENA_TEST",
+    "MALLOC_CHECK_",
+    "MALLOC_MMAP_MAX_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_PERTURB_",
+    "MALLOC_TOP_PAD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TRACE",
+}
 
 
 def rejected_settings(

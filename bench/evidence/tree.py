@@ -258,9 +258,7 @@ def stat_of(pid: int) -> Stat:
     image = (words[23], words[25], *words[45:49])
     user, system, of_user, of_system = map(int, words[11:15])
     name, state = head.partition("(")[2], words[0]
-    return Stat(
-        name, state, int(words[1]), int(words[17]), user + system, of_user + of_system, int(words[19]), image
-    )  # fmt: skip
+    return Stat(name, state, int(words[1]), int(words[17]), user + system, of_user + of_system, int(words[19]), image)
 
 
 class Watch:

@@ -54,9 +54,13 @@ class Ranks:
     def _start(self, argv: Sequence[str], rank: int, cwd: str) -> subprocess.Popen[bytes]:
         with open(self.log(rank), "wb") as log:
             return subprocess.Popen(
-                argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                argv,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - only system calls in it
-            )  # fmt: skip
+            )
 
     def log(self, rank: int) -> str:
         """Return the path of a rank's log."""
@@ -88,9 +92,10 @@ class Ranks:
             rank = self._first_broken()
             timeout = timeouts.find_timeout(self.last_words(rank))
         running = [
-            rank for rank, process in enumerate(self.processes)
+            rank
+            for rank, process in enumerate(self.processes)
             if process.poll() is None and not (timeout and self._waited(rank))
-        ]  # fmt: skip
+        ]
         ending, (guilt, _, _) = ended_how(self._code(rank)), self._innocence(rank)
         self.end()
         return Failure(rank, ending, running, guilt, timeout)

@@ -116,9 +116,11 @@ def explain(
 
     """
     rows = [
-        row for group in Result.of(find_run_to_read(run, results)).summary.groups for row in group.all_rows
+        row
+        for group in Result.of(find_run_to_read(run, results)).summary.groups
+        for row in group.all_rows
         if row.effect and not row.effect.is_control and environment in (None, row.arm.environment)
-    ]  # fmt: skip
+    ]
     if environment is not None and not rows:
         known = Result.of(find_run_to_read(run, results)).summary.plan.arms
         raise InputError(
@@ -127,8 +129,9 @@ def explain(
         )
     return [row.why for row in rows if row.why], {
         row.arm.shown if environment is None else row.arm.environment: why_not(row.effect)
-        for row in rows if row.effect and not row.why
-    }  # fmt: skip
+        for row in rows
+        if row.effect and not row.why
+    }
 
 
 def write_report(

@@ -20,9 +20,14 @@ from envmatrix.trials.images import check_images_unchanged, load_supplied_images
 
 
 def open_environment(
-    environment: str, *, engine: str | None = None, matrix: PathLike | None = None, run: PathLike | None = None,
-    results: PathLike = "results", progress: ProgressCallback = silent,
-) -> Session:  # fmt: skip
+    environment: str,
+    *,
+    engine: str | None = None,
+    matrix: PathLike | None = None,
+    run: PathLike | None = None,
+    results: PathLike = "results",
+    progress: ProgressCallback = silent,
+) -> Session:
     """Prepare an environment to run single processes in it or to export it. Raises the errors of ``export``.
 
     Without ``matrix`` and ``run`` it comes from ./matrix.yaml, otherwise the newest run, otherwise the built-in matrix.

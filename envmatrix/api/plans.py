@@ -94,9 +94,12 @@ def _locate_errors(matrix: Matrix, key: Key) -> Iterator[None]:
     try:
         yield
     except VariableConflictError as error:
-        setting = [("factors", factor.name, level, "env", error.variable)
-                   for factor in matrix.factors.values() for level, body in factor.levels.items()
-                   if error.variable in body.env]  # fmt: skip
+        setting = [
+            ("factors", factor.name, level, "env", error.variable)
+            for factor in matrix.factors.values()
+            for level, body in factor.levels.items()
+            if error.variable in body.env
+        ]
         places = [locate_key(path, setting_key, key=True) for setting_key in setting]
         error.where = next((place for place in places if not is_packaged(place.file)), locate_key(path, key))
         raise locate_in_user_matrix(path, error) from error

@@ -135,9 +135,12 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
     workloads = _workloads(request, program)
     torch = _imports_torch(request.image(program.interpreter), progress)
     starter = MatrixTemplate(
-        program.interpreter, workloads, torch, _usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
+        program.interpreter,
+        workloads,
+        torch,
+        _usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
         requirements=request.requirements,
-    )  # fmt: skip
+    )
     text = _with_relative_paths(starter, file).text()
     parse(text, file)
     return text
@@ -172,9 +175,10 @@ def write_new_file(file: Path, text: str) -> None:
         raise InputError("it already exists", where=Where(file), remedy="pass another file") from error
     except OSError as error:
         raise InputError(
-            f"cannot be written: {error.strerror}", where=Where(file),
+            f"cannot be written: {error.strerror}",
+            where=Where(file),
             remedy="pass a file in an existing folder that you may write to",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Workload, ...]:
@@ -276,9 +280,13 @@ def _run_program(
 
 
 def _make_starter(
-    interpreter: str, workloads: Sequence[Workload], first_run: TrialRunResult, request: ProgramRequest,
-    overrides: Overrides, progress: ProgressCallback,
-) -> MatrixTemplate:  # fmt: skip
+    interpreter: str,
+    workloads: Sequence[Workload],
+    first_run: TrialRunResult,
+    request: ProgramRequest,
+    overrides: Overrides,
+    progress: ProgressCallback,
+) -> MatrixTemplate:
     torch = _runs_torch(first_run.record)
     given_metric = workloads[0].metric
     stated_metric = (given_metric, "from --metric-json; higher is better") if given_metric else None
@@ -303,9 +311,18 @@ def _make_starter(
     progress(time_text(budget_s, trial_s, (len(requested) or len(selected)) + 2, overrides))
     limit_s = max(60.0, 10 * first_run.wall_s)
     return MatrixTemplate(
-        interpreter, workloads, torch, selected, metric, why.partition("\n")[0], budget_s, overrides.budget is None,
-        limit_s, requirements=request.requirements, on_gpu=_gpu_process_count(first_run.record),
-    )  # fmt: skip
+        interpreter,
+        workloads,
+        torch,
+        selected,
+        metric,
+        why.partition("\n")[0],
+        budget_s,
+        overrides.budget is None,
+        limit_s,
+        requirements=request.requirements,
+        on_gpu=_gpu_process_count(first_run.record),
+    )
 
 
 def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:

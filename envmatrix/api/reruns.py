@@ -85,10 +85,19 @@ def _finish_rerun(experiment: Experiment, limit: float, progress: ProgressCallba
 
 
 def begin_rerun(
-    old: PathLike, new: PathLike, design: str | None = None, overrides: Overrides | None = None, *,
-    engines: Sequence[str] = (), results: PathLike = "results", name: str | None = None, launcher: str = DEFAULT,
-    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
-) -> Experiment:  # fmt: skip
+    old: PathLike,
+    new: PathLike,
+    design: str | None = None,
+    overrides: Overrides | None = None,
+    *,
+    engines: Sequence[str] = (),
+    results: PathLike = "results",
+    name: str | None = None,
+    launcher: str = DEFAULT,
+    launcher_options: LauncherOptions | None = None,
+    command: tuple[str, ...] = (),
+    progress: ProgressCallback = silent,
+) -> Experiment:
     """Prepare the environments of both sides and write run.json; nothing is measured yet.
 
     ``old`` and ``new`` are each a matrix, a folder with a matrix.yaml (such as a worktree of another commit), or a run.
@@ -111,9 +120,18 @@ def begin_rerun(
         )
     host = find_run_host(matrix, selected_design, names, launcher, launcher_options or {}, progress)
     return create_experiment(
-        matrix, selected_design, names, Path(results), progress, command, launcher, host, launcher_options, name=name,
+        matrix,
+        selected_design,
+        names,
+        Path(results),
+        progress,
+        command,
+        launcher,
+        host,
+        launcher_options,
+        name=name,
         sides=sides,
-    )  # fmt: skip
+    )
 
 
 def _choose_design(side: Side, name: str | None, overrides: Overrides) -> Design:

@@ -91,10 +91,16 @@ def run(
 
 
 def resume(
-    run: PathLike | Result | None = None, *, budget: float | str | None = None, target: float | str | None = None,
-    max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
-    launcher_options: LauncherOptions | None = None, progress: ProgressCallback = silent,
-) -> Result:  # fmt: skip
+    run: PathLike | Result | None = None,
+    *,
+    budget: float | str | None = None,
+    target: float | str | None = None,
+    max_blocks: int | None = None,
+    results: PathLike = "results",
+    matrix: PathLike | None = None,
+    launcher_options: LauncherOptions | None = None,
+    progress: ProgressCallback = silent,
+) -> Result:
     """Continue a run that stopped, was killed or cut short. No trial is lost, repeated or reordered.
 
     Args:
@@ -117,9 +123,16 @@ def resume(
 
     """
     experiment = reopen_run(
-        run_path(run), budget=budget, target=target, max_blocks=max_blocks, results=results, matrix=matrix,
-        launcher_options=launcher_options or {}, command=("envmatrix.resume",), progress=progress,
-    )  # fmt: skip
+        run_path(run),
+        budget=budget,
+        target=target,
+        max_blocks=max_blocks,
+        results=results,
+        matrix=matrix,
+        launcher_options=launcher_options or {},
+        command=("envmatrix.resume",),
+        progress=progress,
+    )
     return finish_run(experiment, line_progress_watch(progress))
 
 
@@ -158,11 +171,19 @@ def find_run_to_read(run: PathLike | Result | None, results: PathLike) -> RunFol
 
 
 def begin_run(
-    design: str, overrides: Overrides, *, engines: Sequence[str] = (), matrix: PathLike | Matrix | None = None,
-    results: PathLike = "results", name: str | None = None, launcher: str = "here",
-    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), host_names: bool = False,
+    design: str,
+    overrides: Overrides,
+    *,
+    engines: Sequence[str] = (),
+    matrix: PathLike | Matrix | None = None,
+    results: PathLike = "results",
+    name: str | None = None,
+    launcher: str = "here",
+    launcher_options: LauncherOptions | None = None,
+    command: tuple[str, ...] = (),
+    host_names: bool = False,
     progress: ProgressCallback = silent,
-) -> Experiment:  # fmt: skip
+) -> Experiment:
     """Prepare everything that a design needs and write run.json, without measuring. Raises the errors of ``run``."""
     if name is not None and not NAME.match(name):
         raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
@@ -175,16 +196,32 @@ def begin_run(
     host = find_run_host(whole, selected_design, names, launcher, launcher_options or {}, progress)
     check_block_time(whole, selected_design, names, launcher, launcher_options or {})
     return begin_experiment(
-        whole, selected_design, names, Path(results), progress, command, launcher, host, launcher_options, name=name,
+        whole,
+        selected_design,
+        names,
+        Path(results),
+        progress,
+        command,
+        launcher,
+        host,
+        launcher_options,
+        name=name,
         host_names=host_names,
-    )  # fmt: skip
+    )
 
 
 def reopen_run(
-    run: PathLike | None, *, budget: float | str | None = None, target: float | str | None = None,
-    max_blocks: int | None = None, results: PathLike = "results", matrix: PathLike | None = None,
-    launcher_options: LauncherOptions | None = None, command: tuple[str, ...] = (), progress: ProgressCallback = silent,
-) -> Experiment:  # fmt: skip
+    run: PathLike | None,
+    *,
+    budget: float | str | None = None,
+    target: float | str | None = None,
+    max_blocks: int | None = None,
+    results: PathLike = "results",
+    matrix: PathLike | None = None,
+    launcher_options: LauncherOptions | None = None,
+    command: tuple[str, ...] = (),
+    progress: ProgressCallback = silent,
+) -> Experiment:
     """Load a run and prepare what its remaining trials need. Raises the errors of ``resume``."""
     experiment = reopen_experiment(find_run(run, results), find_matrix(matrix), progress)
     kind = LAUNCHERS.make(experiment.run.launcher)
@@ -194,9 +231,13 @@ def reopen_run(
     )  # raises an error for impossible options
     try:
         changed = apply_resume_changes(
-            experiment, budget=budget, target=target, max_blocks=max_blocks, launcher_options=launcher_options,
+            experiment,
+            budget=budget,
+            target=target,
+            max_blocks=max_blocks,
+            launcher_options=launcher_options,
             command=command,
-        )  # fmt: skip
+        )
     except EnvmatrixError:
         experiment.folder.unlock()
         raise
@@ -219,9 +260,13 @@ def report_unknown_variables(matrix: Matrix, design: Design, progress: ProgressC
 
 
 def find_run_host(
-    matrix: Matrix, design: Design, engines: tuple[str, ...], launcher: str, launcher_options: LauncherOptions,
+    matrix: Matrix,
+    design: Design,
+    engines: tuple[str, ...],
+    launcher: str,
+    launcher_options: LauncherOptions,
     progress: ProgressCallback,
-) -> Host | None:  # fmt: skip
+) -> Host | None:
     """Return the machine that trials will run on (None: this one).
 
     Raises an error for anything that the launcher cannot do, before anything is built or written.
@@ -308,9 +353,10 @@ def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher
     running_jobs = launcher.out() if isinstance(launcher, RunsElsewhere) else ""
     prefix = f"{error.remedy}; " if error.remedy else ""
     return StoppedRunError(
-        f"{error.message}; the run was stopped" + (f", {running_jobs}" if running_jobs else ""), where=error.where,
+        f"{error.message}; the run was stopped" + (f", {running_jobs}" if running_jobs else ""),
+        where=error.where,
         remedy=f"{prefix}`envmatrix resume {experiment.run.name}` continues; no finished trial is lost",
-    )  # fmt: skip
+    )
 
 
 def line_progress_watch(progress: ProgressCallback) -> Watch:

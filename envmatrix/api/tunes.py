@@ -342,11 +342,18 @@ def _create_study(
             remedy="pass another --name, or continue it: `envmatrix resume`",
         )
     study = Study(
-        name=name, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        envmatrix=__version__, design=design, budget=_DEFAULT_BUDGET_S, factors=select_factors(levels,
-        search_request.factors), named=tuple(environment_names), trial_s=trial_s, place=location,
-        sampler=search_request.sampler, asked=search_request.budget is not None,
-    )  # fmt: skip
+        name=name,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        envmatrix=__version__,
+        design=design,
+        budget=_DEFAULT_BUDGET_S,
+        factors=select_factors(levels, search_request.factors),
+        named=tuple(environment_names),
+        trial_s=trial_s,
+        place=location,
+        sampler=search_request.sampler,
+        asked=search_request.budget is not None,
+    )
     search = make_search(matrix, study)
     default_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, trial_s or 0.0))
     given_s = (

@@ -124,9 +124,13 @@ class SupervisedProcess:
             with interrupts.held():
                 self.process = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervisor.__file__, str(its.fileno()), str(os.getpid())],
-                    cwd=order.cwd, stdin=streams[0], stdout=streams[1], stderr=streams[2],
-                    start_new_session=True, pass_fds=[its.fileno()],
-                )  # fmt: skip
+                    cwd=order.cwd,
+                    stdin=streams[0],
+                    stdout=streams[1],
+                    stderr=streams[2],
+                    start_new_session=True,
+                    pass_fds=[its.fileno()],
+                )
         except OSError as error:
             self._line.close()
             raise NotStartedError(order.argv[0], error.errno or 0) from error
@@ -205,9 +209,12 @@ def cleanup_watcher(argv: Sequence[str]) -> Iterator[None]:
     with interrupts.held():
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(WATCHER), str(read_end), str(os.getpid()), *argv],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, pass_fds=[read_end],
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[read_end],
+        )
         os.close(read_end)
     try:
         yield

@@ -182,11 +182,20 @@ class BlockRunner:
 
     def _write_end(self, part: Part, trial: TrialOrder, outcome: Outcome, repeated: int, before: int) -> None:
         body = {
-            "job": self.job, "node": self.node, "status": outcome.status, "ooms": outcome.memory_kills,
-            "epoch": int(outcome.epoch), "uptime": [outcome.up, outcome.up + outcome.exit.wall_s],
-            "limit": trial.limit_s, "stops": self.stops, "repeated": repeated, "before": before, "checks": self.checks,
-            "together": outcome.together, "late": int(outcome.exit.timed_out),
-        }  # fmt: skip
+            "job": self.job,
+            "node": self.node,
+            "status": outcome.status,
+            "ooms": outcome.memory_kills,
+            "epoch": int(outcome.epoch),
+            "uptime": [outcome.up, outcome.up + outcome.exit.wall_s],
+            "limit": trial.limit_s,
+            "stops": self.stops,
+            "repeated": repeated,
+            "before": before,
+            "checks": self.checks,
+            "together": outcome.together,
+            "late": int(outcome.exit.timed_out),
+        }
         file = self.order.folder_of(part, trial) / "end"
         self.files.retry(f"write the end of {trial.name}", lambda: file.write_text(json.dumps(body), encoding="utf-8"))
         self.say(f"{trial.name} ended with status {outcome.status}")

@@ -32,11 +32,26 @@ class Nodes:
     def srun_argv(self, count: int, *words: str, output: Path | None = None) -> list[str]:
         """Return the command that runs a task of this package on each of the first ``count`` nodes."""
         return [
-            "srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mpi=none", "--cpu-bind=none",
-            "--wait=0", f"--nodelist={','.join(self.names[:count])}", "--kill-on-bad-exit=0", "--input=none",
+            "srun",
+            f"--nodes={count}",
+            f"--ntasks={count}",
+            "--ntasks-per-node=1",
+            "--mpi=none",
+            "--cpu-bind=none",
+            "--wait=0",
+            f"--nodelist={','.join(self.names[:count])}",
+            "--kill-on-bad-exit=0",
+            "--input=none",
             *([f"--output={output}"] if output else []),
-            sys.executable, "-I", "-S", "-B", str(_PACKAGE), words[0], str(self.order), *words[1:],
-        ]  # fmt: skip
+            sys.executable,
+            "-I",
+            "-S",
+            "-B",
+            str(_PACKAGE),
+            words[0],
+            str(self.order),
+            *words[1:],
+        ]
 
     def inspect_all(self) -> list[dict[str, Any]]:
         """Return a report on every node; an empty list if a task did not start on each of them."""

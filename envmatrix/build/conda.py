@@ -94,10 +94,13 @@ def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
         f"cannot get {_package_list(image)} from {', '.join(_channels(image))}",
         "check the spelling of the channels (`channels:` takes names, URLs and folders) and the network",
         lambda: solve(
-            list(_channels(image)), list(image.conda), gateway=gateway, platforms=platforms,
+            list(_channels(image)),
+            list(image.conda),
+            gateway=gateway,
+            platforms=platforms,
             virtual_packages=VirtualPackage.detect(),
         ),
-    )  # fmt: skip
+    )
 
 
 def _write_lock(records: Sequence[RepoDataRecord], channels: Sequence[str], platform: str, file: Path) -> None:
@@ -132,11 +135,15 @@ def _install(
         "conda packages cannot be installed",
         f"if a cached file may be damaged, remove {cache.root / 'conda'} and try again",
         lambda: install(
-            records, place, cache_dir=cache.root / "conda" / "packages", show_progress=False,
-            execute_link_scripts=False, alternative_target_prefix=folder,
+            records,
+            place,
+            cache_dir=cache.root / "conda" / "packages",
+            show_progress=False,
+            execute_link_scripts=False,
+            alternative_target_prefix=folder,
         ),
         cache,
-    )  # fmt: skip
+    )
     if (place / "bin" / "python").exists():
         share_bytecode(cache, place)
 

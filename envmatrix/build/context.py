@@ -114,9 +114,18 @@ def gather_build_inputs(
         lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
     folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries, image)
     return BuildInputs(
-        image, base, system.packages, tuple(deb_files), wheels.pins, wheels.files, folders, lock_name, lock_digest,
-        {"libraries": json_digest(dict(folders.facts))}, wheels.facts,
-    )  # fmt: skip
+        image,
+        base,
+        system.packages,
+        tuple(deb_files),
+        wheels.pins,
+        wheels.files,
+        folders,
+        lock_name,
+        lock_digest,
+        {"libraries": json_digest(dict(folders.facts))},
+        wheels.facts,
+    )
 
 
 def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:

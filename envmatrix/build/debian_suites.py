@@ -102,9 +102,10 @@ class Suite:
             progress(f"building a {self.name} base image with mmdebstrap")
             program, *arguments = bootstrap_argv(self.name, place / "base.tar", mirror)
             done = run(
-                [program, *host_apt_options(), *arguments], limit_s=_BOOTSTRAP_S,
+                [program, *host_apt_options(), *arguments],
+                limit_s=_BOOTSTRAP_S,
                 env={**os.environ, "SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH, "LC_ALL": "C.UTF-8"},
-            )  # fmt: skip
+            )
             _check_finished(done, f"mmdebstrap could not build a {self.name} base image", place)
 
         self.cache.folder(folder, build)
@@ -119,10 +120,22 @@ class Suite:
             with self.cache.exclusive_lock("apt"):
                 apt.update()
             argv = [
-                "apt-get", *apt.options(), "-o", f"Dir::State::status={file}", "-o", "Debug::NoLocking=1",
-                "--quiet=2", "-o", "Acquire::ForceHash=SHA256", "--yes",
-                "--no-install-recommends", "--print-uris", "install", "--", *packages,
-            ]  # fmt: skip
+                "apt-get",
+                *apt.options(),
+                "-o",
+                f"Dir::State::status={file}",
+                "-o",
+                "Debug::NoLocking=1",
+                "--quiet=2",
+                "-o",
+                "Acquire::ForceHash=SHA256",
+                "--yes",
+                "--no-install-recommends",
+                "--print-uris",
+                "install",
+                "--",
+                *packages,
+            ]
             result = run(argv, limit_s=300.0)
         _check_finished(result, f"{self.name} cannot install {', '.join(packages)}", self.cache.root)
         return tuple(sorted(_parse_pins(result.stdout), key=lambda pin: pin.name))

@@ -107,8 +107,9 @@ def _parse_pin(line: str, number: int, path: Path) -> PinnedPackage:
     if not match or (match["sep"] == "=") != bool(match["file"]):
         raise InputError(
             f"not a valid lock line: {line[:80]!r} (name==version --hash=sha256:<64 hexadecimal digits>)",
-            where=Where(path, number), remedy=_RELOCK_REMEDY,
-        )  # fmt: skip
+            where=Where(path, number),
+            remedy=_RELOCK_REMEDY,
+        )
     return PinnedPackage(match["name"], match["version"], match["sha256"], match["file"] or "", number)
 
 
@@ -128,9 +129,10 @@ def parse_lock(text: str, path: Path) -> Lock:
         pin = _parse_pin(line, number, path)
         if not sections:
             raise InputError(
-                "a package before the first section", where=Where(path, number),
+                "a package before the first section",
+                where=Where(path, number),
                 remedy=_RELOCK_REMEDY,
-            )  # fmt: skip
+            )
         sections[-1] = replace(sections[-1], packages=(*sections[-1].packages, pin))
     return Lock(path, tuple(sections))
 

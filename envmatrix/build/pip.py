@@ -27,10 +27,24 @@ _IMAGE_GLIBC = 36
 _DOWNLOAD_S = 7200.0
 #: Variables for installing on the host that must not affect resolving or downloading for an image.
 _DROPPED_VARIABLES = (
-    "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
-    "PIP_REQUIRE_HASHES", "PIP_NO_DEPS", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_DRY_RUN", "PIP_REPORT",
-    "PIP_PYTHON", "PIP_PLATFORM", "PIP_DEST",
-)  # fmt: skip
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "LD_PRELOAD",
+    "VIRTUAL_ENV",
+    "PIP_USER",
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_REQUIRE_HASHES",
+    "PIP_NO_DEPS",
+    "PIP_REQUIREMENT",
+    "PIP_CONSTRAINT",
+    "PIP_DRY_RUN",
+    "PIP_REPORT",
+    "PIP_PYTHON",
+    "PIP_PLATFORM",
+    "PIP_DEST",
+)
 
 
 #: Remedies by pip's error message; the first match is used.
@@ -83,10 +97,13 @@ def target_options(version: str) -> list[str]:
     platforms += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")] + [f"linux_{machine}"]
     abi = f"cp{version.replace('.', '')}"
     return [
-        "--python-version", version.removesuffix("t"), "--implementation", "cp",
+        "--python-version",
+        version.removesuffix("t"),
+        "--implementation",
+        "cp",
         *(word for name in (abi, "abi3", "none") for word in ("--abi", name)),
         *(word for name in platforms for word in ("--platform", name)),
-    ]  # fmt: skip
+    ]
 
 
 def _source_options(sources: Iterable[str]) -> list[str]:
@@ -97,13 +114,21 @@ def _source_options(sources: Iterable[str]) -> list[str]:
 def resolve_argv(pip: Sequence[str], request: ResolveRequest, report: Path) -> list[str]:
     """Return the command that resolves versions and hashes without downloading or installing wheels."""
     return [
-        *pip, "install", "--dry-run", *([] if request.over else ["--ignore-installed"]), "--quiet",
+        *pip,
+        "install",
+        "--dry-run",
+        *([] if request.over else ["--ignore-installed"]),
+        "--quiet",
         *_source_options(request.sources),
         *([] if request.dependencies else ["--no-deps"]),
-        *target_options(request.target), *(["--target", str(report.with_name("unused"))] if request.target else []),
+        *target_options(request.target),
+        *(["--target", str(report.with_name("unused"))] if request.target else []),
         *(f"--extra-index-url={url}" for url in request.index),
-        "--report", str(report), "--", *request.requirements,
-    ]  # fmt: skip
+        "--report",
+        str(report),
+        "--",
+        *request.requirements,
+    ]
 
 
 def download_argv(
@@ -116,10 +141,19 @@ def download_argv(
 ) -> list[str]:
     """Return the command that downloads the packages of a requirements file with hashes."""
     return [
-        *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_source_options(sources),
-        *target_options(target), *(f"--extra-index-url={url}" for url in index),
-        "--dest", str(folder), "--requirement", str(requirements),
-    ]  # fmt: skip
+        *pip,
+        "download",
+        "--no-deps",
+        "--require-hashes",
+        "--quiet",
+        *_source_options(sources),
+        *target_options(target),
+        *(f"--extra-index-url={url}" for url in index),
+        "--dest",
+        str(folder),
+        "--requirement",
+        str(requirements),
+    ]
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -70,9 +70,12 @@ class Component:
     def document(self) -> dict[str, object]:
         """Return the component as a CycloneDX object; unknown fields are left out."""
         document: dict[str, object] = {
-            "type": "library", "name": self.name, "version": self.version, "purl": self.purl,
+            "type": "library",
+            "name": self.name,
+            "version": self.version,
+            "purl": self.purl,
             "bom-ref": self.reference,
-        }  # fmt: skip
+        }
         if self.sha256:
             document["hashes"] = [{"alg": "SHA-256", "content": self.sha256}]
         if self.expression:
@@ -94,11 +97,17 @@ def installed_packages(output: str, pins: Sequence[PinnedPackage]) -> list[Compo
             needs = (*_alternatives(fields.get("Pre-Depends", "")), *_alternatives(fields.get("Depends", "")))
             packages.append(
                 Component(
-                    "deb/debian", name, version, fields["Architecture"], hashes.get((name, version), ""),
-                    tuple(document["licences"].get(name, ())), "", needs,
+                    "deb/debian",
+                    name,
+                    version,
+                    fields["Architecture"],
+                    hashes.get((name, version), ""),
+                    tuple(document["licences"].get(name, ())),
+                    "",
+                    needs,
                     frozenset({name, *(word for (word,) in _alternatives(fields.get("Provides", "")))}),
                 )
-            )  # fmt: skip
+            )
     return packages
 
 
@@ -194,9 +203,12 @@ def with_subject(bill: Mapping[str, object], name: str, digest: str) -> dict[str
     """Return a bill with an image as its subject; ``digest`` is the image's ('sha256:' and hexadecimal digits)."""
     reference = f"{name}@{digest}"
     subject = {
-        "type": "container", "bom-ref": reference, "name": name, "version": digest,
+        "type": "container",
+        "bom-ref": reference,
+        "name": name,
+        "version": digest,
         "hashes": [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}],
-    }  # fmt: skip
+    }
     tool = {"type": "application", "name": "envmatrix", "version": __version__}
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",

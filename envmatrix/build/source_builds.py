@@ -111,9 +111,14 @@ class _Build:
         tools = {program: _program_version(program, self.source) for program in self.settings.programs}
         settings = json_digest(asdict(self.settings))
         key = json_digest(
-            self.source.sha256, settings, [pin.sha256 for pin in self.against[0]], self.python.version, self.python.tag,
-            tools, _EPOCH,
-        )[:24]  # fmt: skip
+            self.source.sha256,
+            settings,
+            [pin.sha256 for pin in self.against[0]],
+            self.python.version,
+            self.python.tag,
+            tools,
+            _EPOCH,
+        )[:24]
         build_record = self.cache.root / BUILT_FOLDER / f"{key}.json"
         with self.cache.exclusive_lock(f"build {key}"):
             record = self.cache.read_json(build_record) or {}
@@ -191,9 +196,19 @@ _DEBIAN_PACKAGES = {"ninja": "ninja-build", "cc": "gcc", "c++": "g++", "ld": "bi
 def build_argv(uv: str, venv: Path, folder: Path, wheel_folder: Path) -> list[str]:
     """Return the command that builds a wheel offline with the packages of the venv."""
     return [
-        uv, "build", "--wheel", "--no-config", "--offline", "--no-python-downloads", "--no-build-isolation",
-        "--python", str(venv / "bin" / "python"), "--out-dir", str(wheel_folder), str(folder),
-    ]  # fmt: skip
+        uv,
+        "build",
+        "--wheel",
+        "--no-config",
+        "--offline",
+        "--no-python-downloads",
+        "--no-build-isolation",
+        "--python",
+        str(venv / "bin" / "python"),
+        "--out-dir",
+        str(wheel_folder),
+        str(folder),
+    ]
 
 
 def build_variables(settings: SourceBuild, venv: Path, folder: Path, home: Path) -> dict[str, str]:

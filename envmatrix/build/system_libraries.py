@@ -15,8 +15,12 @@ from envmatrix.system.process import run
 
 _LDCONFIG_LINE = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
 _FOLDERS = (
-    "/usr/lib64", "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/opt/intel/oneapi/compiler/latest/lib",
-)  # fmt: skip
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/local/lib64",
+    "/usr/lib",
+    "/opt/intel/oneapi/compiler/latest/lib",
+)
 #: Prefix of a library's file name -> package for apt, dnf and conda.
 _PACKAGES = {
     "libjemalloc": ("libjemalloc2", "jemalloc", "jemalloc"),

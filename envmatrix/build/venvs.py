@@ -22,18 +22,40 @@ _BUILD_S = 1800.0
 def venv_argv(uv: str, python: str, folder: Path) -> list[str]:
     """Return the command that creates an empty, movable venv (``--relocatable``)."""
     return [
-        uv, "venv", "--quiet", "--no-config", "--offline", "--no-python-downloads", "--relocatable", "--allow-existing",
-        "--python", python, str(folder),
-    ]  # fmt: skip
+        uv,
+        "venv",
+        "--quiet",
+        "--no-config",
+        "--offline",
+        "--no-python-downloads",
+        "--relocatable",
+        "--allow-existing",
+        "--python",
+        python,
+        str(folder),
+    ]
 
 
 def install_argv(uv: str, folder: Path, wheels: Sequence[Path], requirements: Path) -> list[str]:
     """Return the command that installs a lock offline from folders of wheels."""
     return [
-        uv, "pip", "install", "--quiet", "--no-config", "--offline", "--no-index", "--no-deps", "--require-hashes",
-        "--link-mode", "hardlink", "--python", str(folder / "bin" / "python"),
-        *(f"--find-links={shelf}" for shelf in wheels), "--requirement", str(requirements),
-    ]  # fmt: skip
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--no-config",
+        "--offline",
+        "--no-index",
+        "--no-deps",
+        "--require-hashes",
+        "--link-mode",
+        "hardlink",
+        "--python",
+        str(folder / "bin" / "python"),
+        *(f"--find-links={shelf}" for shelf in wheels),
+        "--requirement",
+        str(requirements),
+    ]
 
 
 def uv_variables(cache: Cache) -> dict[str, str]:
@@ -104,9 +126,19 @@ def compile_argv(folder: Path, packages: Path) -> list[str]:
     """Return the command that compiles modules to bytecode without the venv's path or times."""
     program = str(folder / "bin" / "python")
     return [
-        program, "-m", "compileall", "-q", "-f", "-j", "0", "--invalidation-mode", "unchecked-hash",
-        "-s", str(packages), str(packages),
-    ]  # fmt: skip
+        program,
+        "-m",
+        "compileall",
+        "-q",
+        "-f",
+        "-j",
+        "0",
+        "--invalidation-mode",
+        "unchecked-hash",
+        "-s",
+        str(packages),
+        str(packages),
+    ]
 
 
 def share_bytecode(cache: Cache, folder: Path) -> None:

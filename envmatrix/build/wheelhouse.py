@@ -58,8 +58,10 @@ class Wheelhouse:
         with self.cache.exclusive_lock("wheelhouse"):
             missing = [pin for pin in pins if self.held(pin) is None]
             if missing:
-                progress(f"downloading {as_packages(len(missing))} of {lock.name}: {', '.join(map(str, missing[:4]))}"
-                    + (" ..." if len(missing) > 4 else ""))  # fmt: skip
+                progress(
+                    f"downloading {as_packages(len(missing))} of {lock.name}: {', '.join(map(str, missing[:4]))}"
+                    + (" ..." if len(missing) > 4 else "")
+                )
                 self._download(missing, lock, python, index, sources)
         return [self._require_file(pin, lock) for pin in pins]
 

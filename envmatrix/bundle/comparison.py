@@ -62,11 +62,15 @@ class Reproduction:
     def to_json(self, exit_code: ExitCode | None = None) -> dict[str, object]:
         """Return the JSON document; ``exit_code`` is the command's (None: the one that the effects give)."""
         return {
-            "schema": 1, "exit_code": int(self.exit_code if exit_code is None else exit_code),
-            "packed_run": self.first.name, "run": self.second.name, "tolerance": self.tolerance,
+            "schema": 1,
+            "exit_code": int(self.exit_code if exit_code is None else exit_code),
+            "packed_run": self.first.name,
+            "run": self.second.name,
+            "tolerance": self.tolerance,
             "differences": [asdict(item) for item in self.differences],
-            "effects": [_effect_json(item) for item in self.effects], "cautions": list(self.cautions),
-        }  # fmt: skip
+            "effects": [_effect_json(item) for item in self.effects],
+            "cautions": list(self.cautions),
+        }
 
 
 def _value_text(value: object) -> str:
@@ -80,10 +84,15 @@ def _effect_json(item: Replication) -> dict[str, object]:
         return None if effect is None else {key: getattr(effect, key) for key in keys}
 
     return {
-        "arm": item.arm, "environment": item.environment, "answer": item.answer, "same_direction": item.same_direction,
-        "then": part(item.first), "now": part(item.second), "difference": {"low": item.low, "high": item.high},
+        "arm": item.arm,
+        "environment": item.environment,
+        "answer": item.answer,
+        "same_direction": item.same_direction,
+        "then": part(item.first),
+        "now": part(item.second),
+        "difference": {"low": item.low, "high": item.high},
         "unsure": item.unsure,
-    }  # fmt: skip
+    }
 
 
 def _mapping_differences(

@@ -55,9 +55,10 @@ def _folder_files(folder: Path, name: str) -> dict[str, Content]:
     return {
         f"{name}/{path.relative_to(folder).as_posix()}": path
         for path in files
-        if path.suffix not in _SKIPPED_SUFFIXES and "__pycache__" not in path.parts
+        if path.suffix not in _SKIPPED_SUFFIXES
+        and "__pycache__" not in path.parts
         and path.stat().st_size <= _MAX_DEFINITION_BYTES
-    }  # fmt: skip
+    }
 
 
 def sbom_contents(experiment: Experiment) -> dict[str, Content]:

@@ -46,21 +46,33 @@ def _entities(run: Run, contents: Mapping[str, Content]) -> Iterator[dict[str, o
     }  # fmt: skip
     environments = dict.fromkeys(arm.environment for arm in run.plan.arms if not arm.is_control)
     yield {
-        "@id": "./", "@type": "Dataset", "name": f"envmatrix run {run.name}", "datePublished": run.created[:10],
+        "@id": "./",
+        "@type": "Dataset",
+        "name": f"envmatrix run {run.name}",
+        "datePublished": run.created[:10],
         "description": f"A benchmark of the environments {', '.join(environments)} (design {run.plan.design}, "
-                       f"seed {run.plan.seed}), with everything needed to repeat it: envmatrix reproduce "
-                       "ARCHIVE",
-        "license": _LICENSE, "hasPart": [_reference(name) for name in names], "mentions": {"@id": "#run"},
-    }  # fmt: skip
+        f"seed {run.plan.seed}), with everything needed to repeat it: envmatrix reproduce "
+        "ARCHIVE",
+        "license": _LICENSE,
+        "hasPart": [_reference(name) for name in names],
+        "mentions": {"@id": "#run"},
+    }
     yield {
-        "@id": "#run", "@type": "CreateAction", "name": f"envmatrix run {run.name}", "startTime": run.created,
-        "instrument": {"@id": "#envmatrix"}, "object": _reference("matrix.yaml"),
+        "@id": "#run",
+        "@type": "CreateAction",
+        "name": f"envmatrix run {run.name}",
+        "startTime": run.created,
+        "instrument": {"@id": "#envmatrix"},
+        "object": _reference("matrix.yaml"),
         "result": [_reference(name) for name in names if name.startswith("run/")],
-    }  # fmt: skip
+    }
     yield {
-        "@id": "#envmatrix", "@type": "SoftwareApplication", "name": "envmatrix",
-        "version": run.versions.get("envmatrix", __version__), "license": "https://spdx.org/licenses/Apache-2.0",
-    }  # fmt: skip
+        "@id": "#envmatrix",
+        "@type": "SoftwareApplication",
+        "name": "envmatrix",
+        "version": run.versions.get("envmatrix", __version__),
+        "license": "https://spdx.org/licenses/Apache-2.0",
+    }
     yield {
         "@id": MANIFEST_FILE,
         "@type": "File",

@@ -70,8 +70,9 @@ def _load_packed_image(folder: Path, name: str, image: str, engine: str) -> Prep
     prepared = prepared_from(body)
     if prepared is None or (prepared.image, prepared.engine) != (image, engine) or prepared.reference != name:
         raise StoreError(
-            f"{name} has no start command", where=Where(file),
+            f"{name} has no start command",
+            where=Where(file),
             remedy="build the images on this machine instead: --rebuild",
-        )  # fmt: skip
+        )
     path = (folder / name).resolve()
     return replace(prepared, reference=str(path), stamp=file_stamp(path))

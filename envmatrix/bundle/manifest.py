@@ -47,10 +47,14 @@ class Manifest:
         """Return the manifest as JSON text; equal contents give equal text."""
         files = {name: entry.to_json() for name, entry in sorted(self.files.items())}
         body = {
-            "schema": SCHEMA, "run": self.run, "created": self.created, "envmatrix": self.envmatrix,
+            "schema": SCHEMA,
+            "run": self.run,
+            "created": self.created,
+            "envmatrix": self.envmatrix,
             "images": {key: dict(value) for key, value in sorted(self.images.items())},
-            **({"left_out": list(self.left_out)} if self.left_out else {}), "files": files,
-        }  # fmt: skip
+            **({"left_out": list(self.left_out)} if self.left_out else {}),
+            "files": files,
+        }
         return json.dumps(body, indent=1) + "\n"
 
 
@@ -66,15 +70,22 @@ def read_manifest(text: str, archive: Path) -> Manifest:
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
         raise StoreError(
             f"this pack has schema {schema}, newer than this envmatrix supports ({SCHEMA})",
-            where=Where(archive), remedy="upgrade envmatrix; the archive was not changed",
-        )  # fmt: skip
+            where=Where(archive),
+            remedy="upgrade envmatrix; the archive was not changed",
+        )
     if not isinstance(schema, int) or schema < 1:
         raise _manifest_error(archive, f"{MANIFEST_FILE} has no schema number")
     try:
         files = {name: _entry(item) for name, item in body["files"].items()}
         images = {key: {k: str(v) for k, v in value.items()} for key, value in body.get("images", {}).items()}
-        manifest = Manifest(str(body["run"]), str(body["created"]), str(body.get("envmatrix", "")), files, images,
-                            tuple(map(str, body.get("left_out", ()))))  # fmt: skip
+        manifest = Manifest(
+            str(body["run"]),
+            str(body["created"]),
+            str(body.get("envmatrix", "")),
+            files,
+            images,
+            tuple(map(str, body.get("left_out", ()))),
+        )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise _manifest_error(archive, f"{MANIFEST_FILE} is not a manifest written by envmatrix ({error})") from error
     unsafe_name = next((name for name in files if not is_safe(name)), None)
@@ -110,7 +121,10 @@ def sha256_of(data: bytes) -> str:
 def manifest_summary(manifest: Manifest) -> dict[str, object]:
     """Return a summary of a pack, for JSON output."""
     return {
-        "run": manifest.run, "created": manifest.created, "envmatrix": manifest.envmatrix,
-        "files": len(manifest.files), "bytes": sum(entry.size for entry in manifest.files.values()),
+        "run": manifest.run,
+        "created": manifest.created,
+        "envmatrix": manifest.envmatrix,
+        "files": len(manifest.files),
+        "bytes": sum(entry.size for entry in manifest.files.values()),
         "left_out": list(manifest.left_out),
-    }  # fmt: skip
+    }

@@ -183,5 +183,6 @@ def _check_program_files(workload: Workload, run: Run, home: Path) -> None:
             raise StoreError(
                 f"workload {workload.name!r}: its command names {word}, which is not in the pack and not on "
                 "this machine",
-                where=Where(root), remedy="copy it to that path",
-            )  # fmt: skip
+                where=Where(root),
+                remedy="copy it to that path",
+            )

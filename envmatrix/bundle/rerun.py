@@ -67,9 +67,16 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> OpenedPack:
 
 
 def begin_packed_run(
-    pack: OpenedPack, results: Path, progress: ProgressCallback, place: HostFinder, *,
-    launcher: str, asked: LauncherOptions, rebuild: bool, programs: Mapping[str, Path],
-) -> Experiment:  # fmt: skip
+    pack: OpenedPack,
+    results: Path,
+    progress: ProgressCallback,
+    place: HostFinder,
+    *,
+    launcher: str,
+    asked: LauncherOptions,
+    rebuild: bool,
+    programs: Mapping[str, Path],
+) -> Experiment:
     """Begin the plan of a pack again, with its seed, in its environments.
 
     Packed images are used as they are. Others are built from the pack's locks and must contain the same files. With
@@ -94,9 +101,19 @@ def begin_packed_run(
     for (image, engine), prepared in supplied_images.items():
         progress(f"image {image} on {engine}: using {prepared.reference} from the pack")
     return create_experiment(
-        matrix, design, engines, results, progress, tuple(sys.argv[1:]), launcher, host, launcher_options=asked,
-        bench=pack.folder / "bench", given=supplied_images, sides=(Side(None, matrix, run=None if rebuild else run),),
-    )  # fmt: skip
+        matrix,
+        design,
+        engines,
+        results,
+        progress,
+        tuple(sys.argv[1:]),
+        launcher,
+        host,
+        launcher_options=asked,
+        bench=pack.folder / "bench",
+        given=supplied_images,
+        sides=(Side(None, matrix, run=None if rebuild else run),),
+    )
 
 
 def packed_design(run: Run, file: Path) -> Design:

@@ -72,9 +72,13 @@ def open_chosen_environment(options: argparse.Namespace) -> Session:
     from envmatrix.cli.common import print_progress
 
     return open_environment(
-        options.environment, engine=options.engine, matrix=options.matrix, run=options.of_run,
-        results=options.results, progress=print_progress,
-    )  # fmt: skip
+        options.environment,
+        engine=options.engine,
+        matrix=options.matrix,
+        run=options.of_run,
+        results=options.results,
+        progress=print_progress,
+    )
 
 
 def add_design(parser: Parser) -> None:

@@ -15,9 +15,18 @@ from envmatrix.launchers.catalog import DEFAULT
 
 #: Options for a program on the command line, as named in the namespace.
 _PROGRAM_OPTIONS = (
-    "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json",
-    "metric_steps", "save", "pass_env",
-)  # fmt: skip
+    "setup",
+    "prepare",
+    "cleanup",
+    "warmup",
+    "parameter_list",
+    "requirements",
+    "metric_regex",
+    "metric_json",
+    "metric_steps",
+    "save",
+    "pass_env",
+)
 
 
 #: Options of hyperfine with another name here -> what to use instead.
@@ -78,9 +87,13 @@ def _add_program(parser: Parser) -> None:
         help="run once for each value of {NAME}",
     )
     group.add_argument(
-        "-r", "--requirements", type=Path, action="append", metavar="FILE",
+        "-r",
+        "--requirements",
+        type=Path,
+        action="append",
+        metavar="FILE",
         help="install these requirements on top of its Python, in a venv (requirements.txt, pyproject.toml)",
-    )  # fmt: skip
+    )
     group.add_argument(
         "--save",
         nargs="?",
@@ -122,13 +135,18 @@ def _run_program(arguments: argparse.Namespace) -> int:
 
     _check_program(arguments)
     request = programs.ProgramRequest(
-        tuple(arguments.command), shared.shell_command(arguments.setup), shared.shell_command(arguments.prepare),
+        tuple(arguments.command),
+        shared.shell_command(arguments.setup),
+        shared.shell_command(arguments.prepare),
         shared.shell_command(arguments.cleanup),
-        1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "",
-        arguments.metric_json or "", arguments.metric_steps or "",
+        1 if arguments.warmup is None else arguments.warmup,
+        arguments.metric_regex or "",
+        arguments.metric_json or "",
+        arguments.metric_steps or "",
         tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
-        tuple(arguments.requirements or ()), tuple(arguments.pass_env or ()),
-    )  # fmt: skip
+        tuple(arguments.requirements or ()),
+        tuple(arguments.pass_env or ()),
+    )
     overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
@@ -159,10 +177,13 @@ def _run_program(arguments: argparse.Namespace) -> int:
 def _check_program(arguments: argparse.Namespace) -> None:
     """Refuse options of a design with a program, before anything runs."""
     conflicting = {
-        f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
-        "--workloads": arguments.workloads, "--dry-run": arguments.dry_run,
+        f"DESIGN ({arguments.design})": arguments.design,
+        "--matrix": arguments.matrix,
+        "--engine": arguments.engine,
+        "--workloads": arguments.workloads,
+        "--dry-run": arguments.dry_run,
         "--launcher": arguments.launcher != DEFAULT,
-    }  # fmt: skip
+    }
     conflict = next((name for name, value in conflicting.items() if value), None)
     if conflict:
         raise InputError(

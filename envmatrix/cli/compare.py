@@ -188,6 +188,8 @@ def _print_comparison(comparison: Comparison) -> None:
 
     why = [
         f"why {item.new}: {text}"
-        for item in comparison.items if item.why for text in (line_of(item.why), *reasons_of(item.why))
-    ]  # fmt: skip
+        for item in comparison.items
+        if item.why
+        for text in (line_of(item.why), *reasons_of(item.why))
+    ]
     common.print_text("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))

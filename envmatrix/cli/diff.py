@@ -38,9 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     first, second = arguments.first, arguments.second
     differences = diff(
-        first, second, engine=arguments.engine, matrix=arguments.matrix, run=arguments.of_run,
-        results=arguments.results, progress=common.print_progress,
-    )  # fmt: skip
+        first,
+        second,
+        engine=arguments.engine,
+        matrix=arguments.matrix,
+        run=arguments.of_run,
+        results=arguments.results,
+        progress=common.print_progress,
+    )
     if arguments.json:
         common.print_json({"first": first, "second": second, "differences": [asdict(one) for one in differences]})
     elif not differences:

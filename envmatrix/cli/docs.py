@@ -19,9 +19,11 @@ _ALL = "`envmatrix docs` lists all pages and words"
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "page", nargs="*", metavar="PAGE|WORD",
+        "page",
+        nargs="*",
+        metavar="PAGE|WORD",
         help="a page such as matrix, a word of a report such as short-run, or a term such as block (default: list all)",
-    )  # fmt: skip
+    )
     parser.examples("envmatrix docs control-off-1.0", "envmatrix docs steady state")
 
 

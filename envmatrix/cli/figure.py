@@ -13,9 +13,11 @@ from envmatrix.report.catalog import FIGURES
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "kind", choices=tuple(FIGURES), metavar="FIGURE",
+        "kind",
+        choices=tuple(FIGURES),
+        metavar="FIGURE",
         help="forest: speed-ups with intervals; start: the first seconds; time: every trial over time",
-    )  # fmt: skip
+    )
     shared.add_run(parser)
     shared.add_output(parser, "FILE", "output file; PDF if it ends in .pdf (default: SVG, to standard output)")
     parser.add_argument(
@@ -31,8 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     as_pdf = arguments.output is not None and arguments.output.suffix.lower() == ".pdf"
     figure_text = figure(
-        arguments.kind, arguments.run_name, group=arguments.group, results=arguments.results,
+        arguments.kind,
+        arguments.run_name,
+        group=arguments.group,
+        results=arguments.results,
         form="pdf" if as_pdf else "svg",
-    )  # fmt: skip
+    )
     common.write_or_print(figure_text, arguments.output)
     return 0

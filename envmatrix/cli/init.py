@@ -15,9 +15,13 @@ def add_arguments(parser: Parser) -> None:
     shared.add_output(parser, "FILE", "default: ./matrix.yaml", Path("matrix.yaml"))
     parser.add_argument("--interpreter", metavar="PYTHON", help="default: the Python that your program uses here")
     parser.add_argument(
-        "-r", "--requirements", type=Path, action="append", metavar="FILE",
+        "-r",
+        "--requirements",
+        type=Path,
+        action="append",
+        metavar="FILE",
         help="install these requirements on top of that Python, in a venv (requirements.txt, pyproject.toml)",
-    )  # fmt: skip
+    )
     parser.accept_command("the command that starts your program (default: python train.py)")
     parser.examples("envmatrix init -- python train.py --epochs 1", "envmatrix init --interpreter .venv/bin/python")
 

@@ -16,9 +16,12 @@ def add_arguments(parser: Parser) -> None:
     shared.add_output(parser, "FILE", "the archive (default: RUN.tar.gz)")
     parser.add_argument("--images", action="store_true", help="include the image files (SIF); they are large")
     parser.add_argument(
-        "--programs", type=size, default="64MiB", metavar="SIZE",
+        "--programs",
+        type=size,
+        default="64MiB",
+        metavar="SIZE",
         help="include the run's own programs up to this size (default: 64MiB; none: leave them out)",
-    )  # fmt: skip
+    )
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign with this SSH key")
     shared.add_matrix(parser)
     shared.add_results(parser)

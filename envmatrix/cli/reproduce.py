@@ -46,9 +46,13 @@ def add_arguments(parser: Parser) -> None:
         help="build images here, and measure even if their files differ from the packed run's",
     )
     parser.add_argument(
-        "--program", type=name_and_folder, action="append", default=[], metavar="WORKLOAD=FOLDER",
+        "--program",
+        type=name_and_folder,
+        action="append",
+        default=[],
+        metavar="WORKLOAD=FOLDER",
         help="folder of a workload's program on this machine, if it was not packed",
-    )  # fmt: skip
+    )
     shared.add_results(parser)
     launching.add_launcher(parser)
     shared.add_display_options(parser)
@@ -125,8 +129,12 @@ def describe_reproduction(reproduction: Reproduction) -> str:
         packed_interval, new_interval = _interval_text(item.first), _interval_text(item.second)
         answer = f"{item.answer}: {item.unsure}" if item.unsure else item.answer
         lines.append(f"{item.environment:{width}}  {packed_interval:24}  {new_interval:24}  {answer}")
-    lines += ["", f"reproduced: the two effects differ by less than {reproduction.tolerance:.0%}; not reproduced: "
-              "they differ significantly; undecided: neither is certain", *reproduction.cautions]  # fmt: skip
+    lines += [
+        "",
+        f"reproduced: the two effects differ by less than {reproduction.tolerance:.0%}; not reproduced: "
+        "they differ significantly; undecided: neither is certain",
+        *reproduction.cautions,
+    ]
     return "\n".join(map(printable_text, lines))  # a pack may come from anyone
 
 

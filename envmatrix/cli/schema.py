@@ -13,9 +13,12 @@ from envmatrix.cli.grammar import Parser
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "--document", choices=("matrix", "run"), default="matrix", metavar="NAME",
+        "--document",
+        choices=("matrix", "run"),
+        default="matrix",
+        metavar="NAME",
         help="matrix: matrix.yaml (the default); run: run.json and the lines of history.jsonl and trials.jsonl",
-    )  # fmt: skip
+    )
     shared.add_output(parser, "FILE", "output file (default: standard output)")
     parser.examples("envmatrix schema", "envmatrix schema --document run --output run.schema.json")
 

@@ -19,9 +19,11 @@ def run_and_show_search(tuning: RunningSearch, arguments: argparse.Namespace, *,
     from envmatrix.search.progress import watch_step
 
     watch = partial(
-        watch_step, quiet=arguments.quiet, tell=common.print_progress,
+        watch_step,
+        quiet=arguments.quiet,
+        tell=common.print_progress,
         show_output=getattr(arguments, "show_output", False),
-    )  # fmt: skip
+    )
     result = tunes.finish_search(tuning, watch, is_set_up=is_set_up)
     if result.interrupted:
         common.print_progress(f"to continue: envmatrix resume {result.name}")

@@ -66,9 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api import tunes
 
     tuning = tunes.begin_design_search(
-        arguments.design, _make_search_request(arguments), arguments.engine, arguments.matrix, common.print_progress,
-        arguments.launcher, launching.read_launcher_options(arguments),
-    )  # fmt: skip
+        arguments.design,
+        _make_search_request(arguments),
+        arguments.engine,
+        arguments.matrix,
+        common.print_progress,
+        arguments.launcher,
+        launching.read_launcher_options(arguments),
+    )
     return searching.run_and_show_search(tuning, arguments)
 
 
@@ -76,9 +81,11 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
     from envmatrix.api import programs, tunes
 
     conflicting = {
-        f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix, "--engine": arguments.engine,
+        f"DESIGN ({arguments.design})": arguments.design,
+        "--matrix": arguments.matrix,
+        "--engine": arguments.engine,
         "--launcher": arguments.launcher != DEFAULT or launching.read_launcher_options(arguments),
-    }  # fmt: skip
+    }
     conflict = next((name for name, value in conflicting.items() if value), None)
     if conflict:
         message = f"{conflict} cannot be combined with a program: it runs on this machine, with a matrix of its own"
@@ -87,11 +94,16 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
         )
     shared.check_metric(arguments)
     request = programs.ProgramRequest(
-        tuple(arguments.command), shared.shell_command(arguments.setup), shared.shell_command(arguments.prepare),
+        tuple(arguments.command),
+        shared.shell_command(arguments.setup),
+        shared.shell_command(arguments.prepare),
         shared.shell_command(arguments.cleanup),
-        1 if arguments.warmup is None else arguments.warmup, arguments.metric_regex or "", arguments.metric_json or "",
-        arguments.metric_steps or "", pass_env=tuple(arguments.pass_env or ()),
-    )  # fmt: skip
+        1 if arguments.warmup is None else arguments.warmup,
+        arguments.metric_regex or "",
+        arguments.metric_json or "",
+        arguments.metric_steps or "",
+        pass_env=tuple(arguments.pass_env or ()),
+    )
     show = common.print_progress if arguments.show_output else lambda _: None
     return tunes.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
 

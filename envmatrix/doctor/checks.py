@@ -196,10 +196,26 @@ def extensions(root: Path) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
-    governor, turbo, load, steal, neighbours, huge_pages, check_cpu_quota, disk, libraries, engines, launchers,
-    installed.local, installed.apptainer, installed.enroot, installed.slurm, installed.modules, installed.cuda,
-    installed.xla, extensions,
-)  # fmt: skip
+    governor,
+    turbo,
+    load,
+    steal,
+    neighbours,
+    huge_pages,
+    check_cpu_quota,
+    disk,
+    libraries,
+    engines,
+    launchers,
+    installed.local,
+    installed.apptainer,
+    installed.enroot,
+    installed.slurm,
+    installed.modules,
+    installed.cuda,
+    installed.xla,
+    extensions,
+)
 
 
 def examine(root: Path = Path("/")) -> list[Finding]:

@@ -142,10 +142,11 @@ def local(root: Path) -> Iterator[Finding]:
     holder = limit_holder()
     if holder == "RLIMIT_DATA":
         yield Finding(
-            "local memory limits", "note",
-            "enforced by RLIMIT_DATA, for each process of a trial separately: no control group can be " "created here",
+            "local memory limits",
+            "note",
+            "enforced by RLIMIT_DATA, for each process of a trial separately: no control group can be created here",
             "start envmatrix in its own control group: `systemd-run --user --scope envmatrix bench`",
-        )  # fmt: skip
+        )
     else:
         yield Finding("local memory limits", "good", f"enforced by a control group ({holder})")
     if (root / "sys/devices/system/node/node0").exists():
@@ -212,10 +213,12 @@ def apptainer(root: Path) -> Iterator[Finding]:
         yield Finding("Apptainer's images", "good", "mounted by FUSE in a user namespace")
     if lacks_privilege():
         yield Finding(
-            "Apptainer as root", "note", "this root lacks CAP_SYS_RESOURCE, as in most containers",
+            "Apptainer as root",
+            "note",
+            "this root lacks CAP_SYS_RESOURCE, as in most containers",
             "envmatrix handles this; by hand: `apptainer run --userns X.sif`, "
             "`unshare --user --map-root-user apptainer build X.sif X.def`",
-        )  # fmt: skip
+        )
 
 
 def _namespace_problems(root: Path) -> Iterator[tuple[str, str]]:

@@ -36,9 +36,11 @@ def check_cpu_quota(root: Path) -> Iterator[Finding]:
             "" if tightest.used_up is None else f"; the limit was reached in {tightest.used_up:.0%} of its periods"
         )
         yield Finding(
-            "CPU quota", "bad", f"the CPU time of {tightest.cpus:g} CPUs, set by {tightest.group}{used_text}",
-            "use a CPU set instead (cpuset, taskset), or at most that many threads: `envmatrix docs " "cpu-limit`",
-        )  # fmt: skip
+            "CPU quota",
+            "bad",
+            f"the CPU time of {tightest.cpus:g} CPUs, set by {tightest.group}{used_text}",
+            "use a CPU set instead (cpuset, taskset), or at most that many threads: `envmatrix docs cpu-limit`",
+        )
 
 
 def _control_groups(root: Path) -> Iterator[str]:

@@ -21,7 +21,7 @@ from envmatrix.build.cache import (
     has_stamp,
     is_disk_full,
     json_digest,
-)  # fmt: skip
+)
 from envmatrix.build.context import BaseImage, bench_digest, context_facts, gather_build_inputs, write_context
 from envmatrix.build.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
 from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listing
@@ -41,7 +41,7 @@ from envmatrix.engines.apptainer_command import (
     lacks_privilege,
     needs_namespace,
     user_description,
-)  # fmt: skip
+)
 from envmatrix.engines.apptainer_markers import marked_processes, marker_name
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.base_images import bootstrapped_base
@@ -203,9 +203,16 @@ class ApptainerEngine(CgroupConfined, Engine):
         packages = self._run_python(sif, inputs.python, PACKAGES)
         facts = {**context_facts(inputs), "files_digest": digest, "sif_from": "definition"}
         prepared = Prepared(
-            image.name, self.name, str(sif), inputs.python, inputs.libraries(), facts, inputs.folders.missing, names,
+            image.name,
+            self.name,
+            str(sif),
+            inputs.python,
+            inputs.libraries(),
+            facts,
+            inputs.folders.missing,
+            names,
             stamp=stamp,
-        )  # fmt: skip
+        )
         sbom_files.write_bill(self.places.cache, prepared, packages, inputs)
         return prepared
 

@@ -116,13 +116,25 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
         raise EngineError(f"Apptainer cannot mount a folder with a colon or comma in its path: {bad_mount}")
     variables = {**job.prepared.variables, **job.env, **gpu_variables(job), **preload_variable(job.preload)}
     return [
-        program, "--silent", "exec", *whose, "--containall", "--cleanenv", "--no-home",
+        program,
+        "--silent",
+        "exec",
+        *whose,
+        "--containall",
+        "--cleanenv",
+        "--no-home",
         *(["--nv"] if job.limits.gpus else []),
-        "--no-privs", *(() if job.limits.network else ("--net", "--network", "none")), "--pwd", WORK,
+        "--no-privs",
+        *(() if job.limits.network else ("--net", "--network", "none")),
+        "--pwd",
+        WORK,
         *(word for mount in mounts for word in ("--bind", mount)),
-        job.prepared.reference, "/usr/bin/env", "-i",
-        *(f"{name}={value}" for name, value in variables.items()), *job.argv,
-    ]  # fmt: skip
+        job.prepared.reference,
+        "/usr/bin/env",
+        "-i",
+        *(f"{name}={value}" for name, value in variables.items()),
+        *job.argv,
+    ]
 
 
 def gpu_variables(job: Job) -> dict[str, str]:

@@ -102,9 +102,15 @@ class DockerEngine(Engine):
         files = store_listing(self.places.cache, inside.files)
         facts = {**context_facts(inputs), **container_facts(attributes), "files_digest": files}
         prepared = Prepared(
-            image.name, self.name, tag, inputs.python, inputs.libraries(), facts, inputs.folders.missing,
+            image.name,
+            self.name,
+            tag,
+            inputs.python,
+            inputs.libraries(),
+            facts,
+            inputs.folders.missing,
             inside.loader,
-        )  # fmt: skip
+        )
         sbom_files.write_bill(self.places.cache, prepared, inside.packages, inputs)
         self.places.cache.write(build_record, json.dumps(prepared_fields(prepared)))
         return prepared

@@ -41,10 +41,19 @@ def output_inside(
 ) -> str:
     """Return a command's output in an image isolated as for a trial; ``mounted`` is path inside -> path here."""
     output = client.containers.run(
-        image, list(argv[1:]), entrypoint=list(argv[:1]), network_mode="none", user=f"{USER}:{USER}", read_only=True,
-        cap_drop=["ALL"], security_opt=["no-new-privileges"], tmpfs=dict.fromkeys(tmpfs, ""), remove=True,
-        labels={RUN_LABEL: "build"}, volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
-    )  # fmt: skip
+        image,
+        list(argv[1:]),
+        entrypoint=list(argv[:1]),
+        network_mode="none",
+        user=f"{USER}:{USER}",
+        read_only=True,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        tmpfs=dict.fromkeys(tmpfs, ""),
+        remove=True,
+        labels={RUN_LABEL: "build"},
+        volumes=[f"{path}:{inside}:ro" for inside, path in mounted.items()],
+    )
     return bytes(output).decode(errors="replace")
 
 

@@ -8,11 +8,29 @@ from pathlib import PurePosixPath
 #: Last parts of paths whose values differ between any two processes, times or package folders.
 _ALWAYS_DIFFERENT = frozenset(
     {
-        "affinity_after", "arenas", "build", "clocks", "cpu_periods", "executable", "load_1m", "mhz", "path", "pid",
-        "power_mw", "processes", "ranks", "steal_ticks", "stops", "temperature_c", "thread_affinity", "throttle",
-        "throttled_periods", "uptime_s", "used_bytes",
+        "affinity_after",
+        "arenas",
+        "build",
+        "clocks",
+        "cpu_periods",
+        "executable",
+        "load_1m",
+        "mhz",
+        "path",
+        "pid",
+        "power_mw",
+        "processes",
+        "ranks",
+        "steal_ticks",
+        "stops",
+        "temperature_c",
+        "thread_affinity",
+        "throttle",
+        "throttled_periods",
+        "uptime_s",
+        "used_bytes",
     }
-)  # fmt: skip
+)
 _FILES = ("libraries", "loaded", "preloaded")
 
 

@@ -42,10 +42,13 @@ def unverifiable_programs(evidence: Evidence) -> Iterator[str]:
             f"{evidence.unseen_share:.0%} of its CPU time was used by programs too short-lived to inspect: "
             "environments will count as not verified (docs/workloads.md)"
         )
-    names = sorted({
-        str(program.name) for program in evidence.programs or ()
-        if (seen := program.evidence or evidence).source == "outside" and seen.torch is None and _has_torch(seen)
-    })  # fmt: skip
+    names = sorted(
+        {
+            str(program.name)
+            for program in evidence.programs or ()
+            if (seen := program.evidence or evidence).source == "outside" and seen.torch is None and _has_torch(seen)
+        }
+    )
     if names:
         yield (
             f"could not read the settings inside {', '.join(names)} (it ended by os._exit or a signal, or "

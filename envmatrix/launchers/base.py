@@ -187,7 +187,12 @@ class ExportsScripts(Protocol):
         """The values of ``export --as`` that it handles."""
 
     def training_script(
-        self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,
+        self,
+        environment: Environment,
+        engine: Engine,
+        prepared: Prepared,
+        preload: tuple[str, ...],
+        form: str,
         program: Workload | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Return a script that the user can edit and submit; ``program``: the program that a run measured, if any."""

@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from envmatrix.results.run import LauncherOptions
 
 #: A connection without an answer for 15 s counts as dead. BatchMode: no password prompts.
-_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5",
-            "-o", "ServerAliveCountMax=3")  # fmt: skip
+_OPTIONS = (
+    "-T",
+    "-o",
+    "BatchMode=yes",
+    "-o",
+    "ConnectTimeout=10",
+    "-o",
+    "ServerAliveInterval=5",
+    "-o",
+    "ServerAliveCountMax=3",
+)
 _ANSWER_S, _FILES_S = 60.0, 0.5
 #: Exit status of ssh if the connection could not be made, or broke.
 _NO_CONNECTION = 255

@@ -125,10 +125,10 @@ def _collect_includes(
             continue
         if len(chain) > _MAX_DEPTH or len(files) >= _MAX_FILES:
             raise InputError(
-                f"too many includes: more than {_MAX_DEPTH} levels deep, or more than {_MAX_FILES} files in "
-                "all", where=where,
+                f"too many includes: more than {_MAX_DEPTH} levels deep, or more than {_MAX_FILES} files in all",
+                where=where,
                 remedy="merge some of these files",
-            )  # fmt: skip
+            )
         if include.startswith(PACKAGED_PREFIX):
             requested_by[file] = requested_by.get(source.file, (include, where))
         _collect_includes(
@@ -148,9 +148,10 @@ def _include_entries(source: Source) -> list[str]:
         return []
     if not isinstance(includes, list) or not all(map(_is_name, includes)):
         raise InputError(
-            "include must be a list of files", where=source.where(("include",)),
+            "include must be a list of files",
+            where=source.where(("include",)),
             remedy=f"write `include: [{PACKAGED_PREFIX}malloc, ./more.yaml]`",
-        )  # fmt: skip
+        )
     return [str(include) for include in includes]
 
 
@@ -195,8 +196,9 @@ def _read_included_file(file: Path, source: Source, index: int) -> str:
     if status.st_size > MAX_TEXT_BYTES:
         raise InputError(
             f"cannot include {str(file)!r}: it has {status.st_size} bytes; the limit is {MAX_TEXT_BYTES} bytes",
-            where=where, remedy="name a YAML file",
-        )  # fmt: skip
+            where=where,
+            remedy="name a YAML file",
+        )
     return read_text(file)
 
 

@@ -130,10 +130,14 @@ class _Parser:
         if self.mistakes:
             return None
         return Matrix(
-            factors=factors, environments=environments, workloads=workloads, designs=designs,
-            digest=self.gathered.digest, path=str(self.source.file),
+            factors=factors,
+            environments=environments,
+            workloads=workloads,
+            designs=designs,
+            digest=self.gathered.digest,
+            path=str(self.source.file),
             text=self.gathered.text({name: workload.files for name, workload in workloads.items() if workload.files}),
-        )  # fmt: skip
+        )
 
     def mapping(self, data: Data, path: Key) -> dict[str, Data]:
         try:

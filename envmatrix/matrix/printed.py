@@ -156,11 +156,20 @@ def _make_reading(
     per = re.sub(r"s\b", "", (field.unit.per if field.unit else "").lower())
     statement = (label, "") if label else (" ".join(re.findall(r"[^\W\d_]+", prefix.lower())), per)
     return Reading(
-        line, number, field, "lower" if order >= STEP_TIME else "higher", unit, order, phase,
-        next(filter(None, rank.groups()), "") if rank else "", bool(_SUMMARY.search(description_and_unit)),
-        bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)), second, "".join(totals[-1:]),
+        line,
+        number,
+        field,
+        "lower" if order >= STEP_TIME else "higher",
+        unit,
+        order,
+        phase,
+        next(filter(None, rank.groups()), "") if rank else "",
+        bool(_SUMMARY.search(description_and_unit)),
+        bool((field.unit and field.unit.by_device) or _BY_DEVICE.search(label)),
+        second,
+        "".join(totals[-1:]),
         (*statement, title, phase, "second" if second else "", "" if label else _unit_kind(field)),
-    )  # fmt: skip
+    )
 
 
 def is_evaluation_label(label: str) -> bool:

@@ -99,8 +99,14 @@ _READERS: Mapping[str, Reader | None] = {
     "HOROVOD_": Reader("Horovod", ("/horovod/",)),
     "PJRT_": Reader("XLA", ("/_XLAC", "/xla_extension", "/jaxlib/", "/libtpu")),
     "XLA_": Reader("XLA", ("/_XLAC", "/xla_extension", "/jaxlib/", "/libtpu", "/libtensorflow")),
-    "LD_": None, "LC_": None, "LANG": None, "TZ": None, "TMPDIR": None, "BENCH_": None, "PYTHON": None,
-}  # fmt: skip
+    "LD_": None,
+    "LC_": None,
+    "LANG": None,
+    "TZ": None,
+    "TMPDIR": None,
+    "BENCH_": None,
+    "PYTHON": None,
+}
 
 
 def has_known_reader(name: str) -> bool:

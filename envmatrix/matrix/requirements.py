@@ -125,9 +125,10 @@ def _pyproject_dependencies(text: str, file: Path) -> list[str]:
         tomllib = import_module("tomllib")
     except ModuleNotFoundError as error:
         raise InputError(
-            "reading it needs Python 3.11 or newer, and envmatrix runs on an older one here", where=Where(file),
+            "reading it needs Python 3.11 or newer, and envmatrix runs on an older one here",
+            where=Where(file),
             remedy="write the requirements into a requirements.txt",
-        ) from error  # fmt: skip
+        ) from error
     try:
         project = tomllib.loads(text).get("project", {})
     except ValueError as error:
@@ -135,7 +136,8 @@ def _pyproject_dependencies(text: str, file: Path) -> list[str]:
     dependencies = project.get("dependencies") if isinstance(project, dict) else None
     if not isinstance(dependencies, list):
         raise InputError(
-            "`[project]` has no `dependencies`", where=Where(file),
+            "`[project]` has no `dependencies`",
+            where=Where(file),
             remedy="export the dependencies (from Poetry, for example) into a requirements.txt",
-        )  # fmt: skip
+        )
     return [_check_requirement(str(word), Where(file)) for word in dependencies]

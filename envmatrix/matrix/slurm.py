@@ -12,10 +12,26 @@ from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, Bytes, Frozen, Percent, 
 _WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
 #: sbatch options that envmatrix sets in the script of a block.
 _RESERVED_OPTIONS = {
-    "--array", "--chdir", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem", "--nodelist",
-    "--nodes", "--no-requeue", "--ntasks", "--open-mode", "--output", "--overcommit", "--parsable", "--requeue",
-    "--wait", "--wrap",
-}  # fmt: skip
+    "--array",
+    "--chdir",
+    "--error",
+    "--exclude",
+    "--exclusive",
+    "--export",
+    "--job-name",
+    "--mem",
+    "--nodelist",
+    "--nodes",
+    "--no-requeue",
+    "--ntasks",
+    "--open-mode",
+    "--output",
+    "--overcommit",
+    "--parsable",
+    "--requeue",
+    "--wait",
+    "--wrap",
+}
 
 
 def _check_slurm_word(value: str) -> str:

@@ -136,12 +136,11 @@ class MatrixTemplate:
             *([f"    files: {_json_quoted(workload.files)}"] if workload.files else []),
             f"    metric: {_json_quoted(metric)}  # {self.why}",
             "    # metric: {regex: 'throughput: ([0-9.]+)', better: higher}   # the last match in its output, or",
-            "    # metric: {json_file: \"out.json:speed\", better: higher}      # a number in a JSON file that "
-            "it writes",
-            "    # Which number shows that it did the same work everywhere? Without one: \"equal work not checked\"",
+            '    # metric: {json_file: "out.json:speed", better: higher}      # a number in a JSON file that it writes',
+            '    # Which number shows that it did the same work everywhere? Without one: "equal work not checked"',
             "    # check: {regex: 'final loss: ([0-9.]+)', tolerance: 5%}",
             *(f"    {key}: {_json_quoted(value)}" for key, value in document.items()),
-        ]  # fmt: skip
+        ]
 
 
 def _json_quoted(value: object) -> str:

@@ -276,9 +276,7 @@ def step_line_pattern(output: str) -> str:
         complete_lines = part if len(parts) == 1 else part.partition("\n")[2] if number else part.rpartition("\n")[0]
         for words, numbers in _counter_values(complete_lines).items():
             runs_by_words.setdefault(words, []).append(numbers)
-    patterns = [
-        words for words, runs in runs_by_words.items() if max(map(len, runs)) >= _MIN_STEPS and _is_even(*runs)
-    ]  # fmt: skip
+    patterns = [words for words, runs in runs_by_words.items() if max(map(len, runs)) >= _MIN_STEPS and _is_even(*runs)]
     return f"^{re.escape(patterns[0])}[0-9]+".replace("\\ ", " ") if len(patterns) == 1 else ""
 
 

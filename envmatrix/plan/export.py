@@ -78,16 +78,18 @@ def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) ->
     variables = all_variables(environment, preload)
     unset = [f"# {name} must not be set" for name, value in variables.items() if value is None]
     bundled = any(path.startswith(f"{BUNDLE_FOLDER}/") for path in preload)
-    return "\n".join([
-        _comment_header(environment),
-        "# in the folder of this file: docker build -t NAME --build-arg BASE=<your image> .",
-        f"ARG BASE={base}",
-        "FROM ${BASE}",
-        *([f"COPY lib/ {BUNDLE_FOLDER}/lib/"] if bundled else []),
-        *(f"ENV {name}={dockerfile_quote(value)}" for name, value in variables.items() if value is not None),
-        *unset,
-        *_placement_lines(environment),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            _comment_header(environment),
+            "# in the folder of this file: docker build -t NAME --build-arg BASE=<your image> .",
+            f"ARG BASE={base}",
+            "FROM ${BASE}",
+            *([f"COPY lib/ {BUNDLE_FOLDER}/lib/"] if bundled else []),
+            *(f"ENV {name}={dockerfile_quote(value)}" for name, value in variables.items() if value is not None),
+            *unset,
+            *_placement_lines(environment),
+        ]
+    )
 
 
 def _comment_header(environment: Environment) -> str:

@@ -84,10 +84,14 @@ def reasons_of(found: Explanation) -> list[str]:
     """Return a sentence for each significant cause of the effect, and for each rule that applies."""
     direction = found.parts.whole.mean
     sure = [
-        cause for cause in found.causes.causes
-        if cause.change.is_sure and cause.change.mean * direction > 0 and abs(cause.change.mean) >= _least(cause)
-        and (part := found.parts.part(cause.part)) and is_reason(part, found.parts.whole)
-    ]  # fmt: skip
+        cause
+        for cause in found.causes.causes
+        if cause.change.is_sure
+        and cause.change.mean * direction > 0
+        and abs(cause.change.mean) >= _least(cause)
+        and (part := found.parts.part(cause.part))
+        and is_reason(part, found.parts.whole)
+    ]
     said = [_counted(cause, found.per) for cause in sure]
     named = _operators_of(found)
     return [*said, *([named] if named else []), *(finding_text(finding, found) for finding in found.findings)]

@@ -13,8 +13,10 @@ from envmatrix.stats.effects import Effect, Flag
 _TOP = 30.0
 _MAX_NAME_LENGTH = 32
 _FLAG_SUFFIXES = {
-    Flag.UNEQUAL_WORK: ", unequal work", Flag.FAILS_MORE: ", fails more", Flag.UNPROVEN: ", unproven",
-}  # fmt: skip
+    Flag.UNEQUAL_WORK: ", unequal work",
+    Flag.FAILS_MORE: ", fails more",
+    Flag.UNPROVEN: ", unproven",
+}
 _MAX_RATIO = 8.0
 
 

@@ -157,9 +157,12 @@ def page_environment() -> Templates:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("envmatrix.report", "templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("envmatrix.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters.update(_FILTERS)
     return environment
 
@@ -172,9 +175,14 @@ def provenance(summary: Summary) -> list[tuple[str, str]]:
     """Return the data needed to judge and repeat the run, as (name, value)."""
     run = summary.run
     rows = [
-        ("run", run.name), ("created", run.created), ("design", run.plan.design), ("launcher", run.launcher),
-        ("seed", str(run.plan.seed)), ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
-    ]  # fmt: skip
+        ("run", run.name),
+        ("created", run.created),
+        ("design", run.plan.design),
+        ("launcher", run.launcher),
+        ("seed", str(run.plan.seed)),
+        ("matrix", run.matrix_digest),
+        ("benchmark", run.bench_digest),
+    ]
     rows += [("schedule", summary.schedule)] if summary.schedule else []
     host = {key: value for key, value in asdict(observed_host(run.host, summary.measured)).items() if value is not None}
     rows += [("processor", summary.processors)] if summary.processors else []

@@ -20,9 +20,14 @@ SCHEMA = 1
 _SLOW = ("count", "trials", "slower", "share")
 #: Evidence with the versions of a run, for ``envmatrix history``.
 _VERSIONS = (
-    "torch.version", "openmp.library", "openmp.version", "malloc.version", "blas.library", "system.kernel",
+    "torch.version",
+    "openmp.library",
+    "openmp.version",
+    "malloc.version",
+    "blas.library",
+    "system.kernel",
     "system.python",
-)  # fmt: skip
+)
 
 
 def _finite(value: float | None) -> float | None:
@@ -85,19 +90,28 @@ def _warning_to_json(item: RunWarning) -> dict[str, object]:
 
 def _nodes_to_json(item: NodeReport) -> dict[str, object]:
     return {
-        "workload": item.workload, "engine": item.engine, "spread": item.spread,
-        "nodes": [asdict(row) for row in item.rows], "interactions": dict(item.interactions),
+        "workload": item.workload,
+        "engine": item.engine,
+        "spread": item.spread,
+        "nodes": [asdict(row) for row in item.rows],
+        "interactions": dict(item.interactions),
         "mixed_blocks": list(item.mixed),
-    }  # fmt: skip
+    }
 
 
 def _start_to_json(item: Start) -> dict[str, object]:
     return {
-        "workload": item.arm.workload, "engine": item.arm.engine, "environment": item.arm.environment,
-        "steps": item.steps, "first_steps_s": item.first_s, "ready_s": item.ready_s,
-        "steady": asdict(item.steady) if item.steady else None, "change": item.change,
-        "curve": [list(point) for point in item.curve], "no_look": item.failed or None,
-    }  # fmt: skip
+        "workload": item.arm.workload,
+        "engine": item.arm.engine,
+        "environment": item.arm.environment,
+        "steps": item.steps,
+        "first_steps_s": item.first_s,
+        "ready_s": item.ready_s,
+        "steady": asdict(item.steady) if item.steady else None,
+        "change": item.change,
+        "curve": [list(point) for point in item.curve],
+        "no_look": item.failed or None,
+    }
 
 
 def summary_to_json(summary: Summary) -> dict[str, object]:

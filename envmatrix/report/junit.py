@@ -36,10 +36,15 @@ def _suite(summary: Summary, group: Group) -> ET.Element:
     cases = [_case(summary, group, row) for row in group.all_rows if row.arm.reference]
     tag_counts = {tag: sum(case.find(tag) is not None for case in cases) for tag in ("failure", "error", "skipped")}
     suite = ET.Element(
-        "testsuite", name=_text(f"{group.workload}@{group.engine}"), tests=str(len(cases)),
-        failures=str(tag_counts["failure"]), errors=str(tag_counts["error"]), skipped=str(tag_counts["skipped"]),
-        timestamp=_text(summary.run.created[:19]), hostname=_text(summary.run.host.name or "unknown"),
-    )  # fmt: skip
+        "testsuite",
+        name=_text(f"{group.workload}@{group.engine}"),
+        tests=str(len(cases)),
+        failures=str(tag_counts["failure"]),
+        errors=str(tag_counts["error"]),
+        skipped=str(tag_counts["skipped"]),
+        timestamp=_text(summary.run.created[:19]),
+        hostname=_text(summary.run.host.name or "unknown"),
+    )
     properties = ET.SubElement(suite, "properties")
     for name, value in (("run", summary.run.name), ("seed", summary.plan.seed), ("metric", group.metric.label)):
         ET.SubElement(properties, "property", name=name, value=_text(value))

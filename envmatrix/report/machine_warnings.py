@@ -81,10 +81,11 @@ def find_steal_time(run: Run, measured: Measurements, _analysis: Analysis) -> It
     shares = shares[np.isfinite(shares)]
     if shares.size and float(np.mean(shares)) > STOLEN:
         yield RunWarning(
-            WarningKind.STEAL, "the virtual machine",
+            WarningKind.STEAL,
+            "the virtual machine",
             f"the hypervisor took its CPUs away for {np.mean(shares):.1%} of the time",
             "use a machine with dedicated CPUs, or more blocks: intervals are wider for it, not wrong",
-        )  # fmt: skip
+        )
 
 
 def find_contention(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
@@ -98,13 +99,14 @@ def find_contention(run: Run, measured: Measurements, analysis: Analysis) -> Ite
         of_those = shares[[arm in contended_arms for arm in measured.arms]] if only_compared else shares
         worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
         yield RunWarning(
-            WarningKind.DISTURBED, ", ".join(contended_arms) if only_compared else "the machine",
+            WarningKind.DISTURBED,
+            ", ".join(contended_arms) if only_compared else "the machine",
             f"CPU contention: threads that could run waited for a CPU {np.nanmedian(of_those):.0%} of the time (most, "
             f"{shares[worst]:.0%}: {shown_name(measured.arms[worst[0]])} in block {measured.blocks[worst[1]]})",
             "use no more threads or ranks than CPUs: no other program took CPU time, so they wait for each other"
             if only_compared
             else "run `envmatrix doctor`: it names the programs that take CPU time; more threads than CPUs contend too",
-        )  # fmt: skip
+        )
 
 
 def quota(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -112,11 +114,12 @@ def quota(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[Run
     found = quota_around(run, measured)
     if found:
         yield RunWarning(
-            WarningKind.QUOTA, "the machine",
+            WarningKind.QUOTA,
+            "the machine",
             f"a CPU quota of the control group limits trials to the time of {found[0]:g} of {len(run.host.cpus)} CPUs; "
             f"it was used up in {found[1]:.0%} of its periods",
             "measure without it, or use no more threads than that: `envmatrix docs cpu-limit`",
-        )  # fmt: skip
+        )
 
 
 def find_contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -151,9 +154,11 @@ def find_other_load(run: Run, measured: Measurements, _analysis: Analysis) -> It
     count = len(run.host.cpus)
     if count and load.size and float(np.median(load)) > 1.5 * count + 1:
         yield RunWarning(
-            WarningKind.OTHER_LOAD, "the machine", f"its load was {np.median(load):.1f} on {count} CPUs",
+            WarningKind.OTHER_LOAD,
+            "the machine",
+            f"its load was {np.median(load):.1f} on {count} CPUs",
             "end the other programs, or measure when they do not run",
-        )  # fmt: skip
+        )
 
 
 def find_other_node_users(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -181,9 +186,11 @@ def find_frequency_change(_run: Run, measured: Measurements, _analysis: Analysis
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     if speeds.size > 1 and float(np.ptp(speeds)) > FREQUENCY * float(speeds.max()):
         yield RunWarning(
-            WarningKind.FREQUENCY, "the CPU", f"its frequency went from {speeds.min():.0f} to {speeds.max():.0f} MHz",
+            WarningKind.FREQUENCY,
+            "the CPU",
+            f"its frequency went from {speeds.min():.0f} to {speeds.max():.0f} MHz",
             "set the governor to performance and turn turbo off while you measure; `envmatrix doctor` shows how",
-        )  # fmt: skip
+        )
 
 
 def find_unverifiable_environments(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -199,10 +206,11 @@ def find_unverifiable_environments(run: Run, _measured: Measurements, _analysis:
             and not environment.variables
         ):
             yield RunWarning(
-                WarningKind.UNVERIFIED, arm.environment,
+                WarningKind.UNVERIFIED,
+                arm.environment,
                 "its levels have no checks: nothing verifies that they have an effect",
                 "add `claims:` to its level, so that a trial in which it has no effect is INVALID",
-            )  # fmt: skip
+            )
 
 
 def _causes(
@@ -247,9 +255,11 @@ def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Ite
             found.setdefault(text, []).append(name)
     for text, names in found.items():
         yield RunWarning(
-            WarningKind.ODDITY, ", ".join(names), printable_line(text, 400),
+            WarningKind.ODDITY,
+            ", ".join(names),
+            printable_line(text, 400),
             "see docs/verdicts.md for what to change, and why: the figures are those of a process in this state",
-        )  # fmt: skip
+        )
 
 
 def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -257,10 +267,11 @@ def shell(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[Ru
     names = sorted({name for one in run.workloads.values() for name in one.pass_env if find_reader(name)})
     if names:
         yield RunWarning(
-            WarningKind.SHELL, "the shell",
+            WarningKind.SHELL,
+            "the shell",
             f"every environment inherited its {', '.join(names)}, unless a level sets it",
             "start from a shell without them to measure PyTorch as it comes",
-        )  # fmt: skip
+        )
     if run.shell_preload:
         yield RunWarning(
             WarningKind.SHELL,

@@ -120,13 +120,19 @@ def _run_section(summary: Summary) -> str:
     data += " (stand-in for the real data)" if summary.stand_in else ""
     outcomes = ", ".join(f"{number} {name}" for name, number in summary.outcomes.items()) or "none"
     rows = [
-        ("run", run.name), ("design", run.plan.design), ("created", run.created),
-        ("host", run.host.name or NONE), ("processor", summary.processors or NONE),
-        ("trials", outcomes), ("data", data), ("seed", str(run.plan.seed)),
-        ("matrix", run.matrix_digest), ("benchmark", run.bench_digest),
+        ("run", run.name),
+        ("design", run.plan.design),
+        ("created", run.created),
+        ("host", run.host.name or NONE),
+        ("processor", summary.processors or NONE),
+        ("trials", outcomes),
+        ("data", data),
+        ("seed", str(run.plan.seed)),
+        ("matrix", run.matrix_digest),
+        ("benchmark", run.bench_digest),
         *([("schedule", summary.schedule)] if summary.schedule else []),
         *((change.what, change.text()) for change in run.history),
-    ]  # fmt: skip
+    ]
     return "## Run\n\n" + markdown_table(("what", "value"), rows) + "\n"
 
 

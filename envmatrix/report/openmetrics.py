@@ -66,37 +66,47 @@ def metric_families(summary: Summary) -> Iterator[MetricFamily]:
     rows = [(row, group) for group in summary.groups for row in group.all_rows]
     effects = [(_labels(summary, row, reference=row.effect.reference), row.effect) for row, _ in rows if row.effect]
     yield _metric_family(
-        "speed_up_ratio", "ratio", "Speed-up over the reference in the primary metric; above 1 is faster.",
+        "speed_up_ratio",
+        "ratio",
+        "Speed-up over the reference in the primary metric; above 1 is faster.",
         ((labels, effect.ratio) for labels, effect in effects),
-    )  # fmt: skip
+    )
     yield _metric_family(
-        "speed_up_low_ratio", "ratio", "Lower end of its simultaneous 95 % interval.",
+        "speed_up_low_ratio",
+        "ratio",
+        "Lower end of its simultaneous 95 % interval.",
         ((labels, effect.low) for labels, effect in effects),
-    )  # fmt: skip
+    )
     yield _metric_family(
-        "speed_up_high_ratio", "ratio", "Upper end of its simultaneous 95 % interval.",
+        "speed_up_high_ratio",
+        "ratio",
+        "Upper end of its simultaneous 95 % interval.",
         ((labels, effect.high) for labels, effect in effects),
-    )  # fmt: skip
+    )
     yield _metric_family(
-        "verdict", "", "1 for the verdict: faster, slower, same or undecided.",
+        "verdict",
+        "",
+        "1 for the verdict: faster, slower, same or undecided.",
         (({**labels, "verdict": effect.verdict}, 1) for labels, effect in effects),
-    )  # fmt: skip
+    )
     yield _metric_family(
-        "mean", "", "Geometric mean of the primary metric over trials, in its unit.",
+        "mean",
+        "",
+        "Geometric mean of the primary metric over trials, in its unit.",
         ((_labels(summary, row, metric=group.metric.name, unit=group.metric.unit), row.value) for row, group in rows),
-    )  # fmt: skip
+    )
     yield _metric_family(
-        "memory_bytes", "bytes", "Median of the peak memory over trials.",
+        "memory_bytes",
+        "bytes",
+        "Median of the peak memory over trials.",
         ((_labels(summary, row), row.memory) for row, _ in rows),
-    )  # fmt: skip
+    )
     yield _metric_family(
-        "trials", "", "Trials by outcome.",
-        (
-            (_labels(summary, row, outcome=name), number)
-            for row, _ in rows
-            for name, number in row.outcomes.items()
-        ),
-    )  # fmt: skip
+        "trials",
+        "",
+        "Trials by outcome.",
+        ((_labels(summary, row, outcome=name), number) for row, _ in rows for name, number in row.outcomes.items()),
+    )
     yield from _run_families(summary)
 
 
@@ -104,9 +114,11 @@ def _run_families(summary: Summary) -> Iterator[MetricFamily]:
     run = summary.run
     kinds = dict.fromkeys(caution.kind.value for caution in summary.cautions)
     yield _metric_family(
-        "warning", "", "1 for each kind of warning; `envmatrix docs WARNING` explains it.",
+        "warning",
+        "",
+        "1 for each kind of warning; `envmatrix docs WARNING` explains it.",
         (({"design": run.plan.design, "warning": kind}, 1) for kind in kinds),
-    )  # fmt: skip
+    )
     labels = {"design": run.plan.design, "run": run.name, "host": run.host.name or "", "processor": summary.processors}
     began = unix_seconds(run.created)
     yield _metric_family("run_created_seconds", "seconds", "When the run began, since 1970.", iter([(labels, began)]))

@@ -66,9 +66,11 @@ def _bar(label: str, why: Explanation, scale: Scale, y: float, unit: Unit) -> st
     whole = why.parts.whole.mean
     words = f"{unit.number(whole)} {unit.unit}"
     return (
-        text_element(_LEFT - 12, y + 4, label, "end", 20) + body
-        + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>' + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
-    )  # fmt: skip
+        text_element(_LEFT - 12, y + 4, label, "end", 20)
+        + body
+        + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>'
+        + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
+    )
 
 
 def _rectangle(x: float, y: float, width: float) -> str:

@@ -16,20 +16,106 @@ _SIZE = 12.0
 _BASE = 0.75  # PDF uses points, SVG pixels of 1/96 inch
 #: Helvetica's character widths from the space on, in thousandths of the font size.
 _WIDTHS = (
-    278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, *[556] * 10, 278, 278, 584, 584,
-    584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833, 722, 778, 667, 778, 722, 667, 611,
-    722, 667, 944, 667, 667, 611, 278, 278, 278, 469, 556, 333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500,
-    222, 833, 556, 556, 556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584,
-)  # fmt: skip
+    278,
+    278,
+    355,
+    556,
+    556,
+    889,
+    667,
+    191,
+    333,
+    333,
+    389,
+    584,
+    278,
+    333,
+    278,
+    278,
+    *[556] * 10,
+    278,
+    278,
+    584,
+    584,
+    584,
+    556,
+    1015,
+    667,
+    667,
+    722,
+    722,
+    667,
+    611,
+    778,
+    722,
+    278,
+    500,
+    667,
+    556,
+    833,
+    722,
+    778,
+    667,
+    778,
+    722,
+    667,
+    611,
+    722,
+    667,
+    944,
+    667,
+    667,
+    611,
+    278,
+    278,
+    278,
+    469,
+    556,
+    333,
+    556,
+    556,
+    500,
+    556,
+    556,
+    278,
+    556,
+    556,
+    222,
+    222,
+    500,
+    222,
+    833,
+    556,
+    556,
+    556,
+    556,
+    333,
+    500,
+    278,
+    556,
+    500,
+    722,
+    500,
+    500,
+    500,
+    334,
+    260,
+    334,
+    584,
+)
 _OTHER = 556
 _RESOURCES = "<< /Font << /F 5 0 R /B 6 0 R >> >>"
 #: Control-point distance of a Bezier curve for a quarter circle.
 _ROUND = 0.5523
 #: Class -> (stroke colour, width, dashes); "k" is the colour of the enclosing group.
 _STROKES: Mapping[str, tuple[str, float, str]] = {
-    "grid": ("line", 1.0, ""), "one": ("ink", 1.2, ""), "thin": ("k", 1.0, ""), "broken": ("bad", 1.6, ""),
-    "bar": ("k", 2.4, ""), "since": ("soft", 1.0, "4 3"),
-}  # fmt: skip
+    "grid": ("line", 1.0, ""),
+    "one": ("ink", 1.2, ""),
+    "thin": ("k", 1.0, ""),
+    "broken": ("bad", 1.6, ""),
+    "bar": ("k", 2.4, ""),
+    "since": ("soft", 1.0, "4 3"),
+}
 _VERDICTS: Mapping[str, str] = {"faster": "good", "slower": "bad", "same": "calm", "undecided": "open"}
 
 
@@ -40,11 +126,14 @@ def to_pdf(svg: str) -> str:
     operators = "\n".join((f"{_BASE} 0 0 {-_BASE} 0 {height * _BASE:.2f} cm", *_draw(root, "ink")))
     box = f"[0 0 {width * _BASE:.2f} {height * _BASE:.2f}]"
     bodies = [
-        "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
         f"<< /Type /Page /Parent 2 0 R /MediaBox {box} /Contents 4 0 R /Resources {_RESOURCES} >>",
-        f"<< /Length {len(operators)} >>\nstream\n{operators}\nendstream", _font("Helvetica"), _font("Helvetica-Bold"),
+        f"<< /Length {len(operators)} >>\nstream\n{operators}\nendstream",
+        _font("Helvetica"),
+        _font("Helvetica-Bold"),
         f"<< /Title ({_escaped(_title(root))}) /Producer (envmatrix) >>",
-    ]  # fmt: skip
+    ]
     text, places = "%PDF-1.4\n", []
     for number, body in enumerate(bodies, 1):
         places.append(len(text))
@@ -137,9 +226,11 @@ def _circle(element: ET.Element) -> str:
     x, y, r = _numbers(element, "cx", "cy", "r")
     c = r * _ROUND
     curves = (
-        (x + r, y + c, x + c, y + r, x, y + r), (x - c, y + r, x - r, y + c, x - r, y),
-        (x - r, y - c, x - c, y - r, x, y - r), (x + c, y - r, x + r, y - c, x + r, y),
-    )  # fmt: skip
+        (x + r, y + c, x + c, y + r, x, y + r),
+        (x - c, y + r, x - r, y + c, x - r, y),
+        (x - r, y - c, x - c, y - r, x, y - r),
+        (x + c, y - r, x + r, y - c, x + r, y),
+    )
     return f"{x + r:.2f} {y} m " + " ".join(" ".join(f"{value:.2f}" for value in one) + " c" for one in curves)
 
 
@@ -155,5 +246,10 @@ def _dashes(element: ET.Element) -> str:
 
 
 _PATHS = {
-    "line": _line, "rect": _rectangle, "circle": _circle, "polygon": _points, "polyline": _points, "path": _dashes,
-}  # fmt: skip
+    "line": _line,
+    "rect": _rectangle,
+    "circle": _circle,
+    "polygon": _points,
+    "polyline": _points,
+    "path": _dashes,
+}

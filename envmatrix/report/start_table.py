@@ -89,18 +89,20 @@ def start_warnings(starts: Sequence[Start]) -> Iterator[RunWarning]:
     unsteady = [start for start in starts if start.steady and start.steady.kind == "not steady"]
     if unsteady:
         yield RunWarning(
-            WarningKind.NOT_STEADY, ", ".join(dict.fromkeys(start.arm.environment for start in unsteady)),
+            WarningKind.NOT_STEADY,
+            ", ".join(dict.fromkeys(start.arm.environment for start in unsteady)),
             "its steady-state run did not reach a steady state",
             "if the baseline is among them, it is probably the machine: repeat the run on a quieter one; otherwise a "
             "long training may gain more or less than the timed steps",
-        )  # fmt: skip
+        )
     times_warm_up_too = [start for start in starts if start.times_warm_up and start not in unsteady]
     if times_warm_up_too:
         steps = max(start.steady.steps or 0 for start in times_warm_up_too if start.steady)
         worst = max(times_warm_up_too, key=lambda start: (start.steady.steps or 0) if start.steady else 0)
         yield RunWarning(
-            WarningKind.TIMES_WARM_UP, ", ".join(dict.fromkeys(start.arm.environment for start in times_warm_up_too)),
+            WarningKind.TIMES_WARM_UP,
+            ", ".join(dict.fromkeys(start.arm.environment for start in times_warm_up_too)),
             f"steps {worst.warm_up + 1} to {worst.steps}, which trials time, are not yet steady: "
             f"{worst.arm.environment} is from step {steps + 1} on",
             f"set `warmup_steps: {-(-steps // 10) * 10}` in workload {worst.arm.workload} if long training matters",
-        )  # fmt: skip
+        )

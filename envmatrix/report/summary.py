@@ -135,9 +135,13 @@ class Summary:
 
 
 def _row(
-    arm: Arm, run: Run, measured: Measurements, analysis: Analysis, slow: Mapping[str, SlowTrials],
+    arm: Arm,
+    run: Run,
+    measured: Measurements,
+    analysis: Analysis,
+    slow: Mapping[str, SlowTrials],
     why: Explanation | None,
-) -> Row:  # fmt: skip
+) -> Row:
     metric = analysis.primary[arm.workload]
     entry = run.environments.get(arm.runs)
     return Row(
@@ -186,10 +190,21 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     workload_entry = run.workloads.get(workload)
     first_seconds = first_seconds_note(baseline.arm, measured, workload_entry) if baseline and workload_entry else ""
     return Group(
-        workload, engine, metric, baseline, control, ranked, alone, stand_in, choice,
+        workload,
+        engine,
+        metric,
+        baseline,
+        control,
+        ranked,
+        alone,
+        stand_in,
+        choice,
         unchecked(workload_entry, unstable_checks(measured, run.plan, workload)),
-        short_run_note(measured.apart), first_seconds, under_quota(quota_around(run, measured)), run.plan.margin,
-    )  # fmt: skip
+        short_run_note(measured.apart),
+        first_seconds,
+        under_quota(quota_around(run, measured)),
+        run.plan.margin,
+    )
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:

@@ -9,14 +9,42 @@ from envmatrix.report.formatting import svg_text
 
 #: Number of classes k0..k11 in the style below; an environment has the same colour and mark in every figure.
 COLOURS = 12
-_LIGHT = ("#0b6bcb", "#c2410c", "#15803d", "#9333ea", "#b91c1c", "#0e7490",
-          "#a16207", "#be185d", "#4d7c0f", "#4338ca", "#57534e", "#0f766e")  # fmt: skip
-_DARK = ("#6cb6ff", "#fb923c", "#4ade80", "#c084fc", "#f87171", "#22d3ee",
-         "#facc15", "#f472b6", "#a3e635", "#a5b4fc", "#d6d3d1", "#2dd4bf")  # fmt: skip
-_INK = ("--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--paper:#fff;--band:#e8eef5;"
-        "--good:#15803d;--bad:#b91c1c;--calm:#59636e;--open:#9a6700")  # fmt: skip
-_INK_DARK = ("--ink:#e6edf3;--soft:#9aa5b1;--line:#3d444d;--paper:#0d1117;--band:#1d2733;"
-             "--good:#4ade80;--bad:#f87171;--calm:#9aa5b1;--open:#e3b341")  # fmt: skip
+_LIGHT = (
+    "#0b6bcb",
+    "#c2410c",
+    "#15803d",
+    "#9333ea",
+    "#b91c1c",
+    "#0e7490",
+    "#a16207",
+    "#be185d",
+    "#4d7c0f",
+    "#4338ca",
+    "#57534e",
+    "#0f766e",
+)
+_DARK = (
+    "#6cb6ff",
+    "#fb923c",
+    "#4ade80",
+    "#c084fc",
+    "#f87171",
+    "#22d3ee",
+    "#facc15",
+    "#f472b6",
+    "#a3e635",
+    "#a5b4fc",
+    "#d6d3d1",
+    "#2dd4bf",
+)
+_INK = (
+    "--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--paper:#fff;--band:#e8eef5;"
+    "--good:#15803d;--bad:#b91c1c;--calm:#59636e;--open:#9a6700"
+)
+_INK_DARK = (
+    "--ink:#e6edf3;--soft:#9aa5b1;--line:#3d444d;--paper:#0d1117;--band:#1d2733;"
+    "--good:#4ade80;--bad:#f87171;--calm:#9aa5b1;--open:#e3b341"
+)
 
 
 def light_colours() -> dict[str, str]:
@@ -82,8 +110,9 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """Return the position of ``value``; values beyond the axis are put at its end."""
-        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, max(value, 1e-12)
-                                                                     if self.log else value))  # fmt: skip
+        low, high, value = (
+            math.log(v) if self.log else v for v in (self.low, self.high, max(value, 1e-12) if self.log else value)
+        )
         share = (value - low) / (high - low) if high > low else 0.5
         return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
 

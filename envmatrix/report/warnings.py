@@ -24,9 +24,11 @@ from envmatrix.system.printable import printable_line
 def _nothing_measured(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     if not any(fact.outcomes["ok"] for fact in measured.facts.values()):
         yield RunWarning(
-            WarningKind.NOTHING_MEASURED, run.plan.design, "no trial succeeded, so there is no result",
+            WarningKind.NOTHING_MEASURED,
+            run.plan.design,
+            "no trial succeeded, so there is no result",
             "read the reasons below and the files in logs/; `envmatrix doctor` checks the machine",
-        )  # fmt: skip
+        )
 
 
 def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -34,9 +36,11 @@ def _no_reference(run: Run, measured: Measurements, _analysis: Analysis) -> Iter
     for name in sorted(names):
         if name not in measured.facts or not measured.facts[name].outcomes["ok"]:
             yield RunWarning(
-                WarningKind.NO_REFERENCE, name, "no trial of it succeeded: nothing can be compared with it",
+                WarningKind.NO_REFERENCE,
+                name,
+                "no trial of it succeeded: nothing can be compared with it",
                 "read the reasons below, fix them, and repeat the run",
-            )  # fmt: skip
+            )
 
 
 def _max_blocks_hint(run: Run, measured: Measurements) -> str:
@@ -49,11 +53,12 @@ def _few_blocks(run: Run, measured: Measurements, analysis: Analysis) -> Iterato
     if short:
         most_missing = max(effect.missing for effect in short)
         yield RunWarning(
-            WarningKind.TOO_FEW_BLOCKS, ", ".join(dict.fromkeys(effect.environment for effect in short)),
+            WarningKind.TOO_FEW_BLOCKS,
+            ", ".join(dict.fromkeys(effect.environment for effect in short)),
             f"fewer than {run.plan.min_blocks} complete blocks: no verdict",
             f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)}: "
             f"{format_count(most_missing, 'more block')} needed",
-        )  # fmt: skip
+        )
 
 
 def _control_off(_run: Run, _measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
@@ -74,9 +79,11 @@ def _unequal_work(_run: Run, _measured: Measurements, analysis: Analysis) -> Ite
     for effect in analysis.primary_effects():
         if Flag.UNEQUAL_WORK in effect.flags:
             yield RunWarning(
-                WarningKind.UNEQUAL_WORK, effect.arm, "; ".join(effect.notes),
+                WarningKind.UNEQUAL_WORK,
+                effect.arm,
+                "; ".join(effect.notes),
                 "find out why before you use its speed-up: it did not do the work of its reference",
-            )  # fmt: skip
+            )
 
 
 def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
@@ -85,19 +92,23 @@ def _unchecked(run: Run, _measured: Measurements, _analysis: Analysis) -> Iterat
     ]
     if names:
         yield RunWarning(
-            WarningKind.UNCHECKED, ", ".join(names), "nothing shows that every environment did equal work",
+            WarningKind.UNCHECKED,
+            ", ".join(names),
+            "nothing shows that every environment did equal work",
             ("`--save` writes its matrix: there " if run.is_of_program else "")
             + "add `check:` with a number that depends only on the work, such as a final loss (docs/workloads.md)",
-        )  # fmt: skip
+        )
 
 
 def _unstable(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     for name in dict.fromkeys(arm.workload for arm in run.plan.arms):
         for text in unstable_checks(measured, run.plan, name).values():
             yield RunWarning(
-                WarningKind.UNCHECKED, name, text,
+                WarningKind.UNCHECKED,
+                name,
+                text,
                 "set a seed, or check a number that depends only on the work, such as a count of steps",
-            )  # fmt: skip
+            )
 
 
 def _no_number(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
@@ -118,10 +129,11 @@ def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
     names = {name for fact in measured.facts.values() if fact.stand_in for name in fact.data}
     if names:
         yield RunWarning(
-            WarningKind.STAND_IN, ", ".join(sorted(names)),
+            WarningKind.STAND_IN,
+            ", ".join(sorted(names)),
             "the real data set is not available; trials used generated data of the same shape",
             "use the speeds, not the accuracies; for those, start a run where the data set can be downloaded",
-        )  # fmt: skip
+        )
 
 
 def _outcome_check(
@@ -155,11 +167,12 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
         on = "anything that is compared with it" if name in shared else "it"
         waits = slow.trials < LEAST_BLOCKS
         yield RunWarning(
-            WarningKind.SLOW_TRIALS, name,
+            WarningKind.SLOW_TRIALS,
+            name,
             f"{slow} than its others (95 % CI of their share: {low:.0%} to {high:.0%}){usual}",
             (f"`envmatrix resume {run.name}`: no verdict on {on} below {LEAST_BLOCKS} blocks; " if waits else "")
             + "compare the trials' records: what do the slow ones have in common? The interval covers both cases",
-        )  # fmt: skip
+        )
 
 
 def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
@@ -206,30 +219,34 @@ def _mixed_hosts(_run: Run, measured: Measurements, _analysis: Analysis) -> Iter
     mixed = mixed_blocks(measured)
     if mixed:
         yield RunWarning(
-            WarningKind.MIXED_HOSTS, ", ".join(measured.nodes[:8]),
+            WarningKind.MIXED_HOSTS,
+            ", ".join(measured.nodes[:8]),
             f"trials of {format_count(len(mixed), 'block')} ran on several machines (block {mixed[0]} first)",
             "keep each block on one machine: only then do differences between machines cancel",
-        )  # fmt: skip
+        )
 
 
 def _missing_trials(run: Run, measured: Measurements, _analysis: Analysis) -> Iterator[RunWarning]:
     missing_text = missing_trials_text(run.plan, measured)
     if missing_text:
         yield RunWarning(
-            WarningKind.MISSING, "trials.jsonl", missing_text,
+            WarningKind.MISSING,
+            "trials.jsonl",
+            missing_text,
             "restore the file if lines were deleted from it, or run them with "
             f"`envmatrix resume {run.name}`: until then their pairs do not count",
-        )  # fmt: skip
+        )
 
 
 def _after_leaving(_run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     late_blocks = trials_after_leaving(analysis.race, measured) if analysis.race else {}
     for arm, blocks in late_blocks.items():
         yield RunWarning(
-            WarningKind.AFTER_LEAVING, arm,
+            WarningKind.AFTER_LEAVING,
+            arm,
             f"{format_count(len(blocks), 'trial')} (block {blocks[0]} first) ran after it was dropped from the race",
             "read its interval as that of an early verdict: by the rules of this version it was dropped earlier",
-        )  # fmt: skip
+        )
 
 
 #: To add a check, add an entry.

@@ -193,13 +193,17 @@ def read_anonymizer(file: Path) -> Anonymizer | None:
         document = _Document.model_validate(read_json(file))
     except ValidationError as error:
         raise StoreError(
-            f"this is not a names.json that envmatrix wrote ({first_mistake(error)[1]})", where=Where(file),
+            f"this is not a names.json that envmatrix wrote ({first_mistake(error)[1]})",
+            where=Where(file),
             remedy="restore it from a copy; if the run is complete, you may remove it",
-        ) from error  # fmt: skip
+        ) from error
     local = local_anonymizer()
     hosts = None if document.hosts is None else dict(document.hosts)
-    return Anonymizer({**document.folders, **{k: v for k, v in local.folders.items() if k not in document.folders}},
-                 document.user or local.user, hosts)  # fmt: skip
+    return Anonymizer(
+        {**document.folders, **{k: v for k, v in local.folders.items() if k not in document.folders}},
+        document.user or local.user,
+        hosts,
+    )
 
 
 def _map_strings(value: object, change: Callable[[str], str]) -> object:

@@ -21,13 +21,15 @@ def check_schema(body: object, file: Path, newest: int, line: int = 1) -> dict[s
     if schema > newest:
         raise StoreError(
             f"schema {schema} is newer than this version of envmatrix can read ({newest})",
-            where=where, remedy="upgrade envmatrix; the file was not changed",
-        )  # fmt: skip
+            where=where,
+            remedy="upgrade envmatrix; the file was not changed",
+        )
     if schema < newest:
         raise StoreError(
             f"schema {schema} is older than this version of envmatrix can read ({newest})",
-            where=where, remedy="read it with the version of envmatrix that wrote it; the file was not changed",
-        )  # fmt: skip
+            where=where,
+            remedy="read it with the version of envmatrix that wrote it; the file was not changed",
+        )
     return body
 
 

@@ -13,9 +13,12 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def json_schema() -> dict[str, JsonValue]:
     """Return the schema of run.json; its ``$defs`` include lines of history.jsonl and trials.jsonl."""
     _, schemas = TypeAdapter.json_schemas(
-        [("run", "validation", TypeAdapter(Run)), ("history", "validation", TypeAdapter(Change)),
-         ("trial", "validation", TypeAdapter(Trial))],
+        [
+            ("run", "validation", TypeAdapter(Run)),
+            ("history", "validation", TypeAdapter(Change)),
+            ("trial", "validation", TypeAdapter(Trial)),
+        ],
         ref_template="#/$defs/{model}",
-    )  # fmt: skip
+    )
     definitions: dict[str, JsonValue] = schemas["$defs"]
     return {"$schema": _DIALECT, "title": "envmatrix run.json", "$ref": "#/$defs/Run", "$defs": definitions}

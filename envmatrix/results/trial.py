@@ -122,10 +122,20 @@ def trial_of(
     """Create the trial of a slot."""
     arm = slot.arm
     return Trial(
-        trial=slot.trial, block=slot.block, position=slot.position,
-        environment=arm.environment, workload=arm.workload, engine=arm.engine, outcome=outcome, reason=reason,
-        wall_s=wall_s, started=started, node=node, padding=slot.padding, document=document,
-    )  # fmt: skip
+        trial=slot.trial,
+        block=slot.block,
+        position=slot.position,
+        environment=arm.environment,
+        workload=arm.workload,
+        engine=arm.engine,
+        outcome=outcome,
+        reason=reason,
+        wall_s=wall_s,
+        started=started,
+        node=node,
+        padding=slot.padding,
+        document=document,
+    )
 
 
 def trial_from_line(line: str, file: Path, number: int) -> Trial:

@@ -153,7 +153,7 @@ def _busy_text(busy: float) -> str:
 
 def budget_too_short_text(
     budget_s: float, min_blocks: int, trial_s: float, arms: int, width: int = 1, looks: int = 0
-) -> str:  # fmt: skip
+) -> str:
     """Return a message if a budget ends before a verdict with trials of ``trial_s`` seconds; otherwise ''.
 
     Steady-state runs come after the blocks of a verdict. A budget too short for them also gives a message.

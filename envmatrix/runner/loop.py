@@ -168,9 +168,13 @@ class _Loop:
     """The state of the loop: finished slots, time spent, and the running estimate."""
 
     def __init__(
-        self, experiment: Experiment, observer: Observer, launcher: Launcher, progress: ProgressCallback,
+        self,
+        experiment: Experiment,
+        observer: Observer,
+        launcher: Launcher,
+        progress: ProgressCallback,
         usual: Mapping[str, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         width = launcher.width
         self.experiment = experiment
         self.progress = progress

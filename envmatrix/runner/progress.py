@@ -84,8 +84,6 @@ class LineProgress:
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Report the progress of the run."""
         if not self.quiet:
-            if block == 0 and (standing := estimate.standing()):
-                self.progress(f"after the first block: {standing}")
             time_left = f"at most {duration_text(self.until_end_s(block, left_s, left))} left"
             best = self.best(block, estimate, left)
             self.progress(f"block {block + 1} of up to {self.plan.max_blocks}, {time_left}; {best}")
@@ -96,8 +94,10 @@ class LineProgress:
         return left_s * further / blocks_left if blocks_left > further else left_s
 
     def best(self, block: int, estimate: RunningEstimate, blocks_left: float) -> str:
-        """Return the estimate so far, and when more will be known."""
-        outlook = estimate.outlook(block + 1 + blocks_left) if block + 1 >= self.plan.min_blocks else ""
+        """Return the estimate so far, and when more will be known; no names before a verdict is possible."""
+        if block + 1 < self.plan.min_blocks:
+            return f"a verdict needs {self.plan.min_blocks} blocks"
+        outlook = estimate.outlook(block + 1 + blocks_left)
         return "; ".join(text for text in (estimate.headline(), outlook) if text)
 
 
@@ -110,10 +110,14 @@ class BarProgress(LineProgress):
         self.began = time.monotonic()
         self.ends = math.inf
         self.bar = Progress(
-            TimeElapsedColumn(), TextColumn("block {task.fields[block]}"), BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("block {task.fields[block]}"),
+            BarColumn(bar_width=24),
             TextColumn("{task.fields[left]} left  {task.fields[now]}", markup=False),
-            TextColumn("{task.fields[best]}", markup=False), console=console, transient=True,
-        )  # fmt: skip
+            TextColumn("{task.fields[best]}", markup=False),
+            console=console,
+            transient=True,
+        )
         self.task = self.bar.add_task("", total=self.plan.budget_s, block="1", left="", now="", best="")
 
     def progress(self, text: str) -> None:
@@ -126,14 +130,15 @@ class BarProgress(LineProgress):
         activity = f"{together} interleaved" if together > 1 else trial_text
         until_end_s = max(0.0, min(left_s, self.ends - time.monotonic()))
         self.bar.update(
-            self.task, block=str(slot.block + 1), left=duration_text(until_end_s), now=activity,
+            self.task,
+            block=str(slot.block + 1),
+            left=duration_text(until_end_s),
+            now=activity,
             completed=max(0.0, self.plan.budget_s - left_s),
-        )  # fmt: skip
+        )
 
     def block_ended(self, block: int, estimate: RunningEstimate, left_s: float, left: float) -> None:
         """Show the estimate so far."""
-        if block == 0 and (standing := estimate.standing()):
-            self.progress(f"after the first block: {standing}")
         self.ends = time.monotonic() + self.until_end_s(block, left_s, left)
         self.bar.update(self.task, best=self.best(block, estimate, left))
 

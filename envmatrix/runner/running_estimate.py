@@ -68,16 +68,6 @@ class RunningEstimate:
         measurements = self._builder.measured()
         return is_precise_enough(self._plan, measurements, target, self._workloads, active or None)
 
-    def standing(self) -> str:
-        """Return preliminary ratios of all environments, without interval and verdict."""
-        effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
-        ordered = sorted(effects, key=lambda effect: -(effect.ratio or 0.0))
-        ratios = ", ".join(
-            f"{effect_label(effect, effects)} {effect.ratio:.2f}x{_caveat_text(effect)}" for effect in ordered
-        )
-        unknown = any(self._is_work_unchecked(effect.workload) for effect in ordered)
-        return f"{ratios}; equal work not checked" if unknown else ratios
-
     def outlook(self, budget_ends: float) -> str:
         """Return when each undecided interval of the active arms will be narrow enough; '' if unknown."""
         active = self.race().active if self._plan.race else ()

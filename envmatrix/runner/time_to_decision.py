@@ -51,8 +51,11 @@ def decision_forecast(effects: Collection[Effect], target: float, budget_ends: f
 
     ``budget_ends`` is the block at which the budget is spent.
     """
-    forecasts = [(blocks, effect_label(effect, effects)) for effect in effects
-             if (blocks := blocks_until(effect, target)) is not None and blocks > effect.blocks]  # fmt: skip
+    forecasts = [
+        (blocks, effect_label(effect, effects))
+        for effect in effects
+        if (blocks := blocks_until(effect, target)) is not None and blocks > effect.blocks
+    ]
     if not forecasts:
         return ""
     ordered = sorted(forecasts)

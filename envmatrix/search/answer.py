@@ -156,7 +156,7 @@ def find_expected_best(search: Search, steps: Sequence[Step]) -> ExpectedGain | 
 
 def make_answer(
     search: Search, steps: Sequence[Step], sessions: Sequence[float] = (), *, interrupted: bool = False
-) -> TuneAnswer:  # fmt: skip
+) -> TuneAnswer:
     """Return the answer from the steps on disk; an ``interrupted`` search has no effect yet.
 
     ``sessions``: when the search began or was resumed.

@@ -231,9 +231,18 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
     return create_experiment(
-        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say_once, command, location.launcher,
-        location.host, location.options, name=label, parts=step.parts,
-    )  # fmt: skip
+        matrix,
+        matrix.designs[step.phase],
+        (engine,),
+        tuning.folder.path,
+        tuning.say_once,
+        command,
+        location.launcher,
+        location.host,
+        location.options,
+        name=label,
+        parts=step.parts,
+    )
 
 
 def _step_design(
@@ -241,19 +250,30 @@ def _step_design(
 ) -> dict[str, object]:
     study = tuning.study
     fields = study.design.model_dump(mode="json", exclude_defaults=True)
-    for key in ("name", "description", "factors", "cumulative", "application", "reference_values", "race", "steady",
-                "claims_first"):  # fmt: skip
+    for key in (
+        "name",
+        "description",
+        "factors",
+        "cumulative",
+        "application",
+        "reference_values",
+        "race",
+        "steady",
+        "claims_first",
+    ):
         fields.pop(key, None)
     confirms = step.phase == "confirm"
     needed_s = MIN_BLOCKS * (1 + REFERENCES) * tuning.trial_s * _OVERHEAD_FACTOR
     walls = [past_step.baseline_s for past_step in tuning.steps if past_step.baseline_s]
     limit_s = min(study.design.trial_limit, max(_MIN_LIMIT_S, _LIMIT_FACTOR * max(walls))) if walls else None
     fields |= {
-        "environments": list(names), "seed": study.design.seed + number,
-        "max_blocks": step.blocks, "budget": max(tuning.running_s, needed_s) if confirms else _UNLIMITED_S,
+        "environments": list(names),
+        "seed": study.design.seed + number,
+        "max_blocks": step.blocks,
+        "budget": max(tuning.running_s, needed_s) if confirms else _UNLIMITED_S,
         **({"min_blocks": MIN_BLOCKS} if confirms else {"target": 0.0001}),
         **({"trial_limit": limit_s} if limit_s else {}),
-    }  # fmt: skip
+    }
     if confirms and not _can_interleave_cells(tuning.matrix, names.values()):
         fields["schedule"] = "sequential"  # otherwise its trials have one copy of the baseline, not two
     if not confirms:

@@ -121,9 +121,12 @@ def fit(
 
     ``columns`` are those of all cells. A block with one reading adds nothing; without readings, return the prior.
     """
-    design = np.hstack([
-        terms.design(columns[rows]), (rows[:, None] == np.asarray(watched, dtype=np.int64)[None, :]).astype(np.float64)
-    ])  # fmt: skip
+    design = np.hstack(
+        [
+            terms.design(columns[rows]),
+            (rows[:, None] == np.asarray(watched, dtype=np.int64)[None, :]).astype(np.float64),
+        ]
+    )
     design, centred = _centre_by_block(design, blocks), _centre_by_block(values[:, None], blocks)[:, 0]
     freedom = max(1, len(values) - len(np.unique(blocks)))
     gram, moment, total = design.T @ design, design.T @ centred, float(centred @ centred)

@@ -97,17 +97,25 @@ def subject_text(study: Study, run: Run) -> str:
     return f"Of {program_text} ({location}), started {study.created[:16].replace('T', ' ')} UTC."
 
 
-def to_html(
-    name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step], lines: str, subject: str
-) -> str:  # fmt: skip
+def to_html(name: str, answer: TuneAnswer, search: Search, steps: Sequence[Step], lines: str, subject: str) -> str:
     """Return the HTML page of a search; ``subject`` is a sentence about what was searched."""
     from markupsafe import Markup  # the figure escapes every text inside it
 
-    return page_environment().get_template("tune.html.j2").render(
-        **page_values(len(_PHASES)), name=name, answer=answer, lines=lines, figure=Markup(_history_figure(steps)),  # noqa: S704
-        legend=[(kind, phase, Markup(marker_element(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
-        levels=_level_estimates(search, steps), subject=subject, tried=_tried_text(answer),
-    )  # fmt: skip
+    return (
+        page_environment()
+        .get_template("tune.html.j2")
+        .render(
+            **page_values(len(_PHASES)),
+            name=name,
+            answer=answer,
+            lines=lines,
+            figure=Markup(_history_figure(steps)),  # noqa: S704
+            legend=[(kind, phase, Markup(marker_element(6, 6, kind, 4.0))) for kind, phase in enumerate(_PHASES)],  # noqa: S704
+            levels=_level_estimates(search, steps),
+            subject=subject,
+            tried=_tried_text(answer),
+        )
+    )
 
 
 def _level_estimates(search: Search, steps: Sequence[Step]) -> list[tuple[str, float, float, float, int]]:

@@ -174,8 +174,14 @@ class Search:
                 blocks += [number] * readable.size
                 number += 1
         watched = sorted({row for batch in batches if batch.phase == "race" for row in batch.rows})
-        return fit(self.terms, self.columns, np.array(rows, np.int64), np.array(blocks, np.int64),
-                   np.array(values, np.float64), watched)  # fmt: skip
+        return fit(
+            self.terms,
+            self.columns,
+            np.array(rows, np.int64),
+            np.array(blocks, np.int64),
+            np.array(values, np.float64),
+            watched,
+        )
 
     def next_step(
         self, batches: Sequence[Batch], budget: Budget, dropped: Iterable[tuple[int, int]] = ()

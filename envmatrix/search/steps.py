@@ -82,11 +82,19 @@ def read_step(folder: RunFolder, space: Space) -> Step:
         gains_by_node(run.plan, measurements, arms[-1], analysis.primary[workload]) if batch.phase == "confirm" else ()
     )
     return Step(
-        batch, reasons, no_ops, spans, tuple(effects.values()), float(np.median(walls)) if walls else None,
-        analysis.primary[workload], tuple(filter(None, cautions)), not_checked, nodes,
+        batch,
+        reasons,
+        no_ops,
+        spans,
+        tuple(effects.values()),
+        float(np.median(walls)) if walls else None,
+        analysis.primary[workload],
+        tuple(filter(None, cautions)),
+        not_checked,
+        nodes,
         _peaks(measurements, run.arms),
         explain(run, measurements, analysis).get(arms[-1].name) if batch.phase == "confirm" else None,
-    )  # fmt: skip
+    )
 
 
 def _peaks(measurements: Measurements, arms: Iterable[Arm]) -> dict[str, int]:

@@ -19,11 +19,28 @@ from envmatrix.stats.metrics import finite_or_nan
 
 #: Evidence shown in reports, as dotted paths in the record's ``evidence``.
 EVIDENCE = (
-    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.sleeps", "openmp.affinity",
-    "malloc.library", "malloc.version", "blas.library", "torch.version", "torch.threads",
-    "torch.cpu_capability", "onednn.isa", "onednn.implementation", "cpu.model", "cpu.affinity_after", "cpu.governor",
-    "memory.thp", "system.kernel", "system.libc", "system.python",
-)  # fmt: skip
+    "openmp.library",
+    "openmp.version",
+    "openmp.threads",
+    "openmp.blocktime",
+    "openmp.sleeps",
+    "openmp.affinity",
+    "malloc.library",
+    "malloc.version",
+    "blas.library",
+    "torch.version",
+    "torch.threads",
+    "torch.cpu_capability",
+    "onednn.isa",
+    "onednn.implementation",
+    "cpu.model",
+    "cpu.affinity_after",
+    "cpu.governor",
+    "memory.thp",
+    "system.kernel",
+    "system.libc",
+    "system.python",
+)
 #: The same as the fields of each part of the evidence.
 _FIELDS = {
     part: tuple(path.partition(".")[2] for path in paths)

@@ -82,8 +82,11 @@ def compare_runs(
         )
         for arm in arms
     ]
-    work_cautions = (f"{shown_name(name)} of {runs[1].name} did other work than {runs[0].name}: {'; '.join(text)}"
-              for name, text in work_differences.items() if text)  # fmt: skip
+    work_cautions = (
+        f"{shown_name(name)} of {runs[1].name} did other work than {runs[0].name}: {'; '.join(text)}"
+        for name, text in work_differences.items()
+        if text
+    )
     return Comparison(
         tuple(items),
         (
@@ -153,8 +156,9 @@ class _RunPair:
     def __init__(self, folders: tuple[RunFolder, RunFolder], runs: tuple[Run, Run]) -> None:
         self.folders, self.runs = folders, runs
         self.measured = (
-            read_measurements(folders[0], runs[0].plan), read_measurements(folders[1], runs[1].plan),
-        )  # fmt: skip
+            read_measurements(folders[0], runs[0].plan),
+            read_measurements(folders[1], runs[1].plan),
+        )
 
     @property
     def level(self) -> float:
@@ -222,12 +226,22 @@ def _compare_arm(arm: Arm, metric: Metric, pair: _RunPair, family: int, allowed:
     ratio = result.ratio if result else None
     low, high, p = (result.low, result.high, result.p) if result and has_enough_runs else (None, None, None)
     comparison = ArmComparison(
-        arm.name, pair.runs[0].name, pair.runs[1].name, metric.name, ratio, low, high, p,
+        arm.name,
+        pair.runs[0].name,
+        pair.runs[1].name,
+        metric.name,
+        ratio,
+        low,
+        high,
+        p,
         verdict_of(low, high, pair.runs[1].plan.margin) if low is not None and high is not None else "undecided",
-        trial_counts(pair.measured, (arm.name, arm.name), metric), allowed, status_of(low, high, allowed),
-        runs=len(olds), smallest=smallest_detectable_slowdown(ratio, result.high if result else None, allowed),
+        trial_counts(pair.measured, (arm.name, arm.name), metric),
+        allowed,
+        status_of(low, high, allowed),
+        runs=len(olds),
+        smallest=smallest_detectable_slowdown(ratio, result.high if result else None, allowed),
         other=non_speed_label(metric),
-    )  # fmt: skip
+    )
     before, now = (measured.facts[arm.name] for measured in pair.measured)
     comparison = withdraw_if_fails_more(comparison, before, now)
     return unless_contended(comparison, pair.contended(arm.name)) if metric.is_speed else comparison

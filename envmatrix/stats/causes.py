@@ -77,21 +77,26 @@ def explained(found: Sequence[StepParts]) -> dict[str, Explained]:
     times = {event: together.intervals(cost, held) for event, cost in priced.items()}
     left = {
         EVENTS[event][0]: together.intervals(together.differences[EVENTS[event][0]] - cost, held)
-        for event, cost in priced.items() if EVENTS[event][0] in together.counted
-    }  # fmt: skip
+        for event, cost in priced.items()
+        if EVENTS[event][0] in together.counted
+    }
     return {
         one.arm.name: Explained(
             tuple(
                 Cause(
-                    event, *one.means(event), counts[event][one.row], _price(event, together),
-                    times[event][one.row] if event in times else None, _estimate(event, one, counts[event][one.row]),
+                    event,
+                    *one.means(event),
+                    counts[event][one.row],
+                    _price(event, together),
+                    times[event][one.row] if event in times else None,
+                    _estimate(event, one, counts[event][one.row]),
                 )
                 for event in counted
             ),
             {part: intervals[one.row] for part, intervals in left.items()},
         )
         for one in found
-    }  # fmt: skip
+    }
 
 
 def _estimate(event: str, one: StepParts, change: Interval) -> float | None:

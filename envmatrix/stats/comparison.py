@@ -30,8 +30,10 @@ from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
 Floats = NDArray[np.float64]
 Status = Literal["slower", "not slower", "other work", "cannot say"]
 _CODES: Mapping[Status, ExitCode] = {
-    "other work": ExitCode.OTHER_WORK, "slower": ExitCode.SLOWER, "cannot say": ExitCode.UNDECIDED,
-}  # fmt: skip
+    "other work": ExitCode.OTHER_WORK,
+    "slower": ExitCode.SLOWER,
+    "cannot say": ExitCode.UNDECIDED,
+}
 #: Larger slowdowns than this factor are not shown in percent.
 _FAR = 10.0
 _FLAG_TEXTS: Mapping[str, str] = {

@@ -73,13 +73,17 @@ def _explanation(
     arm, reference = one.arm, next(other for other in run.plan.arms if other.name == one.together.reference)
     beside = {
         name: (other, run.environments.get(other.arm.runs))
-        for name, other in parts.items() if (other.arm.reference, other.arm.engine) == (arm.reference, arm.engine)
-    }  # fmt: skip
+        for name, other in parts.items()
+        if (other.arm.reference, other.arm.engine) == (arm.reference, arm.engine)
+    }
     before, after = measured.facts[reference.name], measured.facts[arm.name]
     return Explanation(
-        one, causes, findings(Case(one, causes, before, after), beside, run.environments.get(reference.runs)),
-        "run" if run.workloads[arm.workload].command else "step", _operators(before.operators, after.operators),
-    )  # fmt: skip
+        one,
+        causes,
+        findings(Case(one, causes, before, after), beside, run.environments.get(reference.runs)),
+        "run" if run.workloads[arm.workload].command else "step",
+        _operators(before.operators, after.operators),
+    )
 
 
 def _operators(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> dict[str, tuple[float, float]]:
@@ -98,33 +102,45 @@ def to_json(found: Explanation) -> dict[str, object]:
     """Return an explanation as JSON values: seconds and events per step (or run), null if not known."""
     parts, arm = found.parts, found.parts.arm
     return {
-        "workload": arm.workload, "engine": arm.engine, "environment": arm.environment,
+        "workload": arm.workload,
+        "engine": arm.engine,
+        "environment": arm.environment,
         "reference": parts.together.reference,
-        "per": found.per, "counted": "step thread" if parts.together.thread else "process", "blocks": parts.blocks,
+        "per": found.per,
+        "counted": "step thread" if parts.together.thread else "process",
+        "blocks": parts.blocks,
         "whole_s": _interval(parts.whole),
         "parts": {
             part.name: {
-                **_interval(part.change), "share": part.share and _interval(part.share),
+                **_interval(part.change),
+                "share": part.share and _interval(part.share),
                 "unexplained_s": _interval(found.causes.unexplained.get(part.name)),
             }
             for part in parts.parts
         },
         "causes": [
             {
-                "event": cause.event, "part": cause.part, "before": cause.before, "after": cause.after,
-                "change": _interval(cause.change), "price_s": cause.price_s, "time_s": _interval(cause.time),
+                "event": cause.event,
+                "part": cause.part,
+                "before": cause.before,
+                "after": cause.after,
+                "change": _interval(cause.change),
+                "price_s": cause.price_s,
+                "time_s": _interval(cause.time),
             }
             for cause in found.causes.causes
         ],
         "operators_s": dict(list(found.operators.items())[:12]),
         "reasons": [
             {
-                "name": one.rule.name, "remedy": one.rule.remedy, "confirmed": one.confirmed,
+                "name": one.rule.name,
+                "remedy": one.rule.remedy,
+                "confirmed": one.confirmed,
                 "by": one.by.arm.environment if one.by else None,
             }
             for one in found.findings
         ],
-    }  # fmt: skip
+    }
 
 
 def _interval(found: Interval | None) -> dict[str, float | None]:

@@ -247,11 +247,17 @@ def _series_with_changes(collected: Mapping[SeriesKey, list[Point]]) -> Iterator
     """Yield all series; those of one host, workload, engine, schedule and metric share the error (Bonferroni)."""
     all_series = [
         Series(
-            host, workload, engine, environment, metric,
-            tuple(sorted(points, key=lambda point: (point.created, point.run))), (), schedule=schedule,
+            host,
+            workload,
+            engine,
+            environment,
+            metric,
+            tuple(sorted(points, key=lambda point: (point.created, point.run))),
+            (),
+            schedule=schedule,
         )
         for (host, workload, engine, schedule, metric, environment), points in sorted(collected.items())
-    ]  # fmt: skip
+    ]
     groups = Counter(series_group(series) for series in all_series if any(map(series.value, series.points)))
     for series in all_series:
         yield _with_changes(series, FALSE_ALARM_RATE / max(1, groups[series_group(series)]))

@@ -39,8 +39,10 @@ _COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK_COLUMNS, *_CONDITION_COLUMNS, *QU
 _MAX_OWN_METRICS = 64
 #: Evidence about the machine, independent of the environment.
 _MACHINE_PATHS = {
-    "system": ("kernel",), "cpu": ("architecture", "model", "flags"), "memory": ("numa_nodes", "total_bytes")
-}  # fmt: skip
+    "system": ("kernel",),
+    "cpu": ("architecture", "model", "flags"),
+    "memory": ("numa_nodes", "total_bytes"),
+}
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 
@@ -201,9 +203,17 @@ class MeasurementBuilder:
             row_indices = list(values)
             columns[name][arm_index[row_indices], block_index[row_indices]] = list(values.values())
         return Measurements(
-            self._arms, blocks, columns, self._facts, trials, tuple(self._nodes), attempted,
-            dict(self._block_nodes), dict(self._checks), dict(self._machine),
-        )  # fmt: skip
+            self._arms,
+            blocks,
+            columns,
+            self._facts,
+            trials,
+            tuple(self._nodes),
+            attempted,
+            dict(self._block_nodes),
+            dict(self._checks),
+            dict(self._machine),
+        )
 
     def _note_own(self, facts: ArmFacts, record: Record) -> None:
         """Store further metrics and checks of a user's program, before the trial's row is added."""

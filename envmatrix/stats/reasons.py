@@ -129,22 +129,31 @@ def _idle_cpus(case: Case) -> bool:
 #: All rules, in the order of the report.
 RULES = (
     Rule(
-        "memory returned to the kernel and faulted in again", _memory_returned,
-        "an allocator, or options of it, that keep memory", ("malloc", "glibc-tuned"),
+        "memory returned to the kernel and faulted in again",
+        _memory_returned,
+        "an allocator, or options of it, that keep memory",
+        ("malloc", "glibc-tuned"),
         "minor_faults",
     ),
     Rule(
-        "threads sleep between parallel regions", _sleeping,
-        "OMP_WAIT_POLICY=active, a longer KMP_BLOCKTIME, or fewer threads", ("wait", "passive"),
+        "threads sleep between parallel regions",
+        _sleeping,
+        "OMP_WAIT_POLICY=active, a longer KMP_BLOCKTIME, or fewer threads",
+        ("wait", "passive"),
         "voluntary_switches",
     ),
     Rule("a CPU quota holds threads back", _held_back, "a larger quota, or as many threads as it has CPUs"),
-    Rule("threads spin beside other load", _spinning, "fewer threads, or OMP_WAIT_POLICY=passive", ("wait", "passive"),
-         "involuntary_switches"),
+    Rule(
+        "threads spin beside other load",
+        _spinning,
+        "fewer threads, or OMP_WAIT_POLICY=passive",
+        ("wait", "passive"),
+        "involuntary_switches",
+    ),
     Rule("fewer threads than CPUs", _fewer_threads, "OMP_NUM_THREADS, or no CPU list that leaves CPUs out"),
     Rule("another kernel was chosen", _other_kernel, "see `envmatrix evidence ENV` for the instruction sets"),
     Rule("CPUs idle", _idle_cpus, "see which operators use one thread: `profile_steps` in the workload"),
-)  # fmt: skip
+)
 
 
 def findings(

@@ -30,8 +30,10 @@ _TIMES = ("user", "kernel", "waiting")
 _OTHERS = "others_cpu"
 #: Columns of ``Measurements.table``: totals over the timed steps.
 COLUMNS = (
-    *(f"thread.{name}" for name in (*_TIMES, *EVENTS, _OTHERS)), *(f"price.{name}" for name in PRICES), "thread.cpus",
-)  # fmt: skip
+    *(f"thread.{name}" for name in (*_TIMES, *EVENTS, _OTHERS)),
+    *(f"price.{name}" for name in PRICES),
+    "thread.cpus",
+)
 _NONE = StepThread()
 #: Parts may exceed the whole by this fraction, because clocks are not read at the same instant.
 _BELOW = 0.05

@@ -187,8 +187,9 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
     found = accounts(measured, rows, thread=thread)
     known = {
         name: (mean_copies(values[:copies]), values[copies:])
-        for name, values in found.items() if not name.startswith("price.")
-    }  # fmt: skip
+        for name, values in found.items()
+        if not name.startswith("price.")
+    }
     there = np.isfinite(known["whole"][1] - known["whole"][0])
     prices = {name[6:]: _per_block(values) for name, values in found.items() if name.startswith("price.")}
     return Together(
@@ -196,8 +197,13 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
         family.arms,
         {name: np.where(there, after - before, np.nan) for name, (before, after) in known.items()},
         {name: (_means(before, there), _means(after, there)) for name, (before, after) in known.items()},
-        prices, measured.apart, thread, max(1, int(there.any(axis=1).sum()) + len(family.beside)), copies, level,
-    )  # fmt: skip
+        prices,
+        measured.apart,
+        thread,
+        max(1, int(there.any(axis=1).sum()) + len(family.beside)),
+        copies,
+        level,
+    )
 
 
 def parts_of(together: Together) -> list[StepParts]:

@@ -102,8 +102,8 @@ class TrialGrouper:
         self._report_once(
             f"{root} {arrangement}",
             f"the trials compared with {root} {arrangement}: {len(group)} processes may need "
-            f"{sum(memory_by_arm.values()) / 2**30:.1f} GiB, but only {free_bytes / 2**30:.1f} GiB are free"
-        )  # fmt: skip
+            f"{sum(memory_by_arm.values()) / 2**30:.1f} GiB, but only {free_bytes / 2**30:.1f} GiB are free",
+        )
         return (
             [smaller_groups]
             if smaller_groups

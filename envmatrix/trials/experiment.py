@@ -221,9 +221,11 @@ def _report_unsized_shm(design: Design, engines: Mapping[str, Engine], progress:
 
 
 def _skip_reasons(
-    design: Design, arms: tuple[Arm, ...], unavailable: Mapping[tuple[str, str], str], lacking_reasons: Mapping[str,
-    str],
-) -> dict[str, str]:  # fmt: skip
+    design: Design,
+    arms: tuple[Arm, ...],
+    unavailable: Mapping[tuple[str, str], str],
+    lacking_reasons: Mapping[str, str],
+) -> dict[str, str]:
     """Return arm name -> why it cannot run. Raises NothingRanError if all cannot, or none has a usable reference."""
     reasons = {arm.name: unavailable.get((arm.runs, arm.engine)) or lacking_reasons.get(arm.name) for arm in arms}
     skipped = {name: reason for name, reason in reasons.items() if reason}

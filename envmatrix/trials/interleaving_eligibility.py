@@ -52,9 +52,11 @@ def _cannot_pause_reason(arm: Arm, environment: Environment, workload: Workload,
 
 
 def non_interleaved_arms(
-    arms: Iterable[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    arms: Iterable[Arm],
+    environments: Mapping[str, Environment],
+    workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None],
-) -> dict[str, str]:  # fmt: skip
+) -> dict[str, str]:
     """Return arm -> reason, for the arms that are not interleaved."""
     reasons = {
         arm: not_interleaved_reason(arm, environments[arm.runs], workloads[arm.workload], engines.get(arm.engine))
@@ -64,9 +66,13 @@ def non_interleaved_arms(
 
 
 def decide_schedule(
-    design: Design, arms: tuple[Arm, ...], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
-    engines: Mapping[str, Engine | None], skipped: Collection[str] = (),
-) -> tuple[Design, tuple[Arm, ...]]:  # fmt: skip
+    design: Design,
+    arms: tuple[Arm, ...],
+    environments: Mapping[str, Environment],
+    workloads: Mapping[str, Workload],
+    engines: Mapping[str, Engine | None],
+    skipped: Collection[str] = (),
+) -> tuple[Design, tuple[Arm, ...]]:
     """Return a design with ``schedule: auto`` decided, and its arms.
 
     If interleaved, the uninterrupted arms get copies of references. ``skipped`` arms do not run and need none. User
@@ -85,9 +91,11 @@ def decide_schedule(
 
 
 def _can_interleave(
-    arms: Sequence[Arm], environments: Mapping[str, Environment], workloads: Mapping[str, Workload],
+    arms: Sequence[Arm],
+    environments: Mapping[str, Environment],
+    workloads: Mapping[str, Workload],
     engines: Mapping[str, Engine | None],
-) -> bool:  # fmt: skip
+) -> bool:
     """Return whether each process can pause between steps without affecting the measurement.
 
     Start-up is measured too if engines are compared or a model is compiled. If only a program's wall time is known,

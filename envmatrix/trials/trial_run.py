@@ -195,9 +195,16 @@ def _make_job(
     argv = (prepared.python, *own_program.command_arguments(workload, record, prepared.python, inner_paths["bench"]))
     base = {**base_variables(inner_paths["work"], inner_paths["bench"], prepared.python), "PYTHONUNBUFFERED": "1"}
     return Job(
-        run="first-look", label=work.name, prepared=prepared, argv=argv, env=starting_variables(workload, base),
-        preload=(), mounts=mounts, limits=Limits(seconds=limit_s), log=log,
-    )  # fmt: skip
+        run="first-look",
+        label=work.name,
+        prepared=prepared,
+        argv=argv,
+        env=starting_variables(workload, base),
+        preload=(),
+        mounts=mounts,
+        limits=Limits(seconds=limit_s),
+        log=log,
+    )
 
 
 def _failure_error(exit_status: Exit, log: Path, workload: Workload, image: Image) -> NothingRanError:

@@ -21,8 +21,9 @@ _TORCH_PARTS = ("openmp", "torch", "blas", "onednn", "collectives", "cuda", "par
 #: Evidence that only a Python has, so that helpers in other languages lack it.
 _PYTHON_PATHS = ("system.python", "system.gil", "system.jit", "system.executable", "packages.")
 #: Settings of an OpenMP runtime, which show nothing if it never had a thread.
-_OPENMP_SETTINGS = tuple(f"openmp.{name}" for name in
-                  ("affinity", "blocktime", "places", "proc_bind", "sleeps", "spin_count", "wait_policy"))  # fmt: skip
+_OPENMP_SETTINGS = tuple(
+    f"openmp.{name}" for name in ("affinity", "blocktime", "places", "proc_bind", "sleeps", "spin_count", "wait_policy")
+)
 #: The CPUs allowed to a thread at the end show whether these settings had an effect.
 _BINDING_SETTINGS = ("openmp.affinity", "openmp.proc_bind")
 #: Evidence that may legitimately be missing: NCCL starts only with GPUs.
@@ -124,8 +125,11 @@ def _findings(environment: Environment, program: _Program) -> Iterator[tuple[boo
     for _, file in environment.preload:
         mapped = _is_mapped(file, evidence.preloaded)
         if not mapped:
-            yield mapped is None, f"{file} is preloaded, but " + ("its libraries could not be read" if mapped is None
-                                                                 else "the process did not load it")  # fmt: skip
+            yield (
+                mapped is None,
+                f"{file} is preloaded, but "
+                + ("its libraries could not be read" if mapped is None else "the process did not load it"),
+            )
     openmp_claims = [claim for claim in environment.claims if claim.path in ("openmp", *_OPENMP_SETTINGS)]
     if not program.spared and any(map(program.is_concerned, openmp_claims)):
         yield from _unused_runtime(evidence)

@@ -22,18 +22,48 @@ _SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Co
 _POLICY = "violates accounting/QOS policy"
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
 #: States in which a job may still run (or run again).
-ALIVE = frozenset({
-    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING",
-    "SIGNALING", "STAGE_OUT", "STOPPED", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
-})  # fmt: skip
+ALIVE = frozenset(
+    {
+        "PENDING",
+        "CONFIGURING",
+        "RUNNING",
+        "COMPLETING",
+        "SUSPENDED",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "RESIZING",
+        "SIGNALING",
+        "STAGE_OUT",
+        "STOPPED",
+        "REQUEUE_FED",
+        "SPECIAL_EXIT",
+        "RESV_DEL_HOLD",
+    }
+)
 #: Reasons (squeue's %r) of a job that starts only after `scontrol release`.
 _HELD = re.compile(r"held|Held|JobHoldMaxRequeue")
 #: Reason after `scontrol requeuehold` of a running job, also used for some launch failures of a job that never began.
 REQUEUED_BY_SOMEBODY = "job requeued in held state"
-_USABLE = frozenset({
-    "idle", "alloc", "allocated", "mix", "mixed", "comp", "completing", "plnd", "planned", "resv", "reserved",
-    "reboot", "powering_up", "pow_up", "powered_down", "pow_dn",
-})  # fmt: skip
+_USABLE = frozenset(
+    {
+        "idle",
+        "alloc",
+        "allocated",
+        "mix",
+        "mixed",
+        "comp",
+        "completing",
+        "plnd",
+        "planned",
+        "resv",
+        "reserved",
+        "reboot",
+        "powering_up",
+        "pow_up",
+        "powered_down",
+        "pow_dn",
+    }
+)
 
 
 class SilentError(EngineError):
@@ -142,9 +172,18 @@ def _node(row: list[str]) -> Node:
     name, partition, state, cpus, sockets, cores, threads, memory, features, reason = row
     words = [] if features in ("(null)", "") else features.split(",")
     return Node(
-        name, partition.rstrip("*"), partition.endswith("*"), state, _count(cpus), _count(sockets), _count(cores),
-        _count(threads), _count(memory) * 2**20, frozenset(words), "" if reason == "none" else reason,
-    )  # fmt: skip
+        name,
+        partition.rstrip("*"),
+        partition.endswith("*"),
+        state,
+        _count(cpus),
+        _count(sockets),
+        _count(cores),
+        _count(threads),
+        _count(memory) * 2**20,
+        frozenset(words),
+        "" if reason == "none" else reason,
+    )
 
 
 def _count(text: str) -> int:
@@ -209,8 +248,17 @@ class SlurmClient:
         if not nodes or not shutil.which("srun"):
             return ""
         asked = {"partition": options.partition, "account": options.account, "nodelist": ",".join(nodes)}
-        argv = ["srun", "--immediate=5", "--quiet", "--chdir=/", "--time=1", "--mpi=none", "--ntasks-per-node=1",
-                f"--nodes={len(nodes)}", *(f"--{name}={value}" for name, value in asked.items() if value)]  # fmt: skip
+        argv = [
+            "srun",
+            "--immediate=5",
+            "--quiet",
+            "--chdir=/",
+            "--time=1",
+            "--mpi=none",
+            "--ntasks-per-node=1",
+            f"--nodes={len(nodes)}",
+            *(f"--{name}={value}" for name, value in asked.items() if value),
+        ]
         return self._run(*argv, "sh", "-c", script).stdout
 
     def runs_nothing(self) -> bool:
@@ -289,7 +337,14 @@ def nodes_host(nodes: list[Node]) -> Host:
     node = usable[0]
     cpus = tuple(range(node.cpus))
     return Host(
-        name=",".join(sorted(n.name for n in usable)), kernel=None, machine=None, distribution=None, cpu_model=None,
-        cpus=cpus, physical_cpus=cpus[: node.cpus // max(1, node.threads)], numa_nodes=None, memory_bytes=None,
+        name=",".join(sorted(n.name for n in usable)),
+        kernel=None,
+        machine=None,
+        distribution=None,
+        cpu_model=None,
+        cpus=cpus,
+        physical_cpus=cpus[: node.cpus // max(1, node.threads)],
+        numa_nodes=None,
+        memory_bytes=None,
         hypervisor=None,
-    )  # fmt: skip
+    )

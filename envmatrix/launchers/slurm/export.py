@@ -30,9 +30,13 @@ _HEAD = """\
 
 
 def training_script(
-    environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,
+    environment: Environment,
+    engine: Engine,
+    prepared: Prepared,
+    preload: tuple[str, ...],
+    form: str,
     program: Workload | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Return the script; ``form`` is 'slurm' (as the engine starts it) or 'pyxis' (srun --container-image).
 
     ``program`` is the program that a run measured in the environment. Raises InputError for an engine without a

@@ -84,9 +84,14 @@ class SlurmKind(LauncherKind):
         return scripts(experiment, max(1, slurm_options(experiment).nodes // widest_workload(experiment)))
 
     def training_script(
-        self, environment: Environment, engine: Engine, prepared: Prepared, preload: tuple[str, ...], form: str,
+        self,
+        environment: Environment,
+        engine: Engine,
+        prepared: Prepared,
+        preload: tuple[str, ...],
+        form: str,
         program: Workload | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Return a batch script for the user's own training."""
         from envmatrix.launchers.slurm.export import training_script
 

@@ -90,8 +90,12 @@ def explain_loss(
     if stopped:
         status, node, path = stopped
         text = STOPPED.get(status, f"the script ended with status {status}")
-        return Loss(f"exit {status}", f"{text}{f': {path}' if path else ''} (node {node})", True,
-                    bad_node="" if status == OTHER_NODE else node)  # fmt: skip
+        return Loss(
+            f"exit {status}",
+            f"{text}{f': {path}' if path else ''} (node {node})",
+            True,
+            bad_node="" if status == OTHER_NODE else node,
+        )
     known = state.state if state and not state.alive else past
     nodes = state.node.split(",") if state else []
     bad = next((name for name in nodes if name in unusable), "")
@@ -104,8 +108,12 @@ def explain_loss(
     if known == "COMPLETED":
         return Loss(known, "what was thrown away or set aside of it runs again", excused=True)
     reason = f", {state.reason}" if state and state.reason not in ("None", "") else ""
-    return Loss(known, f"{known}{reason}", known in EXCUSED,
-                bad_node=nodes[0] if known == "NODE_FAIL" and len(nodes) == 1 else "")  # fmt: skip
+    return Loss(
+        known,
+        f"{known}{reason}",
+        known in EXCUSED,
+        bad_node=nodes[0] if known == "NODE_FAIL" and len(nodes) == 1 else "",
+    )
 
 
 def clock_offset(epoch: float, submitted: float, now: float) -> float:

@@ -78,16 +78,25 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
     """Return the #SBATCH lines. They contain no paths, so no value needs Slurm's quoting."""
     options = job.options
     asked = [
-        ("job-name", job.job_name), ("nodes", str(nodes)), ("ntasks", str(nodes)), ("exclusive", None),
+        ("job-name", job.job_name),
+        ("nodes", str(nodes)),
+        ("ntasks", str(nodes)),
+        ("exclusive", None),
         ("mem", "0" if options.memory is None else f"{max(1, options.memory // 2**20)}M"),
         ("time", slurm_time(seconds)),
-        ("chdir", "/"), ("output", "/dev/null"), ("export", "ALL"), ("requeue", None),
-    ]  # fmt: skip
+        ("chdir", "/"),
+        ("output", "/dev/null"),
+        ("export", "ALL"),
+        ("requeue", None),
+    ]
     given = [
-        ("partition", options.partition), ("account", options.account), ("constraint", options.constraint),
-        ("gres", f"gpu:{options.gpus}" if options.gpus else None), ("nodelist", job.node or None),
+        ("partition", options.partition),
+        ("account", options.account),
+        ("constraint", options.constraint),
+        ("gres", f"gpu:{options.gpus}" if options.gpus else None),
+        ("nodelist", job.node or None),
         ("exclude", ",".join(job.avoid) or None),
-    ]  # fmt: skip
+    ]
     asked += [(name, value) for name, value in given if value]
     lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in asked]
     return [*lines, *(f"#SBATCH {option}" for option in options.options)]
