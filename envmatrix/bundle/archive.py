@@ -179,7 +179,7 @@ def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:
     needed_bytes, free_bytes = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
     if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed_bytes > free_bytes:
         raise StoreError(
-            f"not enough space: its contents need {needed_bytes / 2 ** 20:.0f} MiB, and "
-            f"{free_bytes / 2 ** 20:.0f} MiB are free",
+            f"not enough space: its contents need {needed_bytes / 2**20:.0f} MiB, and "
+            f"{free_bytes / 2**20:.0f} MiB are free",
             where=Where(archive), remedy=f"free some space in {into.parent}; nothing was extracted",
         )  # fmt: skip

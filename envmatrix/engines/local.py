@@ -61,9 +61,7 @@ class LocalEngine(CgroupConfined, Engine):
     @property
     def isolation(self) -> str:
         """A trial is kept from nothing."""
-        return (
-            f"trials are processes of {('root' if os.geteuid() == 0 else 'yours')} and can do everything that you can"
-        )
+        return f"trials are processes of {'root' if os.geteuid() == 0 else 'yours'} and can do everything that you can"
 
     def unavailable(self) -> str | None:
         """Say why this engine cannot be used here, or None when it can."""

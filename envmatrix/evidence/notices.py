@@ -16,9 +16,7 @@ _BIND = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def work_elsewhere(evidence: Evidence) -> Iterator[str]:
     """Say that work may have been done where neither the clock nor the environment of a trial reaches."""
     for name in evidence.left_running or ():
-        yield (
-            f"it ended, but {name}, which it had started, kept running and was stopped: later work of that is not timed"
-        )
+        yield (f"it ended, but {name}, which it had started, kept running and was stopped: its later work is not timed")
     if evidence.served_by and not any(process.cuda and process.cuda.used for process in _all_processes(evidence)):
         yield (
             "it used a CPU for less than half of its time and was connected to "
@@ -64,7 +62,7 @@ def _all_processes(evidence: Evidence) -> list[Evidence]:
 def process_oddities(evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each thing about a process that makes its speed another than its settings say."""
     for name in evidence.lost_preloads or ():
-        yield f"LD_PRELOAD in it names {name}, which the loader could not load"
+        yield f"LD_PRELOAD names {name} in it, which the loader could not load"
     copies = _runtime_copies(evidence)
     if copies:
         copies_text = " and ".join(copies)

@@ -127,9 +127,7 @@ class Catalog(Generic[Thing]):
             return Entry(name, self.built_in[name])
         entries = [entry for entry in map(_entry, self._added()) if entry.name == name and not self._refusal(name)]
         if not entries:
-            raise InputError(
-                f"no {self.kind} {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved))
-            )
+            raise InputError(f"no {self.kind} {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved)))
         if len(entries) > 1:
             raise ExtensionError(
                 f"several packages provide {self.kind} {name!r}: {', '.join(entry.origin for entry in entries)}",
