@@ -49,7 +49,7 @@ def verify_signature(text: str, signature: bytes | None, signers: Path | None, a
             finished = _run_keygen("check-novalidate", "-n", _NAMESPACE, "-s", str(file), text=text)
             _check_verified(finished, archive)
             key = re.search(r"key (SHA256:\S+)", finished.stdout)
-            return f"signed by key {(key[1] if key else 'unknown')}, which is not verified: pass --signers FILE"
+            return f"signed by key {key[1] if key else 'unknown'}, which is not verified: pass --signers FILE"
         principals = _run_keygen("find-principals", "-s", str(file), "-f", str(signers))
         names = principals.stdout.split()
         if not principals.exit.ok or not names:

@@ -16,9 +16,7 @@ _BIND = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 def work_elsewhere(evidence: Evidence) -> Iterator[str]:
     """Yield notices about work that may have run outside the trial's timing and environment."""
     for name in evidence.left_running or ():
-        yield (
-            f"it ended, but {name}, which it had started, kept running and was stopped: later work of that is not timed"
-        )
+        yield (f"it ended, but {name}, which it had started, kept running and was stopped: its later work is not timed")
     if evidence.served_by and not any(process.cuda and process.cuda.used for process in _all_processes(evidence)):
         yield (
             "it used a CPU for less than half of its time and was connected to "

@@ -229,7 +229,7 @@ HEAD = "version: 2\nenvironments: {baseline: {}}\ndesigns: {d: {workloads: w}}\n
         ("    check: {json_file: out.json, tolerance: 0}", "must be FILE:dotted.key"),
         ("    check: {regex: '(x)', json_file: 'a:b', tolerance: 0}", "write exactly one of regex and json_file"),
         ("    metrics: {a: {regex: '(x)', beter: lower}}", "did you mean 'better'?"),
-        ("    metrics: {a b: {regex: '(x)'}}", "is no usable name"),
+        ("    metrics: {a b: {regex: '(x)'}}", "is not a valid name"),
         ("    metrics: {a: {regex: '(x)'}}\n    metric: {wall: true}", "write either `metric` or `metrics`"),
         (
             "    metrics: {a: {json_file: 'a.json:x'}}\n    check: {json_file: 'b.json:x', tolerance: 0}",

@@ -115,7 +115,7 @@ def test_what_is_no_duration_is_refused(text):
         ("better: lower", "warmup: 2", "m.yaml:15:58", "`warmup` needs `steps`"),
         ("better: lower", "warmup: 0", "m.yaml:15:89", "must be at least 1"),
         ("better: lower", "better: smaller", "m.yaml:15:89", "'higher' or 'lower'"),
-        ("workloads: cnn", "workloads: [cnn, cnn]", "m.yaml:17:44", "duplicate key 'cnn'"),
+        ("workloads: cnn", "workloads: [cnn, cnn]", "m.yaml:17:44", "'cnn' is listed twice"),
         ("[fast]", "[fast, fast]", "m.yaml:17:25", "'fast' is listed twice"),
         ("bias: no", 'description: "a\\nRUN b"', "m.yaml:14:", "control characters"),
         ("description: both", 'description: "a\\nRUN b"', "m.yaml:12:", "control characters"),

@@ -95,7 +95,7 @@ def test_no_changed_byte_is_ever_accepted(tmp_path, data):
         ([("../evil", b"x", tarfile.REGTYPE), *good_members()], "not a plain file"),
         ([("/tmp/evil", b"x", tarfile.REGTYPE), *good_members()], "not a plain file"),
         ([("run/run.json", b'{"schema": 1} ', tarfile.REGTYPE)], "run/run.json is longer"),
-        ([("run/run.json", b"", tarfile.REGTYPE)], "run/run.json is not what"),
+        ([("run/run.json", b"", tarfile.REGTYPE)], "run/run.json does not match its manifest"),
     ],
 )
 def test_an_archive_that_was_tampered_with_is_refused_and_names_the_file(tmp_path, members, words):
@@ -149,7 +149,7 @@ def rewritten(path, design):
 @pytest.mark.parametrize(
     ("design", "words"),
     [
-        ({"name": "../../evil", "workloads": ["w"]}, "no usable name"),
+        ({"name": "../../evil", "workloads": ["w"]}, "is not a valid name of a design"),
         ({"name": "d", "workloads": []}, "design.workloads: "),
         ({"workloads": ["w"]}, "design.name: "),
     ],
