@@ -265,7 +265,7 @@ def test_a_launchers_option_that_means_something_else_is_refused(project, monkey
     )
     install(project / "site", monkeypatch, code, group="envmatrix.launchers")
     assert main(["bench"]) == 2
-    assert "launcher odd wants --seed, which already has another meaning here" in capsys.readouterr().err
+    assert "launcher odd defines --seed, which already has another meaning here" in capsys.readouterr().err
 
 
 def test_what_is_built_in_can_be_made_and_is_what_its_protocol_says():

@@ -90,7 +90,7 @@ def test_a_budget_that_is_given_is_kept_whatever_can_be_claimed_then(made):
 
 def test_what_is_left_out_to_be_done_soon_is_told_with_the_budget_that_has_time_for_all(made):
     first = made(5.0)
-    assert first.more.startswith("not tested yet: glibc-tuned, mimalloc, jemalloc, pinned (--budget 4m40s ")
+    assert first.more.startswith("not tested yet: glibc-tuned, mimalloc, jemalloc, pinned (`--budget 4m40s` ")
     assert set(made(5.0, budget="4m40s").matrix.designs["default"].environments) == set(FOR_ANY)
     assert made(5.0, budget="4m40s").more == ""
     assert made(5.0, environments=("pinned",)).more == "", "it was said which"

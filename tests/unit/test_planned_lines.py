@@ -44,17 +44,17 @@ BAD = {
     "doubled, with another outcome": (lambda line: changed(line, outcome="failed"), "is already in line 10"),
     "a name that the plan does not have": (
         lambda line: changed(line, trial="b0002-p009"),
-        "is b0002-p001, not 'b0002-p009'",
+        "b0002-p001 at position 1 of block 2, not 'b0002-p009'",
     ),
-    "of another block": (lambda line: changed(line, block=3), "block 3 is b0003-p001, not 'b0002-p001'"),
-    "of no block": (lambda line: changed(line, block=-1), "block -1 is not among the 8 of the plan"),
-    "after the last block": (lambda line: changed(line, block=8, trial="b0008-p001"), "block 8 is not among the 8"),
-    "far away": (lambda line: changed(line, block=2**80), "is not among the 8 of the plan"),
+    "of another block": (lambda line: changed(line, block=3), "b0003-p001 at position 1 of block 3, not 'b0002-p001'"),
+    "of no block": (lambda line: changed(line, block=-1), "block -1 is not in the plan, which has 8 blocks"),
+    "after the last block": (lambda line: changed(line, block=8, trial="b0008-p001"), "block 8 is not in the plan"),
+    "far away": (lambda line: changed(line, block=2**80), "is not in the plan, which has 8 blocks"),
     "at another place": (
         lambda line: changed(line, position=0),
-        "position 0 of block 2 is b0002-p000, not",
+        "b0002-p000 at position 0 of block 2, not",
     ),
-    "at no place": (lambda line: changed(line, position=4), "position 4 is not among the 4 of a block"),
+    "at no place": (lambda line: changed(line, position=4), "position 4 is not in the plan: a block has 4 positions"),
     "of another environment": (lambda line: changed(line, environment="x"), "not x:cnn@local"),
     "of another workload": (lambda line: changed(line, workload="mlp"), ":mlp@local"),
     "of another engine": (lambda line: changed(line, engine="docker"), "@docker"),
@@ -159,7 +159,7 @@ def test_a_comparison_tells_of_trials_that_lack_too(folder):
         compare_environments(run, read_measurements(folder, run.plan), *(arm.environment for arm in run.arms[:2])),
         compare_runs(folder, copied(folder, "other")),
     ):
-        assert any("trials.jsonl has 1 trial of the plan, b000" in text for text in found.cautions)
+        assert any("trials.jsonl has 1 trial of the plan (b000" in text for text in found.cautions)
 
 
 def test_a_run_whose_lines_are_no_trials_of_it_is_not_packed(folder, tmp_path):
@@ -179,7 +179,7 @@ def test_a_block_that_could_not_have_been_reached_is_told(tmp_path):
     with folder.trials_file.open("a") as file:
         file.write(changed(line, **arm) + "\n")
     (said,) = [caution for caution in summarise(folder).cautions if caution.kind is WarningKind.MISSING]
-    assert said.text.startswith("more than 100 trials of the plan, b0006-p000 first")
+    assert said.text.startswith("more than 100 trials of the plan (b0006-p000 first)")
 
 
 def test_a_run_that_was_interrupted_lacks_nothing(tmp_path):

@@ -177,7 +177,7 @@ def test_a_gate_that_cannot_say_tells_the_command_that_lets_it(two, monkeypatch,
     assert main(then[1].split()[1:]) == ExitCode.FINE
     assert re.search(few, capsys.readouterr().err), "told again of the stored run"
     assert main([*gate, "0.5%", "--name", "close"]) == ExitCode.FINE
-    assert re.search(r"takes [1-9]\d+ blocks or fewer: .* --target 0.25%, then", capsys.readouterr().err)
+    assert re.search(r"needs [1-9]\d+ blocks or fewer: .* --target 0.25%, then", capsys.readouterr().err)
     assert main([*gate, "5%", "--name", "sure"]) == ExitCode.FINE
     assert "a verdict needs" not in capsys.readouterr().err
 

@@ -126,7 +126,7 @@ def test_a_run_that_was_begun_without_a_list_of_files_is_held_to_those_that_are_
     (change,) = run.history
     assert "image@local must keep its files from now on (earlier trials may have used others)" in change.text()
     check_images_unchanged(run, {("image", "local"): found})
-    with pytest.raises(InputError, match="sha256:2, and was sha256:1"):
+    with pytest.raises(InputError, match="sha256:1, and is now sha256:2"):
         check_images_unchanged(run, {("image", "local"): other})
 
 

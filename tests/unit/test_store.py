@@ -93,7 +93,7 @@ def test_a_half_written_last_line_is_set_aside_and_nothing_else_is_touched(folde
     [
         ("{}", "no schema number"),
         ("[1]", "no schema number"),
-        ('{"schema": 99}', "newer than this envmatrix"),
+        ('{"schema": 99}', "newer than this version of envmatrix"),
         ('{"schema": 2}', "no trial"),
         (BROKEN_TRIAL % '"node": [1]', "no trial: node: must be text"),
         (BROKEN_TRIAL % '"record": [1]', "no trial: record: must"),
@@ -213,7 +213,7 @@ def test_a_half_written_change_is_none_and_the_next_one_is_whole(folder):
     [
         ("{", "damaged"),
         ("[]", "no schema number"),
-        ('{"schema": 3}', "newer than this envmatrix"),
+        ('{"schema": 3}', "newer than this version of envmatrix"),
         ('{"schema": 2}', "not a change of a run: at: is missing"),
         ('{"schema": 2, "at": "1", "envmatrix": "0", "budget": -1}', "not a change of a run: budget"),
         (
