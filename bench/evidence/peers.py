@@ -32,6 +32,8 @@ class Sockets:
     mine: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
     others: dict[str, str] = field(default_factory=dict)
+    #: The port on this side of each connection. A peer that connected to a port of these processes is their client.
+    ports: dict[str, str] = field(default_factory=dict)
 
     def look(self, pid: int) -> None:
         """Add the sockets of a process."""
@@ -53,12 +55,13 @@ class Sockets:
         if state == _LISTENS:
             self.mine.add(_port(local))
         else:
-            self.others[remote] = _address(remote)
+            self.others[remote], self.ports[remote] = _address(remote), _port(local)
 
     def outside(self) -> list[str]:
-        """Return the sorted addresses or socket files of peers outside the command's processes."""
+        """Return the sorted addresses or socket files of servers outside the command's processes."""
         inside = self.mine | self.own
-        return sorted({name for end, name in self.others.items() if end not in inside and _port(end) not in inside})
+        ends = (end for end in self.others if inside.isdisjoint((end, _port(end), self.ports.get(end, "-"))))
+        return sorted({self.others[end] for end in ends})
 
 
 def _socket(path: str) -> str | None:

@@ -1,5 +1,6 @@
 """The checks of an environment apply to every program that did the work: real processes, no torch."""
 
+import contextlib
 import ctypes.util
 import json
 import os
@@ -243,6 +244,32 @@ def test_a_server_that_a_program_only_waits_for_is_named(tmp_path, kind):
         found = evidence_of(tmp_path, [PYTHON, "-c", program])
     assert found.served_by == [place if kind == "AF_UNIX" else f"127.0.0.1:{where[1]}"]
     assert "no setting reaches" in " ".join(notices.work_elsewhere(found))
+
+
+def test_a_client_of_a_program_is_no_server(tmp_path):
+    """Guards against naming the front end of a notebook, whose connection was seen from the kernel's side alone."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def connect():
+        for _ in range(600):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as client:
+                client.recv(1)
+                return
+            time.sleep(0.1)
+
+    threading.Thread(target=connect, daemon=True).start()
+    program = f"""
+import socket, time
+with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(("127.0.0.1", {port}))
+    server.listen()
+    client = server.accept()
+    time.sleep(2)
+"""
+    assert evidence_of(tmp_path, [PYTHON, "-c", program]).served_by == []
 
 
 def test_a_server_that_a_program_starts_itself_is_none_of_others(tmp_path):
