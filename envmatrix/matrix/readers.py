@@ -95,6 +95,7 @@ _READERS: Mapping[str, Reader | None] = {
     "UCX_": Reader("UCX", ("/libucp", "/libucs")),
     "FI_": Reader("libfabric", ("/libfabric",)),
     "OMPI_": Reader("Open MPI", ("/libmpi", "/libopen-rte", "/libopen-pal")),
+    "MPICH_": Reader("Cray MPICH", ("/libmpi",)),
     "I_MPI_": Reader("Intel MPI", ("/libmpi",)),
     "HOROVOD_": Reader("Horovod", ("/horovod/",)),
     "PJRT_": Reader("XLA", ("/_XLAC", "/xla_extension", "/jaxlib/", "/libtpu")),
