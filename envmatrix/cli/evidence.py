@@ -13,7 +13,7 @@ from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
     from envmatrix.evidence.checks import Claim
-    from envmatrix.evidence.record import Evidence
+    from envmatrix.evidence.evidence import Evidence
 
 
 def add_arguments(parser: Parser) -> None:
