@@ -186,7 +186,7 @@ class _Loop:
         #: How many trials that took turns with the last one on disk, and have ended, are not on disk yet.
         self.unwritten = 0
         self.ended = RunEnding()
-        self.groups_of = TrialGrouper(experiment, progress, usual)
+        self.groups_of = TrialGrouper(experiment, progress, usual=usual)
         self.long = SteadyStateRuns(
             experiment, experiment.folder.looks(experiment.plan), progress, is_local=launcher.measures_here
         )
