@@ -190,7 +190,7 @@ class _Loop:
         #: How many finished trials of the current interleaved group are not on disk yet.
         self.unwritten = 0
         self.ended = RunEnding()
-        self.groups_of = TrialGrouper(experiment, progress, usual)
+        self.groups_of = TrialGrouper(experiment, progress, usual=usual)
         self.long = SteadyStateRuns(
             experiment, experiment.folder.looks(experiment.plan), progress, is_local=launcher.measures_here
         )
