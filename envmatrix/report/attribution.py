@@ -31,11 +31,11 @@ from envmatrix.system.printable import printable_text
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
 FACTORIAL_NOTE = (
     "Main effect: averaged over the other factors. Share: what the factor brings to the environment in the heading, "
-    "its Shapley value; shares multiply up to all of it. Intervals hold together, whichever environment that had been."
+    "its Shapley value; the shares multiply to the whole. Intervals are simultaneous, whichever environment that is."
 )
-MAIN_NOTE = "Main effect: averaged over the other factors. Intervals of all rows hold together."
+MAIN_NOTE = "Main effect: averaged over the other factors. The intervals of all rows are simultaneous."
 CUMULATIVE_NOTE = (
-    "Each step is compared with the one before; steps multiply up to the whole. Intervals of all steps hold together."
+    "Each step is compared with the one before; the steps multiply to the whole. Intervals are simultaneous."
 )
 
 

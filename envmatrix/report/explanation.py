@@ -14,11 +14,8 @@ from envmatrix.stats.reasons import Finding, is_reason
 from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
-OF_PROCESS = (
-    "These trials count only their whole process, so parts are means over its CPUs: what one thread does is spread "
-    "over all."
-)
-PARTS_NOTE = "Why, with 95 % intervals that hold for all parts at once (`envmatrix explain` has more):"
+OF_PROCESS = "These trials counted their whole process only, so each part is a mean over its CPUs."
+PARTS_NOTE = "Why, in parts with simultaneous 95 % intervals (`envmatrix explain` shows more):"
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: A part surely smaller than this share of the difference is shown without its interval.
 _SMALL = 0.15

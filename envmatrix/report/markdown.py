@@ -22,22 +22,22 @@ from envmatrix.stats.nodes import NODES_NOTE, NodeReport
 from envmatrix.stats.pairing import families
 
 _RECOMMENDED = (
-    " Of the environments of a best set none is shown to be worse than another. Recommended is the simplest of those "
-    "that measured within the margin of the best that is shown to be better, and its gain allows for that choice."
+    " No environment of those tied for best is significantly worse than another. The recommended one is the simplest "
+    "within the margin of the best that is significantly better; its gain is corrected for that choice."
 )
 _NOISE = (
-    "The control is a second copy of the baseline: its ratio is over the baseline alone, and its interval is "
-    "the noise floor. The others' are over the mean of both. "
+    "The control is a second copy of the baseline, compared with the baseline alone: its interval shows the noise. "
+    "The others are compared with the mean of both. "
 )
 _COLUMNS = (
-    " The value beside a ratio is the geometric mean over trials, of which the ratios, paired by block, are made; cv "
-    "is the standard deviation of an environment's trials over their mean; memory and accuracy are medians."
+    " Ratios are paired by block; the value next to a ratio is the geometric mean over trials. cv is the standard "
+    "deviation of an environment's trials over their mean; memory and accuracy are medians."
 )
-_OWN = "Ratios above 1 are better, whichever way the number counts; their intervals hold together for one metric."
-_PUBLISHED = " Published: a source's own figures, of its own machine and data."
+_OWN = "Ratios above 1 are better, also for times and sizes; the intervals of one metric are simultaneous."
+_PUBLISHED = " Published: the figures of the source, on its own machine and data."
 _WORST = (
-    " At worst: the lower end of the interval had every trial that broke been as slow as the longest trial of the run. "
-    "At best: the upper end had every trial of the reference that broke been so."
+    " At worst: the lower end of the interval if every failed trial had been as slow as the longest trial of the run. "
+    "At best: the upper end if every failed trial of the reference had been."
 )
 
 
@@ -153,7 +153,7 @@ def _method_text(summary: Summary) -> str:
     )
     return "".join((
         _NOISE if any(group.control for group in groups) else "",
-        f"A ratio above 1 is better. Intervals hold at once for all environments with one reference{interval_text}.",
+        f"A ratio above 1 is better. Intervals are simultaneous for all environments of one reference{interval_text}.",
         " Each table is judged on its own." if len(groups) > 1 else "",
         _COLUMNS,
         _RECOMMENDED if any(group.choice for group in groups) else "",

@@ -78,11 +78,13 @@ class Summary:
         turns, most_together = sum(fact.in_turns for fact in facts), max((fact.together for fact in facts), default=0)
         has_uninterrupted = any(fact.in_one_go for fact in facts)
         if not turns:
-            how = f"each trial took its steps in one go, {most_together} processes alive at once"
-            return f"turns were asked for, but {how if has_uninterrupted else 'one trial ran after the other'}"
+            how = f"each trial ran uninterrupted, {most_together} processes alive at once"
+            return f"interleaving was requested, but {how if has_uninterrupted else 'one trial ran after the other'}"
         batched = sum(fact.in_waves for fact in facts)
         smaller = (
-            f"; {batched} of them in smaller groups, each with its reference, for want of memory" if batched else ""
+            f"; {batched} of them in smaller groups, each with its reference, because memory was short"
+            if batched
+            else ""
         )
         own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
         against = f" and against {own}" if own else ""
@@ -91,7 +93,7 @@ class Summary:
         steps = f"{design.turn} timed steps and {design.turn_apart} before them"
         length = {True: steps, False: f"{design.turn / 10:g} s"}
         long = " or ".join(length[kind] for kind in sorted(kinds, reverse=True))
-        others = f", the others {'in one go' if has_uninterrupted else 'one after the other'}{against}"
+        others = f", the others {'uninterrupted' if has_uninterrupted else 'one after the other'}{against}"
         which = f"{turns} of {self.trials} trials{others if turns < self.trials else ''}"
         return f"turns of {long}, {most_together} processes alive at once; {which}{smaller}"
 
@@ -107,8 +109,8 @@ class Summary:
         if not before:
             return ""
         return (
-            f"It was read before, after {list_numbers(before)} blocks: intervals are computed at "
-            f"{format_confidence(self.analysis.level)}, so that all {len(looks)} looks together err in 5 % of "
+            f"This run was analysed before, after {list_numbers(before)} blocks: intervals are computed at "
+            f"{format_confidence(self.analysis.level)}, so that all {len(looks)} analyses together are wrong in 5 % of "
             "runs at most."
         )
 
@@ -120,7 +122,7 @@ class Summary:
         several = len(self.groups) > 1
         names = {arm.name: arm.shown if several else arm.environment for arm in self.plan.arms}
         stopped_texts = (f"{names[item.arm]} after {item.block} blocks ({item.reason})" for item in self.race.stopped)
-        return f"Left the race: {', '.join(stopped_texts)}. What left is given at a confidence above 95 %."
+        return f"Dropped from the race: {', '.join(stopped_texts)}. Their intervals have a confidence above 95 %."
 
     @property
     def processors(self) -> str:

@@ -131,7 +131,7 @@ def test_shares_of_a_gain_that_is_not_shown_are_called_a_guess(tmp_path):
 def test_the_page_says_of_the_shares_what_the_other_reports_say(tmp_path):
     summary = factorial(tmp_path / "run")
     page = to_html(summary)
-    assert "hold together, whichever environment" in page
+    assert "valid whichever environment was picked" in page
     assert "resampling" not in page
     assert FACTORIAL_NOTE in to_markdown(summary), "whole"
 

@@ -162,7 +162,7 @@ def test_a_later_look_widens_every_interval_of_the_run_and_says_so(again):
         other = once.find(effect.arm)
         assert effect.high / effect.low > other.high / other.low
     assert "after 8 blocks" in summary.looks_sentence
-    assert "all 2 looks together err in 5 % of runs at most" in summary.looks_sentence
+    assert "all 2 analyses together are wrong in 5 % of runs at most" in summary.looks_sentence
     assert summary.looks_sentence in to_markdown(summary)
 
 

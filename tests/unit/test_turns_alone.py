@@ -325,8 +325,8 @@ def test_where_all_trials_took_turns_no_others_are_told_of():
 
 @pytest.mark.parametrize(
     ("lone", "said"),
-    [(("a", "baseline alone"), "; 48 of 72 trials, the others in one go and against baseline alone"),
-     (None, "turns were asked for, but each trial took its steps in one go, 6 processes alive at once")],
+    [(("a", "baseline alone"), "; 48 of 72 trials, the others uninterrupted and against baseline alone"),
+     (None, "interleaving was requested, but each trial ran uninterrupted, 6 processes alive at once")],
 )  # fmt: skip
 def test_reports_tell_what_took_all_steps_in_one_go(lone, said):
     def in_one_go(trial):
