@@ -82,7 +82,7 @@ class Summary:
             return f"interleaving was requested, but {how if has_uninterrupted else 'one trial ran after the other'}"
         batched = sum(fact.in_waves for fact in facts)
         smaller = (
-            f"; {batched} of them in smaller groups, each with its reference, because memory was short"
+            f"; {batched} of them in smaller groups, each with its reference, as memory was short"
             if batched
             else ""
         )
