@@ -79,8 +79,8 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
         )
     elif 0 < len(cpus_at_end) < len(cpus_before):
         yield (
-            f"its first thread is bound to {len(cpus_at_end)} of {len(cpus_before)} CPUs at the end, and so "
-            f"are processes that it forks, such as workers that load data: {_binding_cause(evidence)}"
+            f"when it ended, its first thread was bound to {len(cpus_at_end)} of {len(cpus_before)} CPUs; processes "
+            f"that it forks, such as data loader workers, inherit that: {_binding_cause(evidence)}"
         )
 
 

@@ -14,7 +14,7 @@ from envmatrix.stats.reasons import Finding, is_reason
 from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
-OF_PROCESS = "These trials counted their whole process only, so each part is a mean over its CPUs."
+OF_PROCESS = "These trials counted CPU time per process, not per thread, so each part is an average over its CPUs."
 PARTS_NOTE = "Why, in parts with simultaneous 95 % intervals (`envmatrix explain` shows more):"
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: A part surely smaller than this share of the difference is shown without its interval.
@@ -55,7 +55,7 @@ def _percent(found: Interval | None) -> str:
     if found is None or found.low is None or found.high is None:
         return ""
     mean, low, high = (round(100 * value) for value in (found.mean, found.low, found.high))
-    return f"{mean} [{low}, {high}] % of it"
+    return f"{mean} [{low}, {high}] % of the difference"
 
 
 def whys(group: Group) -> list[tuple[str, Explanation]]:

@@ -123,8 +123,7 @@ def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
         return f"the only one that is significantly {faster}" if choice.faster == 1 else ""
     if choice.alike == choice.near:
         return f"the best measured of the {choice.faster} that are significantly {faster}"
-    near = f"within {percent_of(margin)} of the best"
-    return f"the best measured of the {choice.alike} simplest {near}" if choice.alike > 1 else f"the simplest {near}"
+    return f"within {percent_of(margin)} of the best, with the fewest settings"
 
 
 def percent_of(share: float) -> str:

@@ -258,7 +258,7 @@ def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Ite
             WarningKind.ODDITY,
             ", ".join(names),
             printable_line(text, 400),
-            "see docs/verdicts.md for what to change, and why: the figures are those of a process in this state",
+            "`envmatrix docs odd-process` explains what to change, and why; the figures were measured in this state",
         )
 
 

@@ -82,9 +82,7 @@ class Summary:
             return f"interleaving was requested, but {how if has_uninterrupted else 'one trial ran after the other'}"
         batched = sum(fact.in_waves for fact in facts)
         smaller = (
-            f"; {batched} of them in smaller groups, each with its reference, as memory was short"
-            if batched
-            else ""
+            f"; {batched} of them in smaller groups, each with its reference, as memory was short" if batched else ""
         )
         own = ", ".join(dict.fromkeys(arm.environment for arm in self.plan.arms if arm.is_alone))
         against = f" and against {own}" if own else ""

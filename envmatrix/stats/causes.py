@@ -17,7 +17,7 @@ EVENTS = {
     "minor_faults": ("kernel", "page faults"),
     "major_faults": ("blocked", "page faults that read a disk"),
     "voluntary_switches": ("blocked", "sleeps and wake-ups"),
-    "involuntary_switches": ("waiting", "times that another thread took its CPU"),
+    "involuntary_switches": ("waiting", "times it lost its CPU to another thread"),
     "throttled_s": ("waiting", "held back by a CPU quota"),
 }
 

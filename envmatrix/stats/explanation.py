@@ -51,7 +51,7 @@ def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, E
 def why_not(effect: Effect) -> str:
     """Return why an effect has no explanation."""
     if effect.verdict not in ("faster", "slower"):
-        return f"{effect.verdict}: only differences that are shown are explained"
+        return f"{effect.verdict}: no clear difference, so nothing to explain"
     return "its records do not say where the time of a step went"
 
 

@@ -131,7 +131,7 @@ RULES = (
     Rule(
         "memory returned to the kernel and faulted in again",
         _memory_returned,
-        "an allocator, or options of it, that keep memory",
+        "try an allocator, or allocator settings, that keep freed memory",
         ("malloc", "glibc-tuned"),
         "minor_faults",
     ),
@@ -144,7 +144,7 @@ RULES = (
     ),
     Rule("a CPU quota holds threads back", _held_back, "a larger quota, or as many threads as it has CPUs"),
     Rule(
-        "threads spin beside other load",
+        "threads spin while other programs need CPUs",
         _spinning,
         "fewer threads, or OMP_WAIT_POLICY=passive",
         ("wait", "passive"),

@@ -69,7 +69,7 @@ def short_run_note(far: Floats) -> str:
     miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
         f"Short run ({format_span(far)}): the intervals describe the machine during that time. If it has slow phases "
-        f"of a minute that affect one environment more than another, up to {miss_share} intervals miss the longer mean."
+        f"of a minute that affect environments differently, up to {miss_share} intervals may miss the long-run mean."
     )
 
 

@@ -84,14 +84,14 @@ def test_what_is_not_steady_and_what_times_its_warm_up_is_warned_of(looked):
     assert warned[WarningKind.NOT_STEADY].subject == "slow"
     late = warned[WarningKind.TIMES_WARM_UP]
     assert (late.subject, late.text) == (
-        "fast", "steps 11 to 30, which trials time, are not yet steady: fast is from step 61 on",
+        "fast", "trials time steps 11 to 30, but fast is steady only from step 61 on",
     )  # fmt: skip
     assert "`warmup_steps: 60` in workload cnn" in late.remedy
 
 
 def test_an_answer_of_the_first_seconds_of_a_program_says_so_in_every_report(folder):
     summary = summarise(folder)
-    said = "First seconds: trials time steps 11 to 30, 3.95 s in all."
+    said = "First seconds: each trial times steps 11 to 30, 3.95 s."
     for told in (to_markdown(summary), to_html(summary), printed(summary)):
         assert said in told.replace("\n", " ")
 

@@ -79,11 +79,11 @@ def test_of_equally_simple_ones_none_is_called_the_simplest():
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 2, 1, near=2),
-            "the simplest within 3 % of the best",
+            "within 3 % of the best, with the fewest settings",
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 3, 2, near=3),
-            "the best measured of the 2 simplest within 3 %",
+            "within 3 % of the best, with the fewest settings",
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 2, 1, near=1),

@@ -138,7 +138,7 @@ def test_faults_are_priced_and_what_they_leave_is_told(tmp_path):
 RULES = {
     "memory returned to the kernel and faulted in again": ({"minor_faults": 2000.0, "kernel": 5.0}, {}),
     "threads sleep between parallel regions": ({"voluntary_switches": 80.0, "blocked": 6.0}, {}),
-    "threads spin beside other load": (
+    "threads spin while other programs need CPUs": (
         {"involuntary_switches": 40.0, "waiting": 6.0}, {"openmp": {"sleeps": False, "threads": 2}},
     ),
     "a CPU quota holds threads back": ({"waiting": 6.0, "throttled_s": 0.01}, {}),
@@ -191,7 +191,7 @@ def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
     run_of(tmp_path / "run", {"other": {}}, noise=0.05)
     found, silent = answers.explain(tmp_path / "run")
     assert found == []
-    assert silent == {"other:cnn@local": "undecided: only differences that are shown are explained"}
+    assert silent == {"other:cnn@local": "undecided: no clear difference, so nothing to explain"}
     with pytest.raises(InputError, match="compares no environment 'othr'"):
         answers.explain(tmp_path / "run", "othr")
 
@@ -246,7 +246,7 @@ def test_an_older_run_gives_the_parts_of_its_process():
     assert [(one.rule.name[:15], one.confirmed) for one in tcmalloc.findings] == [("memory returned", True)]
     assert [one.rule.name for one in book.findings] == ["threads sleep between parallel regions"]
     assert book.parts.part("user").change.high < 0 < book.parts.part("blocked").change.low
-    assert "counted their whole process only" in printed(summary)
+    assert "counted CPU time per process" in printed(summary)
     for page in ("README.md", "docs/why.md"):
         assert line_of(tcmalloc) in (RESULTS.parent / page).read_text()
 
