@@ -74,7 +74,7 @@ def line_of(found: Explanation) -> str:
     scale = Scale.of(found.parts.whole.mean)
     small = _SMALL * abs(found.parts.whole.mean)
     parts = ", ".join(f"{part.label} {scale.change(part.change, small)}" for part in found.parts.parts)
-    return f"{scale.number(found.parts.whole.mean)} {scale.unit} a {found.per}: {parts}"
+    return f"{scale.number(found.parts.whole.mean)} {scale.unit} per {found.per}: {parts}"
 
 
 def reasons_of(found: Explanation) -> list[str]:
@@ -103,7 +103,7 @@ def _counted(cause: Cause, per: str) -> str:
     fewer = "less" if cause.event == "throttled_s" else "fewer"
     more = "more" if cause.change.mean > 0 else fewer
     price = f" ({_each(cause)})" if _each(cause) else ""
-    return f"{more} {cause.label}: {_amounts(cause)} a {per}{price}"
+    return f"{more} {cause.label}: {_amounts(cause)} per {per}{price}"
 
 
 def _each(cause: Cause) -> str:
@@ -151,7 +151,7 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
     yield (
         0,
         (
-            f"{_name(found)}: {before} -> {after} {scale.unit} a {found.per}, "
+            f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, "
             f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.blocks} blocks)"
         ),
     )
@@ -186,6 +186,6 @@ def _both(times: tuple[float, float], found: Explanation) -> str:
 
 
 def _priced(cause: Cause, found: Explanation, scale: Scale) -> str:
-    counts = f"{cause.label} {_amounts(cause)} a {found.per}"
+    counts = f"{cause.label} {_amounts(cause)} per {found.per}"
     each = f", {_each(cause)}" if _each(cause) else ""
     return f"{counts}{each}{f': {scale.change(cause.time)} {scale.unit}' if cause.time else ''}"

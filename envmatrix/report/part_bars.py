@@ -34,7 +34,7 @@ def part_bars(group: Group, name: str = "why") -> str:
         )
     for number, (label, why) in enumerate(explained):
         body += _bar(label, why, scale, _TOP + _ROW * (number + 0.5) + 3, unit)
-    body += text_element((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} a {explained[0][1].per}", "mid")
+    body += text_element((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} per {explained[0][1].per}", "mid")
     described = "; ".join(f"{label}: {line_of(why)}" for label, why in explained)
     return svg_drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
 

@@ -48,7 +48,9 @@ def test_the_answer_in_the_readme_is_that_of_the_run_it_names():
         effect = found[name]
         assert figures == [f"{effect[key]:.2f}" for key in ("ratio", "low", "high")]
         assert verdict == effect["verdict"]
-    name, *figures = re.search(r"\*\*(\w+): ([\d.]+)x faster\*\* \(95 % CI ([\d.]+) to ([\d.]+)", shown).groups()
+    name, *figures = re.search(
+        r"\*\*(\w+) is ([\d.]+) times as fast as baseline\*\* \(95 % CI ([\d.]+) to ([\d.]+)", shown
+    ).groups()
     effect = found[name]
     assert figures == [f"{value:.2f}" for value in (best["gain"], effect["low"], effect["high"])]
     assert f"Tied for best: {', '.join(best['best_set'])}. Recommended: {best['environment']}." in shown

@@ -255,7 +255,7 @@ def test_every_report_has_the_parts(tmp_path):
     summary = run_of(tmp_path / "run", {"other": {"kernel": 5.0, "minor_faults": 2000.0}}, noise=0.004)
     found = why(summary, "other")
     line = line_of(found)
-    assert re.match(r"\+(4\.9|5\.\d) ms a step: kernel \+(4\.9|5\.\d) \[\+[\d.]+, \+[\d.]+\], user ", line)
+    assert re.match(r"\+(4\.9|5\.\d) ms per step: kernel \+(4\.9|5\.\d) \[\+[\d.]+, \+[\d.]+\], user ", line)
     for text in (printed(summary, 160), to_html(summary)):
         assert line in text
     assert line.replace("[", r"\[").replace("]", r"\]") in to_markdown(summary)
