@@ -54,7 +54,7 @@ def trials_csv(summary: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     measured = summary.measured
-    names = [*METRICS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES)), *COLUMNS]
+    names = [*METRICS, *COLUMNS, *(name for name in measured.table if name.startswith(OWN_COLUMN_PREFIXES))]
     writer.writerow(["workload", "engine", "environment", "block", *map(_cell, names)])
     for index, arm in enumerate(summary.plan.arms):
         for column, block in enumerate(measured.blocks):

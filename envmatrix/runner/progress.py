@@ -96,7 +96,7 @@ class LineProgress:
     def best(self, block: int, estimate: RunningEstimate, blocks_left: float) -> str:
         """Return the estimate so far, and when more will be known; no names before a verdict is possible."""
         if block + 1 < self.plan.min_blocks:
-            return f"a verdict needs {self.plan.min_blocks} blocks"
+            return f"first verdict after block {self.plan.min_blocks}"
         outlook = estimate.outlook(block + 1 + blocks_left)
         return "; ".join(text for text in (estimate.headline(), outlook) if text)
 

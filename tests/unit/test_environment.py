@@ -179,5 +179,5 @@ environments: {baseline: {}, near: {placement: near}}
     found = environment.resolve_environment(matrix, "near", machine.facts())
     assert (found.cpus, list(map(str, found.claims))) == ("2-3", ["cpu.affinity_list is 2-3"])
     assert environment.resolve_environment(matrix, "near", replace(HOST, gpu_cpus=()).facts()).cpus == "0-1"
-    with pytest.raises(InputError, match="Slurm does not know it of its nodes"):
+    with pytest.raises(InputError, match="Slurm does not report it for its nodes"):
         environment.resolve_environment(matrix, "near", NODE.facts())

@@ -61,7 +61,7 @@ def test_lines_that_name_the_cache_say_how_to_keep_its_libraries(monkeypatch):
 
 @pytest.mark.parametrize("path", ["/a b/libx.so", "/a:b/libx.so"])
 def test_a_library_that_the_loader_cannot_preload_is_no_line(path):
-    with pytest.raises(InputError, match="blanks and colons"):
+    with pytest.raises(InputError, match="spaces and colons"):
         export_lines(PLACED, (path,), "sh")
 
 

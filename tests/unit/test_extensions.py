@@ -93,6 +93,8 @@ def runs_and_reads_with_the_toys(project, envmatrix):
     assert envmatrix("report", "one", "--as", "toy").startswith(told)
     assert "SVG" in envmatrix("figure", "forest", "one").upper()
     assert "fast" in envmatrix("compare", "one", "--environments", "baseline,fast")
+    assert "fast" in envmatrix("explain", "one")
+    assert "SPEED" in envmatrix("diff", "baseline", "fast", "--run", "one")
     envmatrix("history")
     assert "toy" in envmatrix("completion", "bash")
 

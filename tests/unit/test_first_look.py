@@ -250,7 +250,11 @@ def test_steps_on_both_sides_of_what_is_left_out_are_steps():
 
 @pytest.mark.parametrize(
     ("pattern", "said"),
-    [("^stride", "matches nothing"), ("^step 7:", "matches only one line"), ("step (", "no regular expression")],
+    [
+        ("^stride", "matches nothing"),
+        ("^step 7:", "matches only one line"),
+        ("step (", "not a valid regular"),
+    ],
 )
 def test_a_pattern_of_steps_that_is_of_no_use_is_an_error(pattern, said):
     with pytest.raises(InputError, match=said):

@@ -68,7 +68,7 @@ def test_an_empty_word_is_told(name, tmp_path, monkeypatch, capsys):
 
 def test_the_commands_are_grouped():
     assert list(GROUPS) == ["run", "look", "share", "build"]
-    assert len(COMMANDS) == sum(map(len, GROUPS.values())) == 27
+    assert len(COMMANDS) == sum(map(len, GROUPS.values())) == 28
 
 
 @pytest.mark.parametrize("command", ["plan", "bench"])

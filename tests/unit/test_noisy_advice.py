@@ -117,9 +117,9 @@ def effect(environment, ratio, low, high):
 
 @pytest.mark.parametrize(
     ("control", "gain", "said"),
-    [((0.98, 0.93, 1.04), 1.16, ""), ((1.7, 0.57, 4.92), 1.5, "may differ by as much: 0.57 to 4.92."),
-     ((0.9, 0.8, 1.05), 1.2, "may differ by as much"), ((0.9, 0.85, 0.96), 1.5, "is 0.90 (0.85 to 0.96): something"),
-     ((1.2, 1.1, 1.3), 1.5, "is 1.20 (1.10 to 1.30): something beside the environments acts")],
+    [((0.98, 0.93, 1.04), 1.16, ""), ((1.7, 0.57, 4.92), 1.5, "may differ by as much (0.57 to 4.92)."),
+     ((0.9, 0.8, 1.05), 1.2, "may differ by as much"), ((0.9, 0.85, 0.96), 1.5, "measured 0.90 (0.85 to 0.96): "),
+     ((1.2, 1.1, 1.3), 1.5, "measured 1.20 (1.10 to 1.30): something other than the environments")],
 )  # fmt: skip
 def test_a_control_that_is_off_or_wider_than_the_claim_is_said(control, gain, said):
     found = of_control(effect("control", *control), effect("e", gain, 1.01, 2.0), gain, "baseline")
@@ -137,7 +137,7 @@ def test_the_headline_has_what_the_control_says():
     trials = map(off, make_trials(plan, Machine({"fast": 3.0}, noise=0.01, stand_in=False), 10))
     (group,) = summarise_measurements(make_run(plan), fold_trials(plan, trials)).groups
     assert group.headline.startswith("fast is ")
-    assert " But a second copy of baseline, the control, is 1.5" in group.headline
+    assert " But the control, a second copy of baseline, measured 1.5" in group.headline
     quiet = fold_trials(plan, make_trials(plan, Machine({}, noise=0.9, stand_in=False), 10))
     (group,) = summarise_measurements(make_run(plan), quiet).groups
     assert "At this noise (control " in group.headline

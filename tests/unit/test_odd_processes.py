@@ -80,7 +80,7 @@ def test_a_report_tells_it_once_for_all_environments_of_which_it_is_so():
 def test_a_library_that_the_loader_cannot_preload_into_a_program_is_told(tmp_path):
     found = evidence_of(tmp_path, ["sh", "-c", f"LD_PRELOAD=/not/there.so {sys.executable} -c {quote(WORK)}"])
     assert found.lost_preloads == ["/not/there.so"]
-    assert "LD_PRELOAD names /not/there.so in it, which the loader could not load" in process_oddities(found)
+    assert "LD_PRELOAD in it names /not/there.so, which the loader could not load" in process_oddities(found)
 
 
 def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatch):
@@ -100,6 +100,6 @@ def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatc
     told = summarise_measurements(run.model_copy(update={"workloads": workloads}), measured).cautions
     texts = [caution.text for caution in told if caution.kind is WarningKind.SHELL]
     assert texts == [
-        "every environment had its MALLOC_ARENA_MAX, OMP_NUM_THREADS, unless a level sets it",
+        "every environment inherited its MALLOC_ARENA_MAX, OMP_NUM_THREADS, unless a level sets it",
         "no environment had its LD_PRELOAD (/my/lib.so)",
     ]

@@ -110,7 +110,7 @@ def test_one_environment_alone_gets_a_report(tmp_path, capsys):
 def test_values_that_make_no_ratio_are_told(tmp_path, capsys):
     write(tmp_path, change=measured(samples_per_s=0))
     text = call(capsys, tmp_path, ["report", "odd"])[1]
-    assert "no-usable-number: t:cnn@local: none of 8 trials that ended well has a throughput above 0" in text
+    assert "no-usable-number: t:cnn@local: none of 8 successful trials has a throughput above 0" in text
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_values_that_make_no_ratio_are_told(tmp_path, capsys):
     [
         (lambda body: body[:3000] + b"\0" * 500 + body[3500:], "damaged"),
         (lambda body: bytes(range(256)) * 9 + b"\n", "damaged"),
-        (lambda body: re.sub(rb'"node":"[^"]*"', b'"node":{"a":1}', body, count=1), "no trial"),
+        (lambda body: re.sub(rb'"node":"[^"]*"', b'"node":{"a":1}', body, count=1), "not a trial"),
     ],
     ids=["zeros", "binary", "wrong type"],
 )

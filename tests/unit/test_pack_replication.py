@@ -82,7 +82,7 @@ def test_what_short_runs_cannot_know_stands_below_the_answer(tmp_path):
     plan = make_plan(("fast",))
     folders = [write_run(tmp_path / name, plan, Machine({"fast": 1.2}), 8) for name in ("then", "now")]
     found = compare_reproduction(tuple(folders), {}, {}, 0.05)
-    assert [text.partition(", and")[0] for text in found.cautions] == [
+    assert [text.partition(": the")[0] for text in found.cautions] == [
         f"{folder.load().name}: Short run (2 minutes)" for folder in folders
     ]
     assert describe_reproduction(found).endswith("\n".join(found.cautions))

@@ -194,7 +194,7 @@ def test_an_arm_that_left_the_race_lacks_nothing_and_one_that_came_back_is_told(
     assert not list(missing_slots(plan, fold_trials(plan, left)))
     folder = write_run(tmp_path / "run", plan, Machine({"slow": 0.4}), 10)
     (told,) = [caution for caution in summarise(folder).cautions if caution.kind is WarningKind.AFTER_LEAVING]
-    assert (told.subject, told.text[:30]) == ("slow:cnn@local", "4 trials (block 6 first) from ")
+    assert (told.subject, told.text[:30]) == ("slow:cnn@local", "4 trials (block 6 first) ran a")
 
 
 def test_a_run_whose_blocks_run_side_by_side_is_resumed_as_ever(folder):

@@ -133,5 +133,5 @@ def test_a_report_names_the_quota_around_its_trials_and_begins_with_one_that_hel
     begins = "Measured under a CPU quota of 0.3 CPUs, used up in 100% of its periods. fast is 1.3"
     assert summary.groups[0].headline.startswith(begins) is first
     if told:
-        assert "its trials had the time of 0.3 of 2 CPUs" in to_markdown(summary)
+        assert "limits trials to the time of 0.3 of 2 CPUs" in to_markdown(summary)
     assert summary.analysis.find("fast:cnn@local").verdict == "faster", "a quota is no other program"

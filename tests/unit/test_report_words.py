@@ -26,7 +26,6 @@ from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.terminal import print_summary
-from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow
@@ -306,13 +305,3 @@ def test_an_interval_far_beyond_a_factor_of_a_hundred_has_both_its_ends():
     assert (format_bounds(144.2, 158.4), format_bounds(0.0039, 0.0041), format_bounds(90.0, 300.0)) == (
         "144 to 158", "0.0039 to 0.0041", "90.00 to >100",
     )  # fmt: skip
-
-
-def test_where_environments_stand_after_the_first_block_is_said_with_what_may_be_wrong_with_it():
-    plan = make_plan(("cheat", "ok"))
-    trials = list(make_trials(plan, Machine({"cheat": 3.0, "ok": 1.1}, noise=0.001, loss={"cheat": 5.0}), 1))
-    for workloads, also in (({}, ""), ({"cnn": program(rate={"regex": "a ([0-9]+)"})}, "; equal work not checked")):
-        running = RunningEstimate(plan, workloads)
-        for trial in trials:
-            running.add(of_program(trial) if workloads else trial)
-        assert running.standing() == f"cheat 3.00x{'' if workloads else ' (other work)'}, ok 1.10x{also}"

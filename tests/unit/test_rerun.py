@@ -129,7 +129,7 @@ def test_it_is_resumed_from_its_own_folder_alone(two):
         ("new.default", "local"): "2.13-0",
     }
     (begun.folder.path / "sides" / "old" / "containers" / "locks" / "torch.txt").write_text("2.11")
-    with pytest.raises(InputError, match=r"image old\.default on local .* is 2\.11, and was 2\.12"):
+    with pytest.raises(InputError, match=r"image old\.default on local .* was 2\.12, and is now 2\.11"):
         reopen_run(begun.run.name)
 
 
@@ -268,7 +268,7 @@ def test_a_run_is_a_side_where_its_bits_can_be_had_again(two):
     folder = stored(two, "2.13")
     assert versions(begin_rerun("before", "stored").run) == BOTH
     folder = stored(two, "2.12")
-    with pytest.raises(InputError, match=r"package torch is 2\.13, and was 2\.12"):
+    with pytest.raises(InputError, match=r"package torch was 2\.12, and is now 2\.13"):
         begin_rerun(folder.path, "after")
 
 

@@ -104,7 +104,7 @@ def test_a_budget_that_the_run_has_had_is_told_to_be_that_of_the_whole_run(begun
     said = []
     monkeypatch.setattr(runs, "reopen_experiment", lambda *_: begun())
     runs.reopen_run(begun().folder.path, budget=budget, progress=said.append).folder.unlock()
-    assert any("the whole run, which has 5m already" in line for line in said) is told
+    assert any("the whole run, which has already used 5m" in line for line in said) is told
 
 
 def test_the_target_and_what_is_asked_of_the_launcher_are_changed_in_the_same_way(begun):

@@ -97,7 +97,7 @@ def test_what_the_tables_say_of_an_environment_is_said_beside_its_comparison(tmp
         assert short.startswith("Short run (")
         assert [text.partition(" ")[2].split(":")[0] for text in said] == [
             "fails more often than its reference",
-            "is unproven",
+            "is not verified",
         ]
 
 
@@ -113,7 +113,7 @@ def test_an_environment_whose_trials_break_is_not_called_as_fast_as_before(tmp_p
     found = compare_environments(make_run(PLAN), fold_trials(PLAN, trials), "torch-2.6", "torch-2.13", 0.03)
     (item,) = found.items
     assert (item.low > 1 / 1.03, item.status, found.exit_code) == (True, "cannot say", ExitCode.FINE)
-    assert item.line().endswith("7 of 20 trials of torch-2.13 broke, 0 of 20 of torch-2.6")
+    assert item.line().endswith("7 of 20 trials of torch-2.13 failed, 0 of 20 of torch-2.6")
     new = made(tmp_path, "new", {}, seed=2)
     lines = new.trials_file.read_text().splitlines()
     for at, line in enumerate(lines):
@@ -123,7 +123,7 @@ def test_an_environment_whose_trials_break_is_not_called_as_fast_as_before(tmp_p
     items = {item.name: item for item in compare_runs(stored(tmp_path, 4), new, allowed=0.3).items}
     assert items["torch-2.6:cnn@local"].status == "not slower"
     assert items["torch-2.13:cnn@local"].status == "cannot say"
-    assert items["torch-2.13:cnn@local"].line().endswith("4 of 10 trials of new broke, 0 of 10 of day-3")
+    assert items["torch-2.13:cnn@local"].line().endswith("4 of 10 trials of new failed, 0 of 10 of day-3")
 
 
 def test_a_reference_that_lost_its_slow_trials_makes_nothing_slower(tmp_path):
@@ -137,7 +137,7 @@ def test_a_reference_that_lost_its_slow_trials_makes_nothing_slower(tmp_path):
     assert (item.high < 1.0, item.status, item.verdict, found.exit_code) == (
         True, "cannot say", "undecided", ExitCode.FINE,
     )  # fmt: skip
-    assert item.line().endswith("0 of 20 trials of torch-2.13 broke, 7 of 20 of baseline")
+    assert item.line().endswith("0 of 20 trials of torch-2.13 failed, 7 of 20 of baseline")
     whole = compare_environments(
         make_run(PLAN), fold_trials(PLAN, make_trials(PLAN, machine, 20)), "baseline", "torch-2.13"
     )

@@ -309,7 +309,7 @@ def test_a_speed_up_of_a_short_run_says_so_in_its_history_and_what_that_means(tm
     point = Point("run", "2026-01-01", 100.0, 1.25, 1.2, 1.3)
     for text in told(replace(point, short=True)):
         assert "1.25 (1.20 to 1.30), short run" in text
-        assert "interval holds for the machine as it was then" in text
+        assert "95 % CI describes the machine during that time" in text
     for text in told(point):
         assert "hort run" not in text
 

@@ -252,7 +252,7 @@ def test_a_report_counts_comparisons_and_not_arms():
 def test_a_page_says_that_variances_are_moderated_and_from_when_on():
     plan = make_plan(("a", "b"))
     page = to_html(summary_of(plan, make_trials(plan, Machine({}), 8)))
-    assert "from 6 independent blocks on the variances of a table of several are moderated" in page
+    assert "From 6 independent blocks on, the variances of a table of several environments are moderated" in page
 
 
 def test_the_figure_of_trials_has_a_legend_and_says_what_is_shown():

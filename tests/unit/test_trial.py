@@ -51,7 +51,7 @@ def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, 
     job = SimpleNamespace(mounts=SimpleNamespace(work=tmp_path), log=tmp_path / "log")
     outcome, reason, record, _ = classify_outcome(None, None, Exit(0, 1.0), job)
     assert (outcome, record) == ("failed", None)
-    assert "no readable record" in reason
+    assert "its record is missing or unreadable" in reason
 
 
 def test_a_rank_without_a_number_contradicts_as_others_do():

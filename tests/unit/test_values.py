@@ -32,8 +32,8 @@ def check(tmp_path, monkeypatch, capsys, text):
     [
         ('cpus: "{{x}}"', "cpus: unknown template {x}; known: logical_cpus"),
         ("cpus: a-b", "cpus: 'a-b' is not a CPU list, such as 0-3,8"),
-        ('cpus: "99998"', "environment 'other': this machine has no CPU 99998"),
-        ("memory_nodes: '99998'", "environment 'other': this machine has no memory node 99998"),
+        ('cpus: "99998"', "environment 'other': CPU 99998"),
+        ("memory_nodes: '99998'", "environment 'other': memory node 99998"),
         ("memory_nodes: x", "memory_nodes: 'x' is not a CPU list"),
         ("cpu_quota: 0", "cpu_quota: '0' is not a number of CPUs of at least 0.01, such as 1 or 1.5"),
         ("cpu_quota: half", "cpu_quota: 'half' is not a number of CPUs"),
