@@ -24,15 +24,15 @@ _DOCS = Path(__file__).parent
 _HEAD = """\
 # What is covered
 
-Published guides tell you to set many things. This page lists what {sources} of them advise, and what envmatrix
-does about each. `python docs/covered.py` in a checkout makes it from the levels that are included.
+This page lists the advice of {sources} published guides on settings, and what envmatrix does about each of
+them. In a checkout, `python docs/covered.py` generates it from the built-in levels.
 
 | state | meaning |
 |---|---|
 | verified | a level or a recipe is included, and the process itself proves that the setting was active |
 | not verified | a level is included, but nothing in the process shows that it was active. Reports say so |
-| ships | an engine, a launcher or a workload does it |
-| yours | you set it in a few lines, with this key of [matrix.yaml](matrix.md). The answer names the evidence |
+| ships | an included engine, launcher or workload does it |
+| yours | you set it in a few lines, with this key of [matrix.yaml](matrix.md). The answer names the evidence that proves it |
 | no | not supported; the answer is the reason |
 
 `envmatrix evidence ENV` shows what is active. `envmatrix list environments` lists all recipes. What was tested on a

@@ -67,7 +67,11 @@ def of_search(found):
         return "\n".join(map(of_search, found))
     if not isinstance(found, dict):
         return ""
-    own = "{ratio:.2f}, {low:.2f} to {high:.2f}".format(**found) if found.get("low") is not None else ""
+    own = (
+        "{ratio:.2f}, {low:.2f} to {high:.2f}".format(**found)
+        if {"ratio", "low"} <= found.keys() and found["low"]
+        else ""
+    )
     return "\n".join([own, *map(of_search, found.values())])
 
 

@@ -140,7 +140,7 @@ def test_the_headline_has_what_the_control_says():
     assert " But the control, a second copy of baseline, measured 1.5" in group.headline
     quiet = fold_trials(plan, make_trials(plan, Machine({}, noise=0.9, stand_in=False), 10))
     (group,) = summarise_measurements(make_run(plan), quiet).groups
-    assert "At this noise (control " in group.headline
+    assert "With this much noise (control: " in group.headline
 
 
 def test_trials_that_are_many_times_as_slow_are_not_told_in_thousands_of_percent():

@@ -101,5 +101,5 @@ def test_what_a_shell_sets_is_told_at_the_first_run_and_in_the_report(monkeypatc
     texts = [caution.text for caution in told if caution.kind is WarningKind.SHELL]
     assert texts == [
         "every environment inherited its MALLOC_ARENA_MAX, OMP_NUM_THREADS, unless a level sets it",
-        "no environment had its LD_PRELOAD (/my/lib.so)",
+        "no environment inherited its LD_PRELOAD (/my/lib.so)",
     ]
