@@ -32,7 +32,7 @@ them. In a checkout, `python docs/covered.py` generates it from the built-in lev
 | verified | a level or a recipe is included, and the process itself proves that the setting was active |
 | not verified | a level is included, but nothing in the process shows that it was active. Reports say so |
 | ships | an included engine, launcher or workload does it |
-| yours | you set it in a few lines, with this key of [matrix.yaml](matrix.md). The answer names the evidence that proves it |
+| yours | you set it in a few lines, with this key of [matrix.yaml](matrix.md). The answer names its evidence |
 | no | not supported; the answer is the reason |
 
 `envmatrix evidence ENV` shows what is active. `envmatrix list environments` lists all recipes. What was tested on a
