@@ -56,7 +56,7 @@ def test_a_base_is_pulled_from_a_registry_by_its_digest(
 
 def test_a_base_that_no_registry_has_is_one_clear_error(engine: DockerEngine, registry: str) -> None:
     absent = f"{registry}/absent@sha256:{'0' * 64}"
-    with pytest.raises(EngineError, match=rf"pulling the base {registry}/absent"):
+    with pytest.raises(EngineError, match=rf"pulling the base image {registry}/absent"):
         engine.prepare(Image("absent", suite="bookworm", base=absent), (), Said())
 
 

@@ -149,4 +149,4 @@ def test_a_search_has_environments_too(own):
     for words in ((), ("--run", "found")):
         done = own.run("exec", "one-thread", *words, "--", "python", "train.py")
         assert (done.returncode, done.stdout.strip()) == (0, said(own)), done.stderr
-    assert "one-thread is that of search found" in own.run("export", "one-thread").stderr
+    assert "using one-thread of search found" in own.run("export", "one-thread").stderr

@@ -177,7 +177,7 @@ def test_steps_that_are_printed_as_they_end_are_timed_in_turns(people):
     done = people.run(*ONE_BLOCK, "--", "python", "steps.py")
     assert done.returncode == 0, done.stderr
     assert "metric: steps per second, from 40 lines that count up" in done.stderr
-    assert "for throughput, 12.5 img/s: --metric-regex " in done.stderr
+    assert "to use throughput, 12.5 img/s instead: --metric-regex " in done.stderr
     assert all(trial["record"]["timing"]["turns"] for trial in people.trials())
 
 
