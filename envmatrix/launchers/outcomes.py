@@ -29,7 +29,7 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
         trials = _trials(experiment, pending, there)
         stopped = any(count_stops(trial.record) for trial in trials)
         if stopped and (times := pending.files.throw_away(unit)) <= REPEATS:
-            progress(f"{unit} was stopped for a while as it ran: it runs again ({times} of {REPEATS} times)")
+            progress(f"{unit} was paused while it ran: running it again ({times} of {REPEATS} times)")
             continue
         if trials[0].repeated:
             progress(f"{unit} ran {trials[0].repeated + 1} times: its job was suspended, or could not write")

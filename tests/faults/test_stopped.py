@@ -62,7 +62,7 @@ def waiting(toy: Toy) -> Path:
 def check_told(toy: Toy, process: subprocess.Popen[str]) -> None:
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
-    assert "b0000-p000 was stopped for a while as it ran: it runs again" in err
+    assert "b0000-p000 was paused while it ran: running it again" in err
     assert [(trial["outcome"], trial["repeated"]) for trial in toy.trials()] == [("ok", 1), ("ok", 0)]
 
 

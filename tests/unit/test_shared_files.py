@@ -146,7 +146,7 @@ def test_a_trial_that_says_it_was_stopped_runs_again_three_times_at_most(tmp_pat
     monkeypatch.setattr(block_orders, "trial_from_files", lambda *_: stopped)
     for number in (1, 2, 3):
         assert list(made._collect(flight, None)) == []
-        assert said.pop() == f"t1 was stopped for a while as it ran: it runs again ({number} of 3 times)"
+        assert said.pop() == f"t1 was paused while it ran: running it again ({number} of 3 times)"
         (block.path / "t1").mkdir()
         (block.path / "t1" / "end").write_text(json.dumps(GOOD))
     assert list(made._collect(flight, None)) == [stopped]
