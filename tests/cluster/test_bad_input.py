@@ -227,8 +227,8 @@ def test_a_job_that_no_waiting_lets_start_ends_the_run_and_is_cancelled(project,
     try:
         cluster.do(*limit, "maxtime=5")
         process = project.start("bench", "tiny", *SLURM, *SMALL, "--partition", "short", "--time", "2m")
-        wait_for(lambda: len(cluster.jobs()) > 1, 120, "the run's job")
-        (out,) = (job for job, *_ in cluster.jobs() if job != holds)
+        wait_for(lambda: [name for *_, name in cluster.jobs("pending") if "b0000" in name], 120, "the run's job")
+        (out,) = (job for job, *_ in cluster.jobs("pending"))
         cluster.do(*limit, "maxtime=1")
         cluster.ask("scancel", holds)
         _, said = process.communicate(timeout=120)

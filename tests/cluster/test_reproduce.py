@@ -95,8 +95,8 @@ def test_a_run_in_apptainer_is_reproduced_under_slurm_from_the_images_in_its_arc
     assert "building a SIF" not in again.stderr
     trials = there.trials()
     assert {(trial["outcome"], trial["node"], trial["engine"]) for trial in trials} == {("ok", "n2", "apptainer")}
-    script = next((there.newest() / "slurm").glob("*/script-1.sh")).read_text()
-    assert f"{there.folder}/results/packed-" in script  # the unpacked file itself was run
+    order = next((there.newest() / "slurm").glob("*/order-1.json")).read_text()
+    assert f"{there.folder}/results/packed-" in order  # the unpacked file itself was run
     answer = json.loads(again.stdout)
     assert answer["effects"] == []  # only the baseline and its control
     assert not [item for item in answer["differences"] if item["where"].startswith(("image", "benchmark", "host"))]
