@@ -93,7 +93,7 @@ def test_a_trial_that_dies_in_its_turn_dies_alone_and_what_takes_none_runs_besid
     turning.go.touch()
     done = turning.run("bench", "breaking", *SLURM)
     assert done.returncode == 3, done.stderr
-    assert "lone and baseline alone, their baseline, run uninterrupted" in done.stderr
+    assert "lone and baseline alone, their baseline, run one after another" in done.stderr
     found = {trial["environment"]: (trial["outcome"], trial["together"]) for trial in done_once(turning)}
     assert found == {
         "baseline": ("ok", 3), "control": ("ok", 3), "dies": ("failed", 3), "lone": ("ok", None),

@@ -153,7 +153,7 @@ def test_a_build_that_breaks_tells_the_compiler_s_words_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (("level.txt", "standard 11", "x"), "does not hold 'standard 11'"),
+        (("level.txt", "standard 11", "x"), "does not contain 'standard 11'"),
         (("absent.txt", "14", "17"), "has no text file absent.txt"),
     ],
 )

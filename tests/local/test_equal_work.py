@@ -39,7 +39,7 @@ def test_work_that_differs_is_named_and_an_edit_makes_every_further_trial_invali
     (project.folder / "beside.py").write_text("MORE = 1\n")
     done = project.run("bench", "two", "--quiet")
     assert done.returncode == 7, done.stderr
-    assert "exit code 7: skips did other work than its reference" in done.stderr
+    assert "exit code 7: skips did other work than the reference" in done.stderr
     assert "items 1, reference 30 to 30" in done.stdout
     gate = project.run("compare", project.newest().name, "--environments", "baseline,skips", "--fail-slower", "3%")
     assert gate.returncode == 7, gate.stdout
