@@ -136,12 +136,12 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     """Return the name of a rule, the environment it applies to, and whether another environment confirms it."""
     arm = found.parts.arm
     who = arm.environment if found.parts.whole.mean > 0 else found.parts.together.reference.partition(":")[0]
-    said = f"{who}: {finding.rule.name}"
+    said = f"cause in {who}: {finding.rule.name}"
     if finding.by is None:
         return said
     scale = Scale.of(found.parts.whole.mean)
-    other = f"{finding.by.arm.environment}, which changes only this, {scale.number(finding.by.whole.mean)} {scale.unit}"
-    return f"{said}; {'confirmed' if finding.confirmed else 'not confirmed'}: {other}"
+    other = f"{finding.by.arm.environment}, which changes only this: {scale.number(finding.by.whole.mean)} {scale.unit}"
+    return f"{said}; {'confirmed' if finding.confirmed else 'not confirmed'} by {other}"
 
 
 def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:

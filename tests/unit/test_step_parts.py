@@ -183,8 +183,8 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
     (finding,) = why(summary, "tcmalloc").findings
     assert (finding.confirmed, finding.by.arm.environment) == (confirmed, "tuned")
     said = reasons_of(why(summary, "tcmalloc"))[-1]
-    assert said.startswith("baseline: memory returned")
-    assert ("; confirmed: tuned" in said) is confirmed
+    assert said.startswith("cause in baseline: memory returned")
+    assert ("; confirmed by tuned" in said) is confirmed
 
 
 def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
