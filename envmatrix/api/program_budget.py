@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envmatrix.report.formatting import format_count
 from envmatrix.trials.overrides import Overrides
-from envmatrix.units import as_budget, parse_duration
+from envmatrix.units import as_budget, as_duration, parse_duration
 
 #: Without --budget: as many environments as get a verdict within these seconds of blocks, but at least the minimum. The
 #: rest of three minutes is for `pip install`, the trial run, the libraries and the table.
@@ -19,7 +19,7 @@ def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) 
     blocks = overrides.min_blocks or _MIN_BLOCKS
     if overrides.budget:
         fit = format_count(int(budget_s / trial_s), "trial")
-        return f"budget {overrides.budget}: time for {fit} trials like the trial run; a verdict needs {blocks * arms}"
+        return f"budget {as_duration(budget_s)}: time for {fit} like the trial run; a verdict needs {blocks * arms}"
     max_blocks = overrides.max_blocks or 0
     if 0 < max_blocks < blocks:
         return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api import programs
+from envmatrix.api.program_budget import time_text
 from envmatrix.api.program_metric import choose_metric
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import Record
@@ -259,3 +260,8 @@ def test_steps_on_both_sides_of_what_is_left_out_are_steps():
 def test_a_pattern_of_steps_that_is_of_no_use_is_an_error(pattern, said):
     with pytest.raises(InputError, match=said):
         choose_metric("", pattern, STEPS)
+
+
+def test_a_budget_of_the_user_is_told_in_trials_like_the_trial_run():
+    told = time_text(20.0, 1.0, 3, Overrides(budget=20.0))
+    assert told == "budget 20s: time for 20 trials like the trial run; a verdict needs 18"

@@ -1,7 +1,5 @@
 """The pure functions of parallel training: shares, scaling, merging, finding the culprit, parsing GPU facts."""
 
-import ctypes
-import json
 import signal
 import sys
 from itertools import chain, islice
@@ -12,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import counters
 from bench import options as workload_options
 from bench.errors import BenchError, RunError
-from bench.evidence import collectives, cuda, nvml, onednn
+from bench.evidence import collectives, onednn
 from bench.parallel import choices, launch, ranks
 
 ROOT = Path(__file__).parents[2]
@@ -325,76 +322,6 @@ def test_hidden_nccl_settings_are_reported(tmp_path):
 @pytest.mark.parametrize(("number", "text"), [(22703, "2.27.3"), (2804, "2.8.4"), (21005, "2.10.5")])
 def test_nccl_version_numbers_are_written_as_people_do(number, text):
     assert collectives.nccl_version(number) == text
-
-
-def test_throttle_reasons_are_named_and_unknown_bits_are_kept():
-    assert nvml.throttle_reasons(0) == []
-    assert nvml.throttle_reasons(0x44) == ["software-power-cap", "hardware-thermal-slowdown"]
-    assert nvml.throttle_reasons(0x1000) == ["0x1000"]
-
-
-def test_only_cuda_libraries_that_are_mapped_are_listed():
-    seen = cuda.libraries_by_family(["/x/libcudnn.so.9", "/usr/lib/libc.so.6", "/x/libcudart.so.13", "/y/libnccl.so.2"])
-    assert sorted(seen) == ["libcudart", "libcudnn", "libnccl"]
-
-
-class FakeNvml:
-    """Fake NVML that answers as nvml.h describes, so that no GPU is needed."""
-
-    def __init__(self):
-        self.open, self.energy_mj = 0, 2**40
-
-    def __getattr__(self, name):
-        def answer(*arguments):
-            numbers = {"nvmlDeviceGetCount_v2": 1, "nvmlDeviceGetTemperature": 61, "nvmlDeviceGetClockInfo": 1755}
-            if name == "nvmlInit_v2":
-                self.open += 1
-            elif name == "nvmlShutdown":
-                self.open -= 1
-            elif name == "nvmlDeviceGetPowerUsage":
-                return 3  # not supported
-            elif name == "nvmlDeviceGetComputeRunningProcesses_v3":
-                arguments[1]._obj.value = 2
-                arguments[2][0].pid, arguments[2][1].pid = 77, 55
-            elif name == "nvmlDeviceGetName":
-                arguments[1].value = b"A GPU"
-            elif name == "nvmlDeviceGetTotalEnergyConsumption":
-                self.energy_mj += 2_500
-                arguments[1]._obj.value = self.energy_mj
-            elif name == "nvmlDeviceGetEccMode":
-                arguments[1]._obj.value = 1
-            elif name in numbers:
-                arguments[-1]._obj.value = numbers[name]
-            return 0
-
-        return answer
-
-
-def test_the_state_of_a_gpu_is_read_and_what_it_cannot_tell_is_unknown():
-    fake = FakeNvml()
-    with nvml.Nvml(fake) as library:
-        device = library.device(library.count() - 1)
-    assert fake.open == 0
-    assert device["name"] == "A GPU"
-    assert device["temperature_c"] == 61
-    assert device["clocks"]["sm_mhz"] == 1755
-    assert device["power_mw"] is None
-    assert device["ecc"] == {"current": True, "pending": False}
-    assert device["processes"] == [55, 77]
-    assert device["throttle"] == []
-    json.dumps(device)
-
-
-def test_the_energy_of_gpus_is_counted_over_the_timed_part(monkeypatch):
-    with nvml.Nvml(FakeNvml()) as library:
-        monkeypatch.setattr(counters, "_gpus", lambda: library)
-        before = counters.read()
-        assert counters.since(before)["gpu_energy_j"] == 2.5
-
-
-def test_the_process_list_has_the_layout_of_nvml_h():
-    assert ctypes.sizeof(nvml._Process) == 24
-    assert nvml._Process.used.offset == 8
 
 
 def test_signals_are_named_and_status_kept():
