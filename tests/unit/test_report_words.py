@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ from envmatrix.report.html_file import to_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.terminal import print_summary
+from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow
@@ -305,3 +307,12 @@ def test_an_interval_far_beyond_a_factor_of_a_hundred_has_both_its_ends():
     assert (format_bounds(144.2, 158.4), format_bounds(0.0039, 0.0041), format_bounds(90.0, 300.0)) == (
         "144 to 158", "0.0039 to 0.0041", "90.00 to >100",
     )  # fmt: skip
+
+
+def test_the_terminal_has_the_three_gravest_warnings_and_the_command_for_the_others():
+    summary = told(FAST, Machine({"fast": 1.2}))
+    kinds = (WarningKind.DRIFT, WarningKind.FAILED, WarningKind.SHORT_RUN, WarningKind.UNEQUAL_WORK, WarningKind.STEAL)
+    cautions = one_per_cause(RunWarning(kind, arm, "seen", "do") for kind in kinds for arm in ("a", "b"))
+    text = printed(replace(summary, cautions=cautions))
+    assert re.findall("warning: ([a-z-]+): a, b: seen", text) == ["failed-trials", "unequal-work", "steal-time"]
+    assert "2 more warnings: envmatrix report made-up --warnings" in text
