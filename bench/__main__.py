@@ -54,7 +54,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
     run = commands.add_parser("run", allow_abbrev=False, help="train, measure, and give the record")
     _add_record(run)
-    run.add_argument("--data-dir", metavar="DIR", help="where data sets lie (default: the user's cache folder)")
+    run.add_argument("--data-dir", metavar="DIR", help="folder of the data sets (default: the user's cache folder)")
     run.add_argument(
         "--gate", metavar="DIR", help="folder of the pipes at which it waits for its turns (docs/record.md)"
     )
@@ -63,7 +63,9 @@ def _parser() -> _Parser:
     )
     _add_node(run)
     arguments.add_options(run)
-    shown = commands.add_parser("evidence", allow_abbrev=False, help="only say what this environment really is")
+    shown = commands.add_parser(
+        "evidence", allow_abbrev=False, help="print what this environment really is, without a benchmark"
+    )
     _add_record(shown)
     data = commands.add_parser("data", allow_abbrev=False, help="download or make a data set (needs no torch)")
     data.add_argument("--data-dir", required=True, metavar="DIR", help="the folder to put it in")
@@ -87,13 +89,15 @@ def _seconds(text: str) -> float:
 
 
 def _add_record(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--record", metavar="FILE", help="where to write the record (default: standard output)")
+    parser.add_argument("--record", metavar="FILE", help="file for the record (default: standard output)")
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("one start on each of several nodes (docs/parallel.md)")
     group.add_argument("--node-rank", type=int, metavar="K", help="number of this node, from 0")
-    group.add_argument("--meet", metavar="HOST:PORT", help="where all meet: an address of node 0 and a free port there")
+    group.add_argument(
+        "--meet", metavar="HOST:PORT", help="address of node 0 and a free port there, at which all processes meet"
+    )
     group.add_argument("--node-name", metavar="NAME", help="what to call this node (default: its host name)")
 
 
@@ -126,7 +130,7 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--better", choices=["higher", "lower"], default="lower", help="which way is better")
     parser.add_argument("--limit-s", type=float, metavar="SECONDS", help="end it after this time")
-    parser.add_argument("--log", metavar="FILE", help="where its output goes (default: standard error)")
+    parser.add_argument("--log", metavar="FILE", help="file for the program's output (default: standard error)")
     parser.add_argument("--log-limit-bytes", type=int, default=1 << 20, metavar="N", help="what is kept of it")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...", help="what to run")
 

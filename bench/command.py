@@ -185,9 +185,7 @@ def _make_turns(gate: str | None, numbers: metric.Numbers, signals: _SignalWatch
     if gate is None:
         return None
     if numbers.wanted.more or numbers.wanted.metric.kind not in ("wall", "steps"):
-        raise BenchError(
-            "--gate: a program that tells its own times cannot take turns: its clock would not stand still"
-        )
+        raise BenchError("--gate: a program that reports its own times cannot be paused: its clock would go on")
     return StepTurns(gate, signals.wait, numbers.marks) if numbers.marks else Turns(gate, signals.wait)
 
 

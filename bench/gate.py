@@ -41,7 +41,7 @@ class Gate:
         answer = self._ask(left)
         numbers = answer[1:]
         if answer[:1] != ["go"] or len(numbers) != 2 or not all(text.isdecimal() for text in numbers):
-            raise RunError(f"the gate said {' '.join(answer)!r} where a turn was due")
+            raise RunError(f"expected a turn from the gate, got {' '.join(answer)!r}")
         turn = Turn(int(numbers[0]), int(numbers[1]))
         if not turn.counted:
             raise RunError("the gate gave a turn without a step")

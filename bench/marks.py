@@ -118,7 +118,7 @@ class Marks:
         if self.dropped:
             raise RunError(
                 f"its output was read too late to time one of {self.dropped} steps: "
-                "end what else runs on this machine, or let the program print every tenth step"
+                "end other programs on this machine, or let the program print every tenth step"
             )
         matched_text = f"{self._pattern.pattern!r} matched {len(self._ends)} lines of its output"
         raise RunError(

@@ -134,7 +134,7 @@ def convert(option: Entry, given: object) -> Value:
     if option["type"] == "list-of-int":
         items = given if isinstance(given, list) else str(given).split(",") if given else []
         if not items:
-            raise OptionError("must hold at least one whole number")
+            raise OptionError("needs at least one whole number")
         return [_in_range(option, _whole_number(str(item).strip())) for item in items]
     if not isinstance(given, str):
         raise OptionError(f"must be one {option['type']}")

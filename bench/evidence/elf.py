@@ -92,7 +92,7 @@ def _offset(address: int, segments: list[_Segment]) -> int:
     for segment in segments:
         if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.bytes:
             return address - segment.address + segment.offset
-    raise ValueError("a table lies in no segment")
+    raise ValueError("a table is in no segment")
 
 
 def _is_in_hash_table(content: Bytes, symbol: bytes, table: int, symbols: int, names: int) -> bool:

@@ -37,7 +37,7 @@ def check_comparable(model: nn.Module, options: Options) -> None:
     shared = options["parallel"] != "none" or options["accumulation"] > 1
     if options["verify_steps"] and shared and layers:
         raise BenchError(
-            f"--verify-steps cannot hold for {options['model']}: {', '.join(layers)} sees its share of the batch only"
+            f"--verify-steps is impossible for {options['model']}: {', '.join(layers)} sees its share of the batch only"
         )
 
 

@@ -55,7 +55,7 @@ def agree_on_the_world(store: Any, rank: int, world: int, limit: datetime.timede
     first_world = store.compare_set("envmatrix/world", "", own_world).decode()
     if first_world.partition(" ")[0] != str(world):
         store.set(
-            "envmatrix/verdict", f"the ranks were told of different numbers of processes: {first_world} and {own_world}"
+            "envmatrix/verdict", f"the ranks were given different numbers of processes: {first_world} and {own_world}"
         )
     store.set(f"envmatrix/here/{rank}", "")
     if store.add("envmatrix/count", 1) == world:

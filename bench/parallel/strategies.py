@@ -91,7 +91,7 @@ def _fully_sharded(model: nn.Module, _options: Options, place: Place) -> nn.Modu
     try:
         from torch.distributed.fsdp import FullyShardedDataParallel
     except ImportError as error:
-        raise SkipError(f"parallel: fsdp cannot be had in this torch: {error}") from error
+        raise SkipError(f"parallel: this torch has no usable fsdp: {error}") from error
     device = place.device.device
     return FullyShardedDataParallel(model.to(device), device_id=device, use_orig_params=True)
 

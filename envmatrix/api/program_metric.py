@@ -150,15 +150,16 @@ def _detect_metric(output: str, wall_s: float | None) -> tuple[MetricSource, str
     if not numbers and has_pytest_benchmark_table(output):
         return WALL_TIME, _PYTEST_BENCHMARK_NOTE
     if not numbers:
-        return WALL_TIME, "wall time: no number in the output looks like a speed (--metric-regex picks one)"
+        return WALL_TIME, "wall time, because no number in the output looks like a speed (--metric-regex picks one)"
     if len(numbers) == 1:
         return (
             WALL_TIME,
-            f"wall time: no pattern matches only {numbers[0].label}\n{_marked_line(numbers[0])}",
+            f"wall time, because no pattern matches only {numbers[0].label}\n{_marked_line(numbers[0])}",
         )
     return (
         WALL_TIME,
-        f"wall time: {len(numbers)} numbers look like a speed, and they differ. Pick one:\n{_candidate_lines(numbers)}",
+        f"wall time, because {len(numbers)} numbers look like a speed and differ. To compare one instead, add:\n"
+        f"{_candidate_lines(numbers)}",
     )
 
 

@@ -123,7 +123,7 @@ def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
         return f"the only one that is significantly {faster}" if choice.faster == 1 else ""
     if choice.alike == choice.near:
         return f"the best measured of the {choice.faster} that are significantly {faster}"
-    return f"with the fewest settings of those within {percent_of(margin)} of the best"
+    return f"which changes the fewest settings of those within {percent_of(margin)} of the best"
 
 
 def percent_of(share: float) -> str:

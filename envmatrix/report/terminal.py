@@ -86,7 +86,7 @@ def _control_line(group: Group) -> str:
     if effect is None or effect.ratio is None:
         return f"Control: not measured ({'no complete block of it' if group.control else 'the run has none'})."
     figures = f"{format_ratio(effect.ratio)} ({format_interval(effect)})"
-    return f"Control, a second copy of {group.baseline_name}: {figures}."
+    return f"Control, a second copy of {group.baseline_name} (its true speed-up is 1): {figures}."
 
 
 def _answer_lines(group: Group) -> list[Text]:

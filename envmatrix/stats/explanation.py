@@ -52,7 +52,7 @@ def why_not(effect: Effect) -> str:
     """Return why an effect has no explanation."""
     if effect.verdict not in ("faster", "slower"):
         return f"{effect.verdict}: no clear difference, so nothing to explain"
-    return "its records do not say where the time of a step went"
+    return "its records do not split the time of a step into parts"
 
 
 def explain_pair(

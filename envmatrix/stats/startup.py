@@ -72,8 +72,8 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
     if (before + steps) * step_s >= _FIRST_S:
         return ""
     return (
-        f"First seconds: each trial times steps {before + 1} to {before + round(steps)}, "
-        f"{show_seconds(steps * step_s)}. In a longer run the gain may differ: raise `warmup_steps` to find out."
+        f"Only the first seconds: each trial times steps {before + 1} to {before + round(steps)}, "
+        f"{show_seconds(steps * step_s)} in all. In a longer run the gain may differ: raise `warmup_steps` to find out."
     )
 
 

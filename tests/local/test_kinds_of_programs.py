@@ -59,7 +59,7 @@ SHELL = '#!/bin/bash\nset -e\ncd "$(dirname "$0")"\npython plain.py | tail -n 1\
 #: Version of transformers.
 VERSION = "5.23.0"
 BAR = "from tqdm import tqdm\nfor _ in tqdm(range(500), desc='train', mininterval=0):\n    pass\n"
-WALL = "metric: wall time: no number"
+WALL = "metric: wall time, because no number"
 QUICK = ("--benchmark-max-time=0.01", "--benchmark-min-rounds=1", "--benchmark-json=speed.json")
 #: kind -> its files, the command, the options, the expected message.
 KINDS = {

@@ -71,7 +71,7 @@ def test_nodes_that_were_told_different_numbers_of_processes_end_at_once_and_say
     assert [job.wait(110) for job in jobs] == [1, 1]
     assert time.monotonic() - began < 95  # less than the time limit of a collective
     for log in logs:
-        assert "the ranks were told of different numbers of processes: " in last_line(log)
+        assert "the ranks were given different numbers of processes: " in last_line(log)
         assert "2 processes (rank 0)" in last_line(log)
         assert "4 processes (rank " in last_line(log)
         assert "start all with the same --processes" in last_line(log)

@@ -53,7 +53,7 @@ def test_the_answer_in_the_readme_is_that_of_the_run_it_names():
     ).groups()
     effect = found[name]
     assert figures == [f"{value:.2f}" for value in (best["gain"], effect["low"], effect["high"])]
-    assert f"Tied for best: {', '.join(best['best_set'])}. Recommended: {best['environment']}." in shown
+    assert f"Tied for best: {', '.join(best['best_set'])}. Recommended: {best['environment']}, " in shown
     assert name == best["environment"]
     assert f"picking the best of {len(found) - 1})" in shown
 

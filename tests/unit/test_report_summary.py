@@ -91,7 +91,7 @@ def test_summary_json_has_the_promised_keys_and_the_right_answer(made):
 def test_the_terminal_names_the_best_the_noise_floor_and_the_stand_in_data(made):
     text = printed(summarise(made()))
     assert "fast is 1.2" in text
-    assert "Control, a second copy of baseline: " in text
+    assert "Control, a second copy of baseline (its true speed-up is 1): " in text
     assert "fashion-mnist-stand-in" in text
     assert "envmatrix export fast\n" in text
 

@@ -179,7 +179,7 @@ def test_the_simplest_of_those_that_measured_within_the_margin_is_recommended(tm
     assert group.best.arm.environment == "simple"
     assert group.best_set_sentence.startswith("Tied for best: ")
     assert "Recommended: simple, " in group.best_set_sentence
-    within = "Recommended: simple, with the fewest settings of those within 3 % of the best."
+    within = "Recommended: simple, which changes the fewest settings of those within 3 % of the best."
     assert within in to_markdown(summarise(folder))
     result = Result(folder.path)
     assert result.best.environment == "simple"

@@ -233,7 +233,7 @@ def test_a_record_that_counts_no_thread_is_no_error(tmp_path, thread):
     summary = run_of(tmp_path / "run", {"other": {"user": 9.0}}, change=lambda *_: thread)
     assert why(summary, "other") is None
     assert answers.explain(tmp_path / "run")[1] == {
-        "other:cnn@local": "its records do not say where the time of a step went"
+        "other:cnn@local": "its records do not split the time of a step into parts"
     }
 
 
