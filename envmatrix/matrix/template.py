@@ -13,7 +13,7 @@ from envmatrix.units import as_budget, as_duration
 
 #: Environments for PyTorch as pip installs it, the most promising first.
 FOR_TORCH = {
-    "pytorch-ci": "what PyTorch's own CPU dashboard sets",
+    "pytorch-ci": "the settings of PyTorch's own CPU benchmarks",
     "tcmalloc": "Google's allocator",
     "glibc-tuned": "keep big tensors in the heap",
     "mimalloc": "Microsoft's allocator",

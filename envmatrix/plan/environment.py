@@ -124,6 +124,11 @@ class Environment:
         """Return the environment of one side under a name of its own; None: unchanged."""
         return replace(self, name=f"{side}.{self.name}", side=side) if side else self
 
+    def settings(self) -> tuple[str, ...]:
+        """Return what its process gets, as NAME=VALUE, LD_PRELOAD last; not the variables that must be absent."""
+        texts = tuple(f"{name}={value}" for name, value in self.variables.items() if value is not None)
+        return (*texts, f"LD_PRELOAD={':'.join(file for _, file in self.preload)}") if self.preload else texts
+
     def levels_text(self) -> str:
         """Return the levels that differ from the first level of their factor, as text."""
         levels = self.levels if self.own_levels is None else self.own_levels

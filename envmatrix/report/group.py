@@ -47,6 +47,7 @@ class Row:
     outcomes: Mapping[str, int]
     levels: Mapping[str, str]
     description: str
+    settings: tuple[str, ...]
     skipped: str
     accuracy: float | None = None
     reference_value: str = ""
@@ -84,7 +85,7 @@ class Group:
     def title(self) -> str:
         """Workload, engine, and the data sets if they are generated."""
         data = f", data: {', '.join(self.stand_in)} (not the real data set)" if self.stand_in else ""
-        return f"{self.workload} on {self.engine}{data}"
+        return f"{self.workload}, engine {self.engine}{data}"
 
     @property
     def best(self) -> Row | None:

@@ -53,12 +53,12 @@ SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
 
 
 def _describe(row: Row, group: Group) -> str:
-    """Return what an environment is: its description, or the levels in which it differs from the baseline."""
+    """Return what an environment is: its description, or the levels and settings that the baseline does not have."""
     if row is group.control:
         return f"a second copy of {group.baseline_name}"
-    basis = group.baseline.levels if group.baseline else {}
+    basis, shared = (group.baseline.levels, group.baseline.settings) if group.baseline else ({}, ())
     levels = (f"{factor}: {level}" for factor, level in row.levels.items() if basis.get(factor) != level)
-    return row.description or ", ".join(levels)
+    return row.description or ", ".join((*levels, *(text for text in row.settings if text not in shared)))
 
 
 def _classes(column: Column, main: frozenset[str], is_name: bool = False) -> str:

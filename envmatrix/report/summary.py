@@ -154,6 +154,7 @@ def _row(
         outcomes=dict(measured.facts[arm.name].outcomes),
         levels=entry.levels if entry else {},
         description=entry.description if entry else "",
+        settings=entry.settings() if entry else (),
         skipped=run.skipped.get(arm.name, ""),
         accuracy=measured.median(arm.name, "accuracy"),
         cv=measured.cv(arm.name, metric.name),

@@ -97,7 +97,7 @@ def _answer_lines(group: Group) -> list[Text]:
 def _lines_below(group: Group, run: Run) -> list[Text]:
     lines = [_control_line(group), *group.limits, scaling_sentence(group)]
     if group.best and group.best.arm.workload == group.workload:
-        lines.insert(0, f"Use it: {use_command(group, run)}")
+        lines.insert(0, f"To use {group.best.arm.environment}: {use_command(group, run)}")
     return [Text(printable_text(line)) for line in lines if line]
 
 
@@ -180,23 +180,17 @@ def _operators(summary: Summary, width: int) -> list[RenderableType]:
     return parts
 
 
-def _data_line(summary: Summary) -> list[Text]:
-    if not summary.stand_in:
-        return []
-    return [
-        Text(printable_text(f"Data: {', '.join(summary.stand_in)}, generated in place of the real one"), style="yellow")
-    ]
-
-
 def _warning_lines(summary: Summary, most: int | None = None) -> list[Text]:
     """Return the warnings with their remedies, the gravest first; beyond ``most`` only how many there are."""
     lines = []
     for item in summary.cautions[:most]:
-        head = f"warning: {item.kind.value}: {list_names(item.names)}: {item.text}"
+        head = f"warning ({item.kind.value}): {list_names(item.names)}: {item.text}"
         lines += [Text(printable_text(head), style="yellow"), Text(printable_text(f"  -> {item.remedy}"))]
     if hidden := len(summary.cautions) - len(lines) // 2:
         command = f"envmatrix report {shlex.quote(summary.run.name)} --warnings"
-        lines.append(Text(printable_text(f"{format_count(hidden, 'more warning')}: {command}"), style="yellow"))
+        lines.append(
+            Text(printable_text(f"{format_count(hidden, 'more warning')}; to read all: {command}"), style="yellow")
+        )
     return [*lines, Text(glossary_sentence(summary), style="dim")]
 
 
@@ -222,7 +216,6 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
         *workloads,
         *looks,
         *changes,
-        *_data_line(summary),
         *_warning_lines(summary, _MOST_WARNINGS),
     )
 

@@ -132,7 +132,7 @@ def _stand_in(_run: Run, measured: Measurements, _analysis: Analysis) -> Iterato
             WarningKind.STAND_IN,
             ", ".join(sorted(names)),
             "the real data set is not available; trials used generated data of the same shape",
-            "the speeds are usable, the accuracies are not; with a network, the next run downloads the real data set",
+            "use the speeds, not the accuracies; with internet access, the next run downloads the real data",
         )
 
 

@@ -73,7 +73,7 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
         return ""
     return (
         f"Only the first seconds: each trial times steps {before + 1} to {before + round(steps)}, "
-        f"{show_seconds(steps * step_s)} in all. In a longer run the gain may differ: raise `warmup_steps` to find out."
+        f"{show_seconds(steps * step_s)} in all. Longer training may gain more or less: raise `warmup_steps` to see."
     )
 
 

@@ -21,7 +21,7 @@ def test_the_wheel_benchmarks_a_program_of_ones_own_and_carries_its_documentatio
     done = run("bench", "--max-blocks", "1", "--environments", "tcmalloc", "--", "python3", "mine.py")
     assert done.returncode == 0, done.stderr
     assert "metric: items/s" in done.stderr
-    assert "mine on local" in done.stdout
+    assert "mine, engine local" in done.stdout
     exported = run("export", "tcmalloc")
     assert "libtcmalloc_minimal.so.4" in exported.stdout, exported.stderr
     pages = run("docs").stdout

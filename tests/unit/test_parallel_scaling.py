@@ -23,7 +23,7 @@ def row(name: str, processes: str, ratio: float | None = None, **levels: str) ->
     fields = dict.fromkeys(Effect.__dataclass_fields__)
     known = {"ratio": ratio, "low": ratio and ratio - 0.2, "high": ratio and ratio + 0.2}
     effect = None if ratio is None else Effect(**{**fields, **known})  # type: ignore[arg-type]
-    return Row(arm, effect, None, None, None, {}, {"processes": processes, **levels}, "", "")
+    return Row(arm, effect, None, None, None, {}, {"processes": processes, **levels}, "", (), "")
 
 
 def group(*rows: Row, baseline: str = "1") -> Group:

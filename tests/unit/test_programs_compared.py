@@ -81,7 +81,7 @@ def test_a_way_is_named_once_wherever_people_read_it():
     compared = compare_environments(summary.run, summary.measured, "fsdp@local", "single@local")
     texts = (screen.getvalue(), to_markdown(summary), to_html(summary), to_junit(summary), *compared.lines())
     assert [text for text in texts if "single:single" in text or "fsdp:fsdp" in text] == []
-    assert "warning: unequal-work: single@local, fsdp@local:" in texts[0]
+    assert "warning (unequal-work): single@local, fsdp@local:" in texts[0]
     assert '<th scope="row">single@local</th>' in texts[2]
     assert "single@local did other work than fsdp@local" in "\n".join(texts[4:])
     other = ("a:b@x", "a", "the CPU", ":@x")

@@ -76,7 +76,7 @@ def test_the_steps_of_a_cumulative_design_are_those_of_the_table(tmp_path, lost)
     summary = summarise(folder)
     assert set(summary.cumulative) == {"cnn on local", "mlp on local"}
     for group in summary.groups:
-        first, second = summary.cumulative[group.title.split(",")[0]]
+        first, second = summary.cumulative[f"{group.workload} on {group.engine}"]
         effects = {row.arm.environment: row.effect for row in group.rows}
         assert whole(first.so_far) == whole(effects["a"])
         assert whole(second.so_far) == whole(effects["b"])

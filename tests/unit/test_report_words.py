@@ -314,5 +314,5 @@ def test_the_terminal_has_the_three_gravest_warnings_and_the_command_for_the_oth
     kinds = (WarningKind.DRIFT, WarningKind.FAILED, WarningKind.SHORT_RUN, WarningKind.UNEQUAL_WORK, WarningKind.STEAL)
     cautions = one_per_cause(RunWarning(kind, arm, "seen", "do") for kind in kinds for arm in ("a", "b"))
     text = printed(replace(summary, cautions=cautions))
-    assert re.findall("warning: ([a-z-]+): a, b: seen", text) == ["failed-trials", "unequal-work", "steal-time"]
-    assert "2 more warnings: envmatrix report made-up --warnings" in text
+    assert re.findall(r"warning \(([a-z-]+)\): a, b: seen", text) == ["failed-trials", "unequal-work", "steal-time"]
+    assert "2 more warnings; to read all: envmatrix report made-up --warnings" in text
