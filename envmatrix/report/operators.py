@@ -54,7 +54,7 @@ class OperatorTable:
     @property
     def note(self) -> str:
         """Return the note below the table."""
-        return f"Share and time are those of {self.reference}. From a profiled pass of its own; no intervals."
+        return f"Share and time are those of {self.reference}. A separate, profiled pass measured them: no intervals."
 
     def table(self, most: int = _MOST) -> PlainTable:
         """Return the ``most`` expensive operators as texts."""

@@ -186,11 +186,9 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         yield RunWarning(
             WarningKind.SHORT_RUN,
             run.plan.design,
-            f"its blocks span {format_span(measured.apart)}: too short to rule out slow phases of the machine that "
-            f"last a minute{alike_text}",
-            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} (and a narrower "
-            f"target, if that ended it) until its blocks span {ENOUGH_MINUTES} minutes: from then on intervals "
-            "account for such phases",
+            f"its blocks span {format_span(measured.apart)}, too short to rule out slow phases of a minute{alike_text}",
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} continues it; from "
+            f"{ENOUGH_MINUTES} minutes on, the intervals include such phases (if it ended at its target: a narrower one)",
         )
 
 

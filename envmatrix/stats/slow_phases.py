@@ -39,7 +39,7 @@ _FEWEST = 4
 _MOST_MULTIPLIED = 512
 #: Largest share of intervals that miss the long-term mean due to phases of a minute, for runs below so many minutes
 #: (docs/noise.md).
-_MISS_SHARES = ((3.0, "1 of 2"), (6.0, "1 of 4"), (float("inf"), "1 of 8"))
+_MISS_SHARES = ((3.0, "one in two"), (6.0, "one in four"), (float("inf"), "one in eight"))
 
 
 def apart(begins: Floats) -> Floats:

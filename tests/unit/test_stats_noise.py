@@ -259,7 +259,7 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
     said = "Short run (7 minutes): the intervals describe the machine during that time."
     for text in (" ".join(printed(short).split()), to_markdown(short), to_html(short)):
         assert said in text
-        assert "up to 1 of 8 intervals may miss the long-run mean" in text
+        assert "up to one in eight intervals may miss the long-run mean" in text
     for text in (printed(long), to_markdown(long), to_html(long)):
         assert "Short run" not in text
         assert slow_phases.LONGER in " ".join(text.split())
@@ -268,7 +268,7 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
 
 @pytest.mark.parametrize(
     ("period", "span", "wrong"),
-    [(3.0, "less than a minute", "1 of 2"), (7.0, "a minute", "1 of 2"), (20.0, "3 minutes", "1 of 4")],
+    [(3.0, "less than a minute", "one in two"), (7.0, "a minute", "one in two"), (20.0, "3 minutes", "one in four")],
 )
 def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_says_so_too(period, span, wrong):
     measured = fold_trials(PLAN, slowed(PLAN, QUIET, 9, lambda _: False, period=period))
