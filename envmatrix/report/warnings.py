@@ -187,8 +187,8 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
             WarningKind.SHORT_RUN,
             run.plan.design,
             f"its blocks span {format_span(measured.apart)}, too short to rule out slow phases of a minute{alike_text}",
-            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} continues it; from "
-            f"{ENOUGH_MINUTES} minutes on, the intervals include such phases (if it ended at its target: a narrower one)",
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} continues it: from "
+            f"{ENOUGH_MINUTES} minutes on, intervals include such phases (if it ended at its target: a narrower one)",
         )
 
 
