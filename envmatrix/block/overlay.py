@@ -6,6 +6,7 @@ program, if there is one; what a trial writes elsewhere, such as the user's home
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -53,7 +54,8 @@ def find_root(folder: Path, place: Path) -> tuple[str, str]:
         with SupervisedProcess(order, (subprocess.DEVNULL,) * 3) as process:
             return (root, "") if process.answer().ok else ("", f"an overlay on {root} cannot be written to")
     except NotStartedError as error:
-        return "", f"this system refuses an overlay on {root} ({os.strerror(error.number)})"
+        reason = "its limit on namespaces is reached" if error.number == errno.ENOSPC else os.strerror(error.number)
+        return "", f"this system refuses an overlay on {root} ({reason})"
     finally:
         remove_folder(work)
 
