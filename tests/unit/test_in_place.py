@@ -73,29 +73,18 @@ class Person:
     def _user(self) -> dict:
         return {} if self.user == os.geteuid() else {"user": self.user, "group": self.user, "extra_groups": []}
 
-    def start(self, script: str, metric: str = "") -> subprocess.Popen:
-        words = [
-            *self.driver,
-            self.folder,
-            self.work,
-            metric,
-            PACKAGE,
-            "/bin/sh",
-            "-ec",
-            script,
-            "sh",
-            self.folder,
-            self.work,
-        ]
+    def start(self, script: str, metric: str = "", before: tuple = ()) -> subprocess.Popen:
+        arguments = [self.folder, self.work, metric, PACKAGE, "/bin/sh", "-ec", script, "sh", self.folder, self.work]
+        words = [*before, *self.driver, *arguments]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(list(map(str, words)), cwd="/", **streams, **self._user())
 
-    def run(self, script: str, metric: str = "") -> dict:
-        with self.start(script, metric) as process:
+    def run(self, script: str, metric: str = "", before: tuple = ()) -> dict:
+        with self.start(script, metric, before) as process:
             out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         said = json.loads(out)
-        if not said["root"] and "refuses" in said["reason"]:
+        if not before and not said["root"] and "refuses" in said["reason"]:
             pytest.skip(said["reason"])
         return {**said, "stderr": err}
 
@@ -170,6 +159,16 @@ def test_its_processes_end_with_their_supervisor(person):
     while Path(f"/proc/{pid.read_text().strip()}").exists():
         assert time.monotonic() < deadline, "it outlived its supervisor"
         time.sleep(0.02)
+
+
+def test_a_system_that_gives_no_namespaces_is_named(tmp_path):
+    limits = 'for limit in user mnt; do echo 0 >/proc/sys/user/max_${limit}_namespaces; done; exec "$@"'
+    before = ("unshare", "--user", "--map-root-user", "sh", "-c", limits, "sh")
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system has no user namespaces")
+    said = Person(tmp_path, os.geteuid()).run(":", before=before)
+    assert said["root"] is None
+    assert said["reason"].endswith("(its limit on namespaces is reached)")
 
 
 @pytest.mark.parametrize("folder", ["/", "/proc", str(Path.home())])
