@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from envmatrix.api.program_budget import fit_budget, time_text
 from envmatrix.api.program_environments import left_out_text, overridden_environments, usable_environments
 from envmatrix.api.program_metric import choose_metric
+from envmatrix.api.program_request import ProgramRequest
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
@@ -26,7 +27,6 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.program import python_target
-from envmatrix.matrix.requirements import expand_requirements
 from envmatrix.matrix.template import MatrixTemplate
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
@@ -59,33 +59,6 @@ _HOOKS = ("setup", "prepare", "cleanup")
 
 
 @dataclass(frozen=True)
-class ProgramRequest:
-    """A program's options on the command line; ``parameters`` (name, values) replace {name} in its words.
-
-    ``requirements``: files of packages that its Python lacks. ``pass_env``: variables of this shell that it needs, in
-    addition to those that it seems to read.
-    """
-
-    words: tuple[str, ...]
-    setup: tuple[str, ...] = ()
-    prepare: tuple[str, ...] = ()
-    cleanup: tuple[str, ...] = ()
-    warmup: int = 1
-    metric_regex: str = ""
-    metric_json: str = ""
-    metric_steps: str = ""
-    parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    requirements: tuple[Path, ...] = ()
-    pass_env: tuple[str, ...] = ()
-
-    def image(self, interpreter: str) -> Image:
-        """Return the image of the trial run: the program's Python with the requirements added."""
-        words = [f"-r {file.resolve()}" for file in self.requirements]
-        parsed = expand_requirements(words, Path.cwd(), Where(Path("--requirements")))
-        return Image("first-look", interpreter=interpreter, requirements=parsed.words, index=parsed.index)
-
-
-@dataclass(frozen=True)
 class GeneratedMatrix:
     """A matrix made for a program: its text with comments, the name of its run, and the program's duration.
 
@@ -113,7 +86,7 @@ def make_matrix(
     a program that fails.
     """
     request = replace(request, words=unwrap_command(request.words, progress))
-    program = find_program(request.words)
+    program = request.program()
     workloads = _workloads(request, program)
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
@@ -191,7 +164,8 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
     """Return a workload for every combination of the parameters' values."""
     stem = _program_label(request.words)
     _check_parameters(request)
-    passed = tuple(sorted({*_passed_variables(program), *request.pass_env}))
+    variables = request.like.variables if request.like else {}
+    passed = tuple(sorted({*_passed_variables(program), *request.pass_env} - set(variables)))
     workloads = []
     for values in itertools.product(*(values for _, values in request.parameters)):
         values_by_name = dict(zip((name for name, _ in request.parameters), values, strict=True))
@@ -202,6 +176,7 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
             "command": tuple(_fill_parameters(word, values_by_name) for word in program.command),
             "home": "real",
             "pass_env": passed,
+            "env": variables,
             **{key: argv for key, argv in hooks.items() if argv},
             **({"metric": {"json_file": request.metric_json, "better": "higher"}} if request.metric_json else {}),
         }
@@ -329,6 +304,7 @@ def _make_starter(
         overrides.budget is None,
         limit_s,
         requirements=request.requirements,
+        modules=request.modules,
         on_gpu=_gpu_process_count(first_run.record),
     )
 
