@@ -117,8 +117,8 @@ class MatrixTemplate:
         ])  # fmt: skip
 
     def _python(self) -> list[str]:
-        python = {"modules": list(self.modules)} if self.modules else {}
-        python |= {"interpreter": self.interpreter} if self.interpreter else {}
+        values = {"modules": list(self.modules), "interpreter": self.interpreter}
+        python = {key: value for key, value in values.items() if value}
         if not self.requirements:
             return [f"    mine: {_json_quoted(python)}  # the Python that runs it, unchanged"]
         requirement_options = [f"-r {file}" for file in self.requirements]

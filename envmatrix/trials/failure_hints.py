@@ -32,6 +32,8 @@ def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path, 
     ]
     if names:
         yield f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}"
+    if line := keyboard_hint(output):
+        yield line
     if by_links and (line := outside_path_hint(workload, output)):
         yield line
 
@@ -52,6 +54,15 @@ def missing_module_hint(image: Image, output: str, folder: Path) -> str:
         f"{image.interpreter} has no module {module!r}: install it there, use another Python (-- "
         f".venv/bin/python ...), or add requirements on top (-r {file})"
     )
+
+
+def keyboard_hint(output: str) -> str:
+    """Return a hint for a program that waits for a keyboard, which no trial has; otherwise ''."""
+    if re.search(r"^EOFError\b|[Ii]nappropriate ioctl|No such device or address: '/dev/tty'", output, re.MULTILINE):
+        return (
+            "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file that it opens"
+        )
+    return ""
 
 
 def outside_path_hint(workload: Workload, output: str) -> str:
