@@ -24,6 +24,8 @@ _GPUS = "/dev/nvidia[0-9]*"
 _COMPARED_PARTS = ("malloc", "openmp", "torch", "onednn", "parallel", "preloaded", "variables")
 #: The largest number of programs reported for one command.
 _MAX_PROGRAMS = 20
+#: The largest number of own settings reported for one command.
+_MAX_SETTINGS = 50
 Probe = dict[str, Any]
 _ProbedProgram = tuple[Program, Optional[Probe]]
 
@@ -58,8 +60,9 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
     # The wall time includes the first process's own probe; if that is a shell, take the busiest program's.
     main = probes.get(watched.pid) or next((probe for _, probe in pairs if probe), None)
     described = dict(
-        first_evidence, programs=shares, unseen_share=unseen_s / total_s, step_thread=main and main.get("step_thread")
-    )
+        first_evidence, programs=shares, unseen_share=unseen_s / total_s, step_thread=main and main.get("step_thread"),
+        own_settings=_own_settings(folder, [program for program, _ in at_work]),
+    )  # fmt: skip
     if main is None:
         return described, 0
     return described, round(1e9 * sum(main["probe_cpu_s"])) if in_turns else main["probe_ns"]
@@ -141,6 +144,14 @@ def _read_notes(folder: str, pairs: list[_ProbedProgram]) -> None:
     for (pid, number), cpu_s in thread_cpu_s.items():
         if cpu_s >= WORKS * owners[pid].cpu_s:
             owners[pid].threads_set.append(number)
+
+
+def _own_settings(folder: str, programs: Sequence[Program]) -> list[dict[str, str]]:
+    """Return what these programs set themselves, once each, with the line that did."""
+    pids = {pid for program in programs for pid in (program.pid, *program.of_process)}
+    notes = [line.split("\t") for line in (text(os.path.join(folder, "settings")) or "").splitlines()]
+    found = {tuple(note[1:]): None for note in notes if len(note) == 4 and int(note[0]) in pids}
+    return [dict(zip(("name", "value", "where"), setting)) for setting in list(found)[:_MAX_SETTINGS]]
 
 
 def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:

@@ -1,9 +1,10 @@
 """Evidence from inside the user's program, without its cooperation: Python imports this file at start-up.
 
 ``bench command`` puts this folder on PYTHONPATH. At start-up it only reads the CPU set. Thread counts that the program
-and its forks request are noted in ``$BENCH_PROBE/threads``, and processes that ask for a GPU in ``gpus``. At exit it
-writes ``$BENCH_PROBE/<pid>.json`` with the evidence and the time taken, so that the wrapper can subtract it. A program
-ended by a signal or ``os._exit`` leaves no such file.
+and its forks request are noted in ``$BENCH_PROBE/threads``, processes that ask for a GPU in ``gpus``, and what the
+program sets itself in ``settings``, with the line that does. At exit it writes ``$BENCH_PROBE/<pid>.json`` with the
+evidence and the time taken, so that the wrapper can subtract it. A program ended by a signal or ``os._exit`` leaves no
+such file.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ import time
 TYPE_CHECKING = False  # importing typing would slow down every Python by milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+#: Variables that settings of environments use, and that runtimes read once.
+_NAMES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "DNNL_", "ONEDNN_", "TORCH_")
+_LIBRARIES = (os.path.dirname(os.__file__), _HERE, "<")
 
 
 def _allowed() -> list[int] | None:
@@ -32,6 +39,63 @@ def _finders() -> list[Any]:
     return sys.meta_path
 
 
+def _caller() -> FrameType:
+    """Return the frame of the program's own code that called a patched function, otherwise that of a library."""
+    frame = first = sys._getframe(2)
+    while "-packages" in frame.f_code.co_filename or frame.f_code.co_filename.startswith(_LIBRARIES):
+        if frame.f_back is None:
+            return first
+        frame = frame.f_back
+    return frame
+
+
+class _Settings:
+    """Notes variables and CPUs that the program sets itself, without looking first whether they are set."""
+
+    def __init__(self, write: Callable[[str, str], None]) -> None:
+        self._write = write
+        self._read: set[tuple[str, str]] = set()
+        self._variables(type(os.environ))
+        if hasattr(os, "sched_setaffinity"):
+            self._affinity(os.sched_setaffinity)
+
+    def _variables(self, owner: Any) -> None:
+        get, put = owner.__getitem__, owner.__setitem__
+
+        def read(variables: Any, name: Any) -> Any:
+            if isinstance(name, str) and name.startswith(_NAMES):
+                self._read.add((name, _caller().f_code.co_filename))
+            return get(variables, name)
+
+        def write(variables: Any, name: Any, value: Any) -> None:
+            if isinstance(name, str) and name.startswith(_NAMES) and isinstance(value, str):
+                caller = _caller()
+                if (name, caller.f_code.co_filename) not in self._read and variables.get(name) != value:
+                    self.note(name, value, caller)
+            put(variables, name, value)
+
+        owner.__getitem__, owner.__setitem__ = read, write
+
+    def _affinity(self, function: Any) -> None:
+        def sched_setaffinity(pid: int, mask: Any) -> None:
+            mask = list(mask)
+            function(pid, mask)
+            self.note("os.sched_setaffinity", ",".join(map(str, sorted(mask))), _caller())
+
+        os.sched_setaffinity = sched_setaffinity
+
+    def note(self, name: str, value: object, caller: FrameType) -> None:
+        """Note a setting with the line that made it."""
+        if os.environ.get("BENCH_PROBE"):  # not while collecting evidence
+            path = os.path.abspath(caller.f_code.co_filename)
+            folder = os.getcwd() + os.sep
+            path = path[len(folder) :] if path.startswith(folder) else os.sep.join(path.split(os.sep)[-3:])
+            where = f"line {caller.f_lineno} of {path}"
+            self._write(
+                "settings", "\t".join(" ".join(str(part).split()) for part in (os.getpid(), name, value, where))
+            )
+
+
 class _Notes:
     """An import hook that notes thread counts requested from torch, or from OpenMP through ctypes.
 
@@ -41,6 +105,7 @@ class _Notes:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._noted: set[tuple[int, int]] = set()
+        self._settings = _Settings(self._write)
         self._awaited: dict[str, Callable[[Any], None]] = {"torch": self._of_torch, "ctypes": self._of_ctypes}
         if "ctypes" in sys.modules:  # a file of site-packages imported it earlier
             self._of_ctypes(sys.modules["ctypes"])
@@ -74,6 +139,7 @@ class _Notes:
             # PyTorch always gives a data loader's worker one thread, whatever the environment.
             if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.worker":
                 self._note(number)
+                self._settings.note("torch.set_num_threads", number, _caller())
 
         for owner in (torch, getattr(torch, "_C", None)):
             if hasattr(owner, "set_num_threads"):
@@ -104,6 +170,7 @@ class _Notes:
         def noted(number: Any, _function: Any, arguments: tuple[Any, ...]) -> Any:
             for asked in arguments[:1]:
                 self._note(getattr(asked, "value", asked))
+                self._settings.note("omp_set_num_threads", getattr(asked, "value", asked), _caller())
             return number
 
         def finding(library: Any, name: Any) -> Any:
@@ -126,7 +193,7 @@ class _Notes:
 
     def _write(self, name: str, line: str) -> None:
         try:
-            with open(os.path.join(self._folder, name), "a", encoding="ascii") as file:
+            with open(os.path.join(self._folder, name), "a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{line}\n")
         except OSError as error:
             print(f"bench probe: what it asked for was not noted: {error}", file=sys.stderr)

@@ -14,28 +14,29 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix.api.program_budget import arm_time_s, fit_budget, time_text
+from envmatrix.api.program_budget import fit_budget, time_text
+from envmatrix.api.program_environments import left_out_text, overridden_environments, usable_environments
 from envmatrix.api.program_metric import choose_metric
+from envmatrix.api.program_request import ProgramRequest
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
-from envmatrix.evidence.evidence import Evidence
+from envmatrix.evidence.evidence import Evidence, OwnSetting
 from envmatrix.evidence.record import Record
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.program import python_target
-from envmatrix.matrix.requirements import expand_requirements
-from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
+from envmatrix.matrix.template import MatrixTemplate
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
-from envmatrix.system.host import this_host
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
 from envmatrix.trials.hooks import run_cleanup, run_setup
 from envmatrix.trials.overrides import Overrides
+from envmatrix.trials.own_settings import describe_conflicts, own_settings
 from envmatrix.trials.program_files import program_files
 from envmatrix.trials.program_variables import describe_shell_variables, likely_needed_variables
 from envmatrix.trials.python_wrappers import unwrap_command
@@ -47,7 +48,6 @@ from envmatrix.trials.trial_run import (
     run_once,
     with_interpreter,
 )  # fmt: skip
-from envmatrix.units import as_budget, is_too_long
 
 #: A program that takes longer than this (seconds) for one run needs a matrix of its own.
 _TRIAL_RUN_LIMIT_S = 4 * 3600.0
@@ -59,38 +59,12 @@ _HOOKS = ("setup", "prepare", "cleanup")
 
 
 @dataclass(frozen=True)
-class ProgramRequest:
-    """A program's options on the command line; ``parameters`` (name, values) replace {name} in its words.
-
-    ``requirements``: files of packages that its Python lacks. ``pass_env``: variables of this shell that it needs, in
-    addition to those that it seems to read.
-    """
-
-    words: tuple[str, ...]
-    setup: tuple[str, ...] = ()
-    prepare: tuple[str, ...] = ()
-    cleanup: tuple[str, ...] = ()
-    warmup: int = 1
-    metric_regex: str = ""
-    metric_json: str = ""
-    metric_steps: str = ""
-    parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    requirements: tuple[Path, ...] = ()
-    pass_env: tuple[str, ...] = ()
-
-    def image(self, interpreter: str) -> Image:
-        """Return the image of the trial run: the program's Python with the requirements added."""
-        words = [f"-r {file.resolve()}" for file in self.requirements]
-        parsed = expand_requirements(words, Path.cwd(), Where(Path("--requirements")))
-        return Image("first-look", interpreter=interpreter, requirements=parsed.words, index=parsed.index)
-
-
-@dataclass(frozen=True)
 class GeneratedMatrix:
     """A matrix made for a program: its text with comments, the name of its run, and the program's duration.
 
     ``more`` lists environments left out for an early first answer, and the budget that tests all; otherwise ''.
-    ``torch``: it runs PyTorch with GNU's OpenMP runtime. ``on_gpu``: how many of its processes used a GPU.
+    ``torch``: it runs PyTorch with GNU's OpenMP runtime. ``on_gpu``: how many of its processes used a GPU. ``own``:
+    what the program sets itself.
     """
 
     matrix: Matrix
@@ -100,6 +74,7 @@ class GeneratedMatrix:
     more: str
     torch: bool
     on_gpu: int
+    own: tuple[OwnSetting, ...] = ()
 
 
 def make_matrix(
@@ -111,17 +86,21 @@ def make_matrix(
     a program that fails.
     """
     request = replace(request, words=unwrap_command(request.words, progress))
-    program = find_program(request.words)
+    program = request.program()
     workloads = _workloads(request, program)
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
         first_run = _run_program(workloads[0], request.image(program.interpreter), request.warmup, progress, show)
-        starter = _make_starter(program.interpreter, workloads, first_run, request, overrides, progress)
+        own = tuple(own_settings(first_run.record.evidence or Evidence(), map(Path, program.command)))
+        draft = MatrixTemplate(program.interpreter, workloads, _runs_torch(first_run.record), ())
+        conflicts = overridden_environments(draft, own)
+        starter = _make_starter(program.interpreter, workloads, first_run, request, overrides, conflicts, progress)
         text = _with_relative_paths(starter, file).text()
         return GeneratedMatrix(
             _drop_unused_levels(parse(text, file), overrides), text,
             f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
-            first_run.wall_s, _left_out_text(starter, first_run, overrides), starter.torch, starter.on_gpu,
+            first_run.wall_s, left_out_text(starter, first_run, overrides, conflicts), starter.torch, starter.on_gpu,
+            own,
         )  # fmt: skip
 
 
@@ -138,7 +117,7 @@ def draft_matrix(request: ProgramRequest, interpreter: str | None, file: Path, p
         program.interpreter,
         workloads,
         torch,
-        _usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
+        usable_environments(torch)[:_DRAFT_ENVIRONMENTS],
         requirements=request.requirements,
     )
     text = _with_relative_paths(starter, file).text()
@@ -185,7 +164,8 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
     """Return a workload for every combination of the parameters' values."""
     stem = _program_label(request.words)
     _check_parameters(request)
-    passed = tuple(sorted({*_passed_variables(program), *request.pass_env}))
+    variables = request.like.variables if request.like else {}
+    passed = tuple(sorted({*_passed_variables(program), *request.pass_env} - set(variables)))
     workloads = []
     for values in itertools.product(*(values for _, values in request.parameters)):
         values_by_name = dict(zip((name for name, _ in request.parameters), values, strict=True))
@@ -196,6 +176,7 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
             "command": tuple(_fill_parameters(word, values_by_name) for word in program.command),
             "home": "real",
             "pass_env": passed,
+            "env": variables,
             **{key: argv for key, argv in hooks.items() if argv},
             **({"metric": {"json_file": request.metric_json, "better": "higher"}} if request.metric_json else {}),
         }
@@ -285,6 +266,7 @@ def _make_starter(
     first_run: TrialRunResult,
     request: ProgramRequest,
     overrides: Overrides,
+    conflicts: Mapping[str, str],
     progress: ProgressCallback,
 ) -> MatrixTemplate:
     torch = _runs_torch(first_run.record)
@@ -293,7 +275,7 @@ def _make_starter(
     metric, why = stated_metric or choose_metric(
         request.metric_regex, request.metric_steps, first_run.output, first_run.wall_s, first_run.arrivals
     )
-    usable = _usable_environments(torch)
+    usable = [name for name in usable_environments(torch) if name not in conflicts]
     requested = tuple(overrides.environments or ())
     trial_s = first_run.wall_s * len(workloads)
     arms, budget_s = fit_budget(trial_s, len(requested) or len(usable), overrides)
@@ -301,7 +283,8 @@ def _make_starter(
     for text in f"it took {first_run.wall_s:.1f} s; metric: {why}".split("\n"):
         progress(text)
     evidence = first_run.record.evidence or Evidence()
-    for text in (*describe_shell_variables(workloads[0].pass_env), *notices.process_oddities(evidence)):
+    notes = *describe_conflicts(conflicts), *notices.process_oddities(evidence)
+    for text in (*describe_shell_variables(workloads[0].pass_env), *notes):
         progress(f"note: {text}")
     for line in itertools.chain(
         *(find(evidence) for find in (notices.missing_gpu, notices.work_elsewhere, notices.unverifiable_programs))
@@ -321,6 +304,7 @@ def _make_starter(
         overrides.budget is None,
         limit_s,
         requirements=request.requirements,
+        modules=request.modules,
         on_gpu=_gpu_process_count(first_run.record),
     )
 
@@ -346,16 +330,6 @@ def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:
         for name, factor in matrix.factors.items()
     }
     return matrix.model_copy(update={"environments": kept_environments, "factors": factors})
-
-
-def _left_out_text(starter: MatrixTemplate, first_run: TrialRunResult, overrides: Overrides) -> str:
-    usable = _usable_environments(starter.torch)
-    left_out = [name for name in usable if name not in starter.environments]
-    if overrides.environments or not left_out:
-        return ""
-    all_s = arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
-    budget_note = "" if is_too_long(all_s) else f" (`--budget {as_budget(all_s)}` tests all)"
-    return f"not tested yet: {', '.join(left_out)}{budget_note}"
 
 
 def _environments_text(environments: Sequence[str], *, torch: bool, record: Record) -> str:
@@ -390,11 +364,3 @@ def _gpu_process_count(record: Record) -> int:
     evidence = record.evidence
     parts = [evidence, *(part.evidence for part in evidence.programs or ())] if evidence else []
     return sum(bool(part and part.cuda and part.cuda.used) for part in parts)
-
-
-def _usable_environments(torch: bool) -> list[str]:
-    """Return the environments that differ from the baseline on this machine."""
-    host = this_host()
-    useless = {"one-thread"} if len(host.cpus) == 1 else set()
-    useless |= {"pinned"} if host.physical_cpus == host.cpus else set()
-    return [name for name in (FOR_TORCH if torch else FOR_ANY) if name not in useless]

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_fraction, split_names
-from envmatrix.api.programs import ProgramRequest as AskedProgram
+from envmatrix.api.program_request import ProgramRequest as AskedProgram
 from envmatrix.api.programs import cleanup_on_failure, make_matrix
 from envmatrix.api.runs import find_run_host
 from envmatrix.api.usual_space import make_default_space

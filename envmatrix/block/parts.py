@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +21,8 @@ from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Sch
 from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.memory import free_memory, memory_kills, usable_memory
 from envmatrix.block.order import CANNOT_WRITE, NO_PIPES, BlockOrder, Part, TrialOrder
-from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, SupervisedProcess
+from envmatrix.block.overlay import make_overlay, remove_folder
+from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Overlay, SupervisedProcess
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
 
@@ -80,6 +80,7 @@ class PartRun:
     alarm: socket.socket
     say: Callable[[str], None]
     ended: dict[str, Outcome] = field(default_factory=dict)
+    overlays: dict[str, Overlay] = field(default_factory=dict)
 
     @property
     def whole(self) -> Path:
@@ -101,14 +102,20 @@ class PartRun:
         return self.ended
 
     def _make_folders(self) -> None:
-        if self.whole.exists():
-            shutil.rmtree(self.whole)
+        remove_folder(self.whole)
         for trial in self.part.trials:
             work = self._folder(trial) / "work"
             work.mkdir(parents=True)
             if trial.program:
-                folder, inside, metric = trial.program
-                lay_out(work, Path(folder), inside, metric)
+                self._place_program(trial, work, *trial.program)
+
+    def _place_program(self, trial: TrialOrder, work: Path, folder: str, inside: str, metric: str) -> None:
+        overlay = make_overlay(Path(folder), work, metric) if folder == inside else None
+        if overlay:
+            self.overlays[trial.name] = overlay
+        else:
+            self.say(f"{trial.name} sees links to {folder} in place of the folder itself")
+            lay_out(work, Path(folder), inside, metric)
 
     def _run_single(self, trial: TrialOrder) -> Outcome:
         outcome, kills_before = Outcome(), memory_kills()
@@ -205,4 +212,6 @@ class PartRun:
         return self.files.retry(f"open the log of {trial.name}", lambda: file.open("wb", buffering=0))
 
     def _process(self, trial: TrialOrder, limit_s: float) -> Order:
-        return Order(trial.argv, trial_variables(trial, self.mark), self._folder(trial) / "work", limit_s, trial.place)
+        overlay = self.overlays.get(trial.name)
+        folder = Path(trial.program[0]) if trial.program and overlay else self._folder(trial) / "work"
+        return Order(trial.argv, trial_variables(trial, self.mark), folder, limit_s, trial.place, overlay=overlay)

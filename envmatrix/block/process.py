@@ -82,10 +82,25 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Overlay:
+    """An overlay on ``root``: writes go to ``scratch``, except those to ``work``. A ``stale`` file is absent in it."""
+
+    root: str
+    scratch: str
+    work: str
+    stale: str = ""
+
+    def plain(self, folder: str) -> tuple[str, str, str, str, str]:
+        """Return the values in the form that the supervisor expects; the program starts in ``folder``."""
+        return self.root, self.scratch, self.work, self.stale, folder
+
+
+@dataclass(frozen=True)
 class Order:
     """A program to start: ``argv`` with exactly ``env`` (None: this process's), for at most ``limit_s`` seconds.
 
-    ``grace_s``: seconds it may take after a first SIGTERM, to end its processes on other machines.
+    ``grace_s``: seconds it may take after a first SIGTERM, to end its processes on other machines. ``overlay``: catches
+    what it writes to its folder.
     """
 
     argv: Sequence[str]
@@ -94,6 +109,7 @@ class Order:
     limit_s: float
     place: Place = Place()
     grace_s: float = 0.0
+    overlay: Overlay | None = None
 
     def encoded(self) -> bytes:
         """Return the order as the bytes that the supervisor reads."""
@@ -103,6 +119,7 @@ class Order:
                 [os.fsencode(word) for word in self.argv],
                 {os.fsencode(name): os.fsencode(value) for name, value in variables.items()},
                 self.place.plain(),
+                self.overlay.plain(str(self.cwd)) if self.overlay else None,
                 self.limit_s,
                 self.grace_s,
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -18,6 +17,7 @@ from envmatrix.block import interrupts, node_checks, orphans
 from envmatrix.block.barrier import FOLDER
 from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError, lock_host
 from envmatrix.block.order import BUSY, CANNOT_WRITE, NOT_SEEN, OTHER_NODE, BlockOrder, Part, TrialOrder, read_order
+from envmatrix.block.overlay import SCRATCH, remove_folder
 from envmatrix.block.parts import Outcome, PartRun
 from envmatrix.block.process import NotStartedError
 from envmatrix.block.srun import Nodes, inspect_task, rank_task
@@ -205,7 +205,8 @@ class BlockRunner:
         if part.turns:
             self.files.retry("remove a file", lambda: (whole / "end").unlink(missing_ok=True))
         for trial in part.trials:
-            shutil.rmtree(self.order.folder_of(part, trial) / "work" / FOLDER, ignore_errors=True)
+            for name in (FOLDER, SCRATCH):
+                remove_folder(self.order.folder_of(part, trial) / "work" / name)
         if not self.files.holds("node"):
             self.files.write_whole("node", self.node)
         if not self.files.holds(part.name):

@@ -24,10 +24,16 @@ if TYPE_CHECKING:
 
     #: CPUs, memory nodes as a mask, the cgroup.procs of cgroups, and RLIMIT_DATA in bytes.
     Place = tuple[tuple[int, ...], int, tuple[str, ...], int]
+    #: ``process.Overlay``'s root, scratch folder, work folder and stale file, and the folder to start in.
+    Overlay = tuple[str, str, str, str, str]
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MPOL_BIND = 2
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+#: Options of an overlay, the best first: only the first can rename the folders below it, and it needs privileges.
+_OVERLAY_OPTIONS = (",redirect_dir=on", ",userxattr", "")
 #: Seconds between SIGINT, SIGTERM and SIGKILL; longer than bench/command.py gives its own children.
 GRACE_S = 2.0
 HOLD, RELEASE = b"-", b"+"
@@ -65,6 +71,48 @@ def confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_byt
         bind_memory(nodes)
 
 
+def _checked(failed: int) -> None:
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _unshare_mounts() -> None:
+    """Give this process its own mounts; without privileges, in a user namespace with the same user and group."""
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(_CLONE_NEWNS):
+        _checked(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER))
+        maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+        for name, text in maps.items():
+            with open(f"/proc/self/{name}", "wb", buffering=0) as file:
+                file.write(text.encode())
+    _checked(_libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None))
+
+
+def mount_overlay(root: str, scratch: str, work: str, stale: str, folder: str) -> None:
+    """Mount an overlay on ``root`` for this process and its descendants, remove ``stale`` in it, and enter ``folder``.
+
+    What they write below ``root`` goes to ``scratch``, except in ``work``. File descriptors stand for paths that may
+    contain the separators of mount options.
+    """
+    _unshare_mounts()
+    lower, kept = (os.open(path, os.O_PATH) for path in (root, work))
+    os.chdir(scratch)
+    for options in _OVERLAY_OPTIONS:
+        text = f"lowerdir=/proc/self/fd/{lower},upperdir=upper,workdir=work{options}"
+        failed = _libc.mount(b"overlay", os.fsencode(root), b"overlay", 0, text.encode())
+        if not failed:
+            break
+    _checked(failed)
+    if work.startswith(f"{root}/"):
+        _checked(_libc.mount(f"/proc/self/fd/{kept}".encode(), os.fsencode(work), None, _MS_BIND, None))
+    os.close(lower)
+    os.close(kept)
+    os.chdir(folder)
+    if os.path.isfile(stale) or os.path.islink(stale):
+        os.unlink(stale)
+
+
 class _CannotPlaceError(OSError):
     """The program cannot be started with the CPUs or limits of the order."""
 
@@ -75,18 +123,20 @@ def heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _exec_program(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> None:
+def _exec_program(argv: list[bytes], env: dict[bytes, bytes], place: Place, overlay: Overlay | None) -> None:
     """Replace this new process by the program, in a new session."""
     try:
         os.setsid()
         heed_signals()
         confine(*place)
+        if overlay:
+            mount_overlay(*overlay)
     except OSError as error:
         raise _CannotPlaceError(error.errno, error.strerror) from error
     os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell: an argument list
 
 
-def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> tuple[int, bytes]:
+def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place, overlay: Overlay | None) -> tuple[int, bytes]:
     """Start the program; return its process id, and the error answer if it could not start."""
     read_end, write_end = os.pipe()
     supervisor = os.getpid()
@@ -95,7 +145,7 @@ def _start(argv: list[bytes], env: dict[bytes, bytes], place: Place) -> tuple[in
         try:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() == supervisor:
-                _exec_program(argv, env, place)
+                _exec_program(argv, env, place, overlay)
         except OSError as error:
             kind = "misplaced" if isinstance(error, _CannotPlaceError) else "refused"
             os.write(write_end, marshal.dumps((kind, error.errno, error.strerror)))
@@ -309,10 +359,10 @@ def _read_order(line: int) -> bytes:
 
 def _execute_order(line: int) -> bytes:
     """Execute one order; return how the program ended, or why it could not start."""
-    argv, env, place, limit_s, grace_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
+    argv, env, place, overlay, limit_s, grace_s = marshal.loads(_read_order(line))  # noqa: S302 - it comes from envmatrix itself
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     watch, since = _Watch(line), time.time()
-    child, refused = _start(argv, env, place)
+    child, refused = _start(argv, env, place, overlay)
     if refused:
         return refused
     null_file = os.open(os.devnull, os.O_RDWR)

@@ -11,6 +11,7 @@ from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
+    from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.trials.environment_shell import Session
     from envmatrix.trials.overrides import Overrides
 
@@ -135,6 +136,8 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
         "-w", "--warmup", type=whole_number(0), metavar="N", help="runs before the first block (default: 1)"
     )
     parser.add_list("--pass-env", "NAME", "variables of this shell to pass on: a,b", target=group, spaced=False)
+    like = "variables, modules and Python of a .env, environment.yml, pyproject.toml, Dockerfile or batch script"
+    group.add_argument("--like", type=Path, metavar="FILE", help=like)
     regex = "the speed: a number in ( ) in the output"
     json = "the speed: a number (a.b.0.c) in a JSON file it writes"
     group.add_argument("--metric-regex", type=nonempty_text, metavar="PATTERN", help=regex)
@@ -142,6 +145,22 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     group.add_argument("--metric-steps", type=nonempty_text, metavar="PATTERN", help=steps)
     group.add_argument("--metric-json", type=nonempty_text, metavar="FILE:KEY", help=json)
     return group
+
+
+def read_like(options: argparse.Namespace) -> EnvironmentFile | None:
+    """Return what the file of --like sets, and print what of it is not used."""
+    from envmatrix.cli.common import print_progress
+    from envmatrix.matrix.environment_files import read_environment_file
+
+    if options.like is None:
+        return None
+    found = read_environment_file(options.like)
+    parts = [*(f"{name}={value}" for name, value in found.variables.items()), *(f"module {m}" for m in found.modules)]
+    parts += [found.interpreter] if found.interpreter else []
+    print_progress(f"from {options.like}, in every environment: {', '.join(parts) or 'nothing'}")
+    for note in found.notes:
+        print_progress(f"note: {note}")
+    return found
 
 
 def check_metric(options: argparse.Namespace) -> None:

@@ -26,6 +26,7 @@ _PROGRAM_OPTIONS = (
     "metric_steps",
     "save",
     "pass_env",
+    "like",
 )
 
 
@@ -132,9 +133,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_program(arguments: argparse.Namespace) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import programs, runs
+    from envmatrix.api.program_request import ProgramRequest
 
     _check_program(arguments)
-    request = programs.ProgramRequest(
+    request = ProgramRequest(
         tuple(arguments.command),
         shared.shell_command(arguments.setup),
         shared.shell_command(arguments.prepare),
@@ -146,6 +148,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
         tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
         tuple(arguments.requirements or ()),
         tuple(arguments.pass_env or ()),
+        shared.read_like(arguments),
     )
     overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from envmatrix.api.tunes import SearchRequest
     from envmatrix.search.loop import RunningSearch
 
-_PROGRAM_OPTIONS = ("setup", "prepare", "cleanup", "warmup", "metric_regex", "metric_json", "metric_steps", "pass_env")
+_PROGRAM_OPTIONS = (
+    "setup",
+    "prepare",
+    "cleanup",
+    "warmup",
+    "metric_regex",
+    "metric_json",
+    "metric_steps",
+    "pass_env",
+    "like",
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -78,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
-    from envmatrix.api import programs, tunes
+    from envmatrix.api import tunes
+    from envmatrix.api.program_request import ProgramRequest
 
     conflicting = {
         f"DESIGN ({arguments.design})": arguments.design,
@@ -93,7 +104,7 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
             message, remedy="write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it"
         )
     shared.check_metric(arguments)
-    request = programs.ProgramRequest(
+    request = ProgramRequest(
         tuple(arguments.command),
         shared.shell_command(arguments.setup),
         shared.shell_command(arguments.prepare),
@@ -103,6 +114,7 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
         arguments.metric_json or "",
         arguments.metric_steps or "",
         pass_env=tuple(arguments.pass_env or ()),
+        like=shared.read_like(arguments),
     )
     show = common.print_progress if arguments.show_output else lambda _: None
     return tunes.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)

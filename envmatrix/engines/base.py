@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
 from envmatrix.block.interleave import Running
-from envmatrix.block.process import Exit, Place
+from envmatrix.block.process import Exit, Overlay, Place
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.context import BaseImage
 from envmatrix.errors import SkipEnvironmentError
@@ -117,7 +117,7 @@ class Job:
     """One process in one environment. ``argv``, ``env`` and ``preload`` contain paths INSIDE the environment.
 
     Without a ``log`` the process uses our stdin, stdout and stderr. ``folder`` is its working folder if the engine
-    ``starts_anywhere``; None: the work folder.
+    ``starts_anywhere``; None: the work folder. ``overlay`` catches what it writes there.
     """
 
     run: str
@@ -130,6 +130,7 @@ class Job:
     limits: Limits
     log: Path | None
     folder: Path | None = None
+    overlay: Overlay | None = None
 
 
 @contextlib.contextmanager

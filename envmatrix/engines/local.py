@@ -266,7 +266,8 @@ def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterat
     """Start the command of a job with the placement and memory of its limits."""
     limited = prepare_confinement(cgroup_name(job), job.limits)
     with log_of(job) as log, limited as confinement:
-        order = Order(argv, env, job.folder or job.mounts.work, job.limits.seconds, confinement.place)
+        folder = job.folder or job.mounts.work
+        order = Order(argv, env, folder, job.limits.seconds, confinement.place, overlay=job.overlay)
         with started(order, log) as program:
             yield GuardedJob(program, confinement)
 

@@ -304,6 +304,14 @@ class Program(Part):
     evidence: Evidence | None = None
 
 
+class OwnSetting(Part):
+    """A variable that a program set itself, or a function that it called, its value, and the line that did."""
+
+    name: Text = None
+    value: Text = None
+    where: Text = None
+
+
 class Evidence(Part):
     """All evidence of one process; ``source`` is set for a user's program (probe or outside).
 
@@ -311,7 +319,7 @@ class Evidence(Part):
     libraries to preload to the file that is mapped. ``lost_preloads`` are libraries that the loader could not preload
     into a user's program. ``unseen_share`` is the part of the CPU time used by programs that ended too soon to inspect.
     ``left_running`` are programs it started that outlived it. ``served_by`` is what it was connected to while it used
-    little CPU time.
+    little CPU time. ``own_settings`` are what the program set itself.
     """
 
     openmp: OpenMP | None = None
@@ -338,6 +346,7 @@ class Evidence(Part):
     unseen_share: Float = None
     left_running: Texts = None
     served_by: Texts = None
+    own_settings: list[OwnSetting] | None = None
 
 
 Rank.model_rebuild()

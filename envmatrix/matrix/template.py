@@ -67,6 +67,7 @@ class MatrixTemplate:
     trial_limit_s: float = 300.0
     notes: Sequence[str] = field(default_factory=tuple)
     requirements: Sequence[Path] = ()
+    modules: Sequence[str] = ()
     on_gpu: int = 0
 
     def text(self) -> str:
@@ -116,13 +117,14 @@ class MatrixTemplate:
         ])  # fmt: skip
 
     def _python(self) -> list[str]:
-        interpreter = _json_quoted(self.interpreter)
+        values = {"modules": list(self.modules), "interpreter": self.interpreter}
+        python = {key: value for key, value in values.items() if value}
         if not self.requirements:
-            return [f"    mine: {{interpreter: {interpreter}}}  # the Python that runs it, unchanged"]
+            return [f"    mine: {_json_quoted(python)}  # the Python that runs it, unchanged"]
         requirement_options = [f"-r {file}" for file in self.requirements]
         return [
             "    mine:",
-            f"      interpreter: {interpreter}  # the Python that runs it",
+            *(f"      {key}: {_json_quoted(value)}  # the Python that runs it" for key, value in python.items()),
             f"      requirements: {_json_quoted(requirement_options)}  # packages it lacks, in a venv on top of it",
         ]
 

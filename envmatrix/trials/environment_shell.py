@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.block.overlay import remove_folder
 from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_quota
 from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
@@ -119,7 +119,7 @@ def temporary_work_folder() -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_folder(path)
 
 
 def open_session(matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback) -> Session:

@@ -23,6 +23,7 @@ from envmatrix.results.run import LauncherOptions
 from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials import own_program
 from envmatrix.trials.comparison_sides import Side, check_sides, make_side_arms, save_side_matrices
 from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
@@ -207,6 +208,7 @@ def _prepare_all(
     prepared_images, unavailable = prepare_side_images(environments_by_name, makers, progress, supplied_images)
     check_sides(sides, environments_by_name, prepared_images, unavailable)
     check_home_access(placed_workloads, engines)
+    own_program.report_links(placed_workloads.values(), engines.values(), progress)
     _report_unsized_shm(design, engines, progress)
     return prepared_images, unavailable, environments_by_name, arms, engines
 

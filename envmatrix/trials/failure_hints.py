@@ -14,15 +14,15 @@ from envmatrix.trials.program_variables import likely_needed_variables, missing_
 _OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
 
 
-def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path) -> str:
+def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path, *, by_links: bool = True) -> str:
     """Return what a program on the command line may lack, with the option that supplies it; '' if unknown.
 
-    ``said`` is the end of its output, ``folder`` the program's folder.
+    ``said`` is the end of its output, ``folder`` the program's folder, which a trial may see ``by_links`` only.
     """
-    return "; ".join(_iterate_hints(workload, image, said, folder))
+    return "; ".join(_iterate_hints(workload, image, said, folder, by_links=by_links))
 
 
-def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path) -> Iterator[str]:
+def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path, *, by_links: bool) -> Iterator[str]:
     if line := missing_module_hint(image, output, folder):
         yield line
     names = [
@@ -32,7 +32,9 @@ def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path) 
     ]
     if names:
         yield f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}"
-    if line := outside_path_hint(workload, output):
+    if line := keyboard_hint(output):
+        yield line
+    if by_links and (line := outside_path_hint(workload, output)):
         yield line
 
 
@@ -54,13 +56,22 @@ def missing_module_hint(image: Image, output: str, folder: Path) -> str:
     )
 
 
+def keyboard_hint(output: str) -> str:
+    """Return a hint for a program that waits for a keyboard, which no trial has; otherwise ''."""
+    if re.search(r"^EOFError\b|[Ii]nappropriate ioctl|No such device or address: '/dev/tty'", output, re.MULTILINE):
+        return (
+            "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file that it opens"
+        )
+    return ""
+
+
 def outside_path_hint(workload: Workload, output: str) -> str:
     """Return a hint on the folders above a trial's, if the command or its output has a path with `..`; otherwise ''."""
     for text in (*workload.command, output):
         match = _OUTSIDE_PATH.search(text)
         if match:
             return (
-                f"{match[1]} was not found: a trial sees only the program's folder (and, outside containers, "
-                "files up to two folders above it); use the absolute path"
+                f"{match[1]} was not found: in a container, and in a folder of links, a trial sees only the "
+                "program's folder (links: and files up to two folders above it); use the absolute path"
             )
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from envmatrix.block import barrier
 from envmatrix.block.interleave import Ended, Interleaving, Member, Running, Schedule, TurnLengths
+from envmatrix.block.overlay import remove_folder
 from envmatrix.block.process import Exit
 from envmatrix.build.cache import disk_errors
 from envmatrix.engines.base import Job, TakesTurns
@@ -117,7 +117,7 @@ def _run_group(experiment: Experiment, company: InterleavedGroup, lengths: TurnL
         trials = _Company(experiment, company, folder).run(lengths)
     finally:
         for slot in company.slots:
-            shutil.rmtree(folder / slot.trial, ignore_errors=True)
+            remove_folder(folder / slot.trial)
     first_trial = next((trial.trial for trial in trials if trial.together), None)
     return [replace(trial, ended_before=ended_before) if trial.trial == first_trial else trial for trial in trials]
 
@@ -177,7 +177,7 @@ class _Company:
 
     def _make_job(self, slot: Slot) -> Job:
         work = self.folder / slot.trial
-        shutil.rmtree(work, ignore_errors=True)
+        remove_folder(work)
         work.mkdir(parents=True)
         job = make_job(self.experiment, slot, work, gate=True)
         program = program_folder(self.experiment, slot, job)

@@ -10,11 +10,11 @@ import glob
 import os
 import platform
 import re
-import shutil
 from pathlib import Path
 
 from envmatrix.block import orphans
 from envmatrix.block.orphans import TRIAL_VARIABLE
+from envmatrix.block.overlay import remove_folder
 from envmatrix.build.cache import json_digest
 from envmatrix.errors import EngineError
 from envmatrix.plan import Slot
@@ -57,12 +57,12 @@ def remove_files() -> None:
     """
     for name in killed_runs():
         for path in (*work_folder().parent.glob(f"*/{glob.escape(name)}.*"), work_folder() / name):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)
     for path in (*work_folder().glob("session-*"), *_TMP.glob("bench-*.*")):
         owner = _OWNER_PID.match(path.name)
         with contextlib.suppress(OSError):
             if owner and not Path(f"/proc/{owner[1]}").exists() and path.lstat().st_uid == os.getuid():
-                shutil.rmtree(path, ignore_errors=True)
+                remove_folder(path)
 
 
 def end_processes() -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from envmatrix.block.overlay import find_root, make_overlay
 from envmatrix.block.program_folder import lay_out
 from envmatrix.engines.base import Engine, Job
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix.metrics import MetricSource, ReportedNumber
 from envmatrix.matrix.model import Workload
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials import orphans
 
 #: How many folders above the program's own appear around it, and the most entries that each may have.
 _FOLDERS_ABOVE, _MOST_ENTRIES = 2, 1000
@@ -75,13 +79,17 @@ def metric_file(workload: Workload) -> str:
 
 
 def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, metric: str = "") -> Job:
-    """Make the program's folder appear for a job (``link_files``), and return the job that starts there.
+    """Make the program's folder appear for a job, and return the job that starts there.
 
-    If the engine can, entries next to the folder and to its parent appear too, so that a program finds ``../data``.
+    If the engine can, this is the folder itself under an overlay, otherwise one with the same entries (``link_files``).
+    Then entries next to the folder and to its parent appear too, so that a program finds ``../data``.
     """
     if not engine.starts_anywhere:
         link_files(job.mounts.work, files, inner_path, metric)
         return job
+    overlay = make_overlay(files, job.mounts.work, metric)
+    if overlay:
+        return replace(job, folder=files, overlay=overlay)
     *parents, folder_name = files.relative_to(files.anchor).parts[-_FOLDERS_ABOVE - 1 :] or ("root",)
     place, source = job.mounts.work / "around", files
     for _ in parents:
@@ -95,6 +103,21 @@ def place_program_files(engine: Engine, job: Job, files: Path, inner_path: str, 
     place.mkdir(parents=True)
     link_files(place, files, inner_path, metric)
     return replace(job, folder=place)
+
+
+def report_links(workloads: Iterable[Workload], engines: Iterable[Engine], progress: ProgressCallback) -> None:
+    """Report each program whose trials get a folder of links in place of its folder, and the reason."""
+    if not any(engine.starts_anywhere for engine in engines):
+        return
+    place = orphans.work_folder()
+    place.mkdir(parents=True, exist_ok=True)
+    for workload in workloads:
+        _, reason = find_root(Path(workload.files), place) if workload.command and workload.files else ("", "")
+        if reason:
+            progress(
+                f"note: trials of {workload.name} run in a folder of links to your files: {reason}. If the program "
+                "writes to its folders or to files over 1 MiB, it changes yours"
+            )
 
 
 def _link_entries(place: Path, folder: Path, excluded: str) -> None:

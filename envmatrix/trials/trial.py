@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from envmatrix.block.barrier import FOLDER
+from envmatrix.block.overlay import remove_folder
 from envmatrix.block.program_folder import RECORD
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
@@ -194,7 +194,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
         return trial_of(slot, "skipped", reason)
     orphan_count = orphans.end_processes()
     work = orphans.work_folder() / experiment.run.name / slot.trial
-    shutil.rmtree(work, ignore_errors=True)
+    remove_folder(work)
     work.mkdir(parents=True)
     started, began = time.time(), time.monotonic()
     try:
@@ -212,7 +212,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     except EnvmatrixError as error:
         return make_unstarted_trial(slot, error, started=started, wall_s=time.monotonic() - began)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        remove_folder(work)
 
 
 def check_image_present(engine: Engine, job: Job) -> None:

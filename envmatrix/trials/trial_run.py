@@ -155,7 +155,7 @@ def run_once(
             exit_status = engine.run(job)
         _, record = load_record(work / RECORD)
     if record is None or not exit_status.ok:
-        raise _failure_error(exit_status, log, workload, image)
+        raise _failure_error(exit_status, job, log, workload, image)
     output = log.read_bytes().decode(errors="replace")  # keeps carriage returns: they end states of a progress bar
     return TrialRunResult(exit_status.wall_s, output, record, log, tuple(arrivals))
 
@@ -207,10 +207,11 @@ def _make_job(
     )
 
 
-def _failure_error(exit_status: Exit, log: Path, workload: Workload, image: Image) -> NothingRanError:
+def _failure_error(exit_status: Exit, job: Job, log: Path, workload: Workload, image: Image) -> NothingRanError:
     reason = str(exit_status) if exit_status.timed_out else why_program_failed(log) or f"the process {exit_status}"
     lines = "".join(f"\n  | {line}" for line in log_tail(log))
-    hints = find_failure_hints(workload, image, "\n".join(log_tail(log, 50)), Path.cwd())
+    output = "\n".join(log_tail(log, 50))
+    hints = find_failure_hints(workload, image, output, Path.cwd(), by_links=job.overlay is None)
     return NothingRanError(
         f"your program failed in its trial run: {reason}{lines}", remedy=hints or "fix it, then try again"
     )

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from envmatrix.block.overlay import find_root
 from tests.cluster.test_slurm import SLURM
 from tests.module_tree import module_tree
 
@@ -18,17 +19,25 @@ workloads:
 designs:
   one: {environments: site, workloads: mine, max_blocks: 1}
 """
+#: It writes beside itself, in its own folder: an overlay catches that on a node too.
 PROGRAM = """
 import os
+open("speed.py", "a").write("broken(")
+open("cwd", "w").close()
+assert os.getcwd() == os.path.dirname(os.path.abspath(__file__)) == HERE, os.getcwd()
 print("speed", os.environ.get("STACK_SPEED", "10"))
 """
 
 
-def test_what_a_module_brings_is_there_in_a_job(project, tmp_path):
+def test_what_a_module_brings_is_there_in_a_job_and_the_program_is_in_its_own_folder(project, tmp_path):
     home, _ = module_tree(tmp_path)
     (project.folder / "matrix.yaml").write_text(MATRIX.replace("PYTHON", sys.executable))
-    (project.folder / "programs" / "speed.py").write_text(PROGRAM)
+    programs = project.folder / "programs"
+    program = PROGRAM.replace("HERE", repr(str(programs)) if find_root(programs, tmp_path)[0] else "os.getcwd()")
+    (programs / "speed.py").write_text(program)
     done = project.run("bench", "one", *SLURM, MODULEPATH=str(tmp_path / "tree"), MODULESHOME=str(home))
     assert done.returncode == 0, done.stderr
     values = {trial["environment"]: trial["record"]["metrics"]["value"] for trial in project.trials()}
     assert values == {"baseline": 10.0, "control": 10.0, "site": 20.0}
+    assert (programs / "speed.py").read_text() == program
+    assert not (programs / "cwd").exists()

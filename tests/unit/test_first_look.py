@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api import programs
+from envmatrix.api import program_environments, programs
 from envmatrix.api.program_budget import time_text
 from envmatrix.api.program_metric import choose_metric
+from envmatrix.api.program_request import ProgramRequest
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import Record
 from envmatrix.matrix.parse import parse
@@ -42,12 +43,13 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
 def made(tmp_path, monkeypatch):
     """Return a function that makes a matrix for a program with this run time."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(programs, "_usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
+    for module in (programs, program_environments):
+        monkeypatch.setattr(module, "usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
 
     def make(wall_s, said=None, **asked):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
         monkeypatch.setattr(programs, "_run_program", lambda *_: seen)
-        words = programs.ProgramRequest(("python", "mine.py"))
+        words = ProgramRequest(("python", "mine.py"))
         return programs.make_matrix(
             words, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
         )

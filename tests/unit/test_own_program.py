@@ -99,7 +99,8 @@ def job(work):
     return Job("run", "trial", None, (), {}, (), Mounts(work, {}), limits, None)
 
 
-def test_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(tmp_path):
+def test_by_links_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("envmatrix.trials.own_program.make_overlay", lambda *_: None)
     files, work = tmp_path / "repository" / "project", tmp_path / "work"
     for folder in (files, work, tmp_path / "common", tmp_path / "repository" / "data"):
         folder.mkdir(parents=True)

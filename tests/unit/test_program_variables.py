@@ -1,5 +1,8 @@
 """Which variables of this shell a user's own program gets, and the messages about the others."""
 
+import subprocess
+import sys
+
 import pytest
 
 from envmatrix.errors import InputError
@@ -138,6 +141,13 @@ def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_
         "it did not get TRACKING_URI from your shell: --pass-env TRACKING_URI"
     )
     assert find_failure_hints(workload(pass_env=("TRACKING_URI",)), MINE, said, tmp_path) == ""
+
+
+@pytest.mark.parametrize("program", ["input('name? ')", "import getpass; getpass.getpass()"])
+def test_a_program_that_waits_for_a_keyboard_is_told_that_there_is_none(program, tmp_path):
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run([sys.executable, "-c", program], **streams, start_new_session=True, check=False, timeout=60)
+    assert "a trial has no keyboard" in find_failure_hints(workload(), MINE, done.stdout, tmp_path)
 
 
 @pytest.mark.parametrize(
