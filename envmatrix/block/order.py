@@ -11,7 +11,7 @@ from typing import Any
 from envmatrix.block.process import Place
 
 #: Exit statuses of a job that stopped by itself.
-NO_PYTHON, CANNOT_WRITE, NO_MODULE, NO_PIPES, NOT_SEEN, OTHER_NODE, BUSY = 65, 66, 67, 68, 69, 75, 76
+NO_PYTHON, CANNOT_WRITE, NO_MODULE, NO_PIPES, NOT_SEEN, OTHER_NODE, BUSY, DELETED = 65, 66, 67, 68, 69, 75, 76, 77
 
 
 @dataclass(frozen=True)
