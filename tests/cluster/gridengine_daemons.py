@@ -1,4 +1,4 @@
-"""A real Grid Engine of two hosts on this machine: network namespaces with made-up names, started by the test session."""
+"""A real Grid Engine of two hosts on this machine: network namespaces with made-up names."""
 
 from __future__ import annotations
 

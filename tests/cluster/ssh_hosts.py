@@ -129,6 +129,10 @@ class Hosts(Network):
         self._do("ip", "link", "set", f"{self.mark}{name[0]}", "up")
         wait_for(lambda: self.ask(name, "true") == 0, 60, f"the network of {name}")
 
+    def left(self) -> list[str]:
+        """Return the hosts whose sshd still runs."""
+        return [name for name, process in self.daemons.items() if process.poll() is None]
+
     def close(self) -> None:
         for name in list(self.daemons):
             self.stop_host(name)

@@ -4,29 +4,12 @@ import os
 
 import pytest
 
-from tests.cluster import gridengine_daemons
 from tests.cluster.conftest import Project
-from tests.cluster.test_slurm import done_once
+from tests.cluster.test_slurm import QUICK, done_once
 
 pytestmark = [pytest.mark.gridengine, pytest.mark.timeout(600)]
 #: All slots of a host, so that each host runs one block at a time.
 GRID = ("--launcher", "gridengine", "--nodes", "2", "--queue", "all.q", "--pe", f"smp:{os.cpu_count()}")
-
-
-@pytest.fixture(scope="module")
-def grid():
-    reason = gridengine_daemons.missing()
-    if reason and os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
-        pytest.fail(reason)
-    if reason:
-        pytest.skip(reason)
-    made = gridengine_daemons.GridEngine()
-    try:
-        made.start()
-        yield made
-    finally:
-        made.close()
-    assert made.left() == []
 
 
 @pytest.fixture
@@ -36,7 +19,7 @@ def project(tmp_path, grid):
 
 
 def test_a_design_over_two_hosts_completes_and_each_block_stays_on_one(project):
-    done = project.run("bench", "tiny", *GRID)
+    done = project.run("bench", "tiny", *GRID, *QUICK)
     assert done.returncode == 0, done.stderr
     trials = done_once(project)
     assert {trial["outcome"] for trial in trials} == {"ok"}
