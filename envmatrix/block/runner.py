@@ -45,7 +45,8 @@ class BlockRunner:
     def __init__(self, order: BlockOrder, file: Path, node: str, job: str, restarts: int) -> None:
         self.order, self.node, self.job, self.restarts = order, node, job, restarts
         self.files = JobFiles(Path(order.folder), order.attempt, order.patience_s, self.say)
-        self.nodes = Nodes(node.split(","), file) if order.nodes > 1 else None
+        by_srun = any(trial.by_srun for trial in order.trials)
+        self.nodes = Nodes(node.split(","), file) if by_srun else None
         self.mark = f"job/{job}/{os.getpid()}/"
         self.checks: list[object] = []
         self.stops = 0

@@ -67,6 +67,7 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
         [str(words) for words in program] if program else None,
         pauses_itself=bool(workload.command),
         apart=experiment.run.design.turn_apart if workload.tells_steps else 0,
+        srun=experiment.run.environments[slot.arm.runs].srun,
     )
 
 
