@@ -34,7 +34,9 @@ def common_host(hosts: Mapping[str, Host], remedy: str) -> Host:
             remedy=remedy,
         )
     ((cpus, physical, numa_nodes),) = shapes
-    return Host(",".join(hosts), None, None, None, None, cpus, physical, numa_nodes, None, None)
+    gpu_cpus = {host.gpu_cpus for host in hosts.values()}
+    near = gpu_cpus.pop() if len(gpu_cpus) == 1 else None
+    return Host(",".join(hosts), None, None, None, None, cpus, physical, numa_nodes, None, None, near)
 
 
 class BlockLauncher(Generic[P]):

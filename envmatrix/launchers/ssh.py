@@ -108,7 +108,7 @@ def _inspect_host(host: str) -> Host:
         raise InputError(f"host {host}: {STOPPED[NO_PYTHON]}")
     try:
         facts = parse_last_json(finished.stdout)
-        return Host(**{**facts, "cpus": tuple(facts["cpus"]), "physical_cpus": tuple(facts["physical_cpus"])})
+        return Host(**{**facts, **{name: tuple(facts[name]) for name in ("cpus", "physical_cpus", "gpu_cpus")}})
     except (ValueError, TypeError, KeyError) as error:
         message = finished.last_words(1) or str(finished.exit)
         remedy = f"`ssh {host} true` must work in this shell without a question"

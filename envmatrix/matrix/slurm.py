@@ -72,8 +72,20 @@ def _check_srun_option(value: str) -> str:
     return value
 
 
+def _check_srun_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    names = [value.partition("=")[0] for value in values]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        msg = f"{twice} is there twice"
+        raise ValueError(msg)
+    return values
+
+
 SrunOptions = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_srun_option)], ...], BeforeValidator(word_as_list), AS_WORDS
+    tuple[Annotated[str, AfterValidator(_check_srun_option)], ...],
+    AfterValidator(_check_srun_names),
+    BeforeValidator(word_as_list),
+    AS_WORDS,
 ]
 SlurmWord = Annotated[str, AfterValidator(_check_slurm_word), AS_SCALAR]
 SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(word_as_list), AS_WORDS]

@@ -314,9 +314,11 @@ def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
     filled = fill_templates(text, facts)
     missing_template = unfilled_template(filled) if facts else None
     if missing_template:
+        no_gpu = "there is no GPU here next to CPUs that a trial may use, or "
         raise InputError(
-            f"environment {name!r}: no value for {{{missing_template}}}: Slurm does not report it for its nodes",
-            remedy="write the number itself, or run on a node with --launcher here",
+            f"environment {name!r}: no value for {{{missing_template}}}: "
+            f"{no_gpu if missing_template == 'gpu_cpu_list' else ''}the launcher does not report it for its nodes",
+            remedy="write the value itself, or run on a node that has it with --launcher here",
         )
     return filled
 
