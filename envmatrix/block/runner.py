@@ -247,9 +247,8 @@ def main(argv: list[str]) -> int:
     try:
         with interrupts.handle_signals():
             runner = BlockRunner(order, Path(file), node, job, int(restarts))
-            if words:
-                lock_host(runner.say)
-            return runner.run()
+            with lock_host(runner.say) if words else contextlib.nullcontext():
+                return runner.run()
     except KeyboardInterrupt:
         return 128 + signal.SIGTERM
 

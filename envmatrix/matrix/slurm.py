@@ -14,6 +14,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
 _RESERVED_OPTIONS = {
     "--array",
     "--chdir",
+    "--comment",
     "--error",
     "--exclude",
     "--exclusive",
@@ -22,13 +23,11 @@ _RESERVED_OPTIONS = {
     "--mem",
     "--nodelist",
     "--nodes",
-    "--no-requeue",
     "--ntasks",
     "--open-mode",
     "--output",
     "--overcommit",
     "--parsable",
-    "--requeue",
     "--wait",
     "--wrap",
 }

@@ -118,10 +118,15 @@ def test_a_node_that_loses_all_processes_of_a_block_gets_it_again_and_repeats_no
     before = (project.newest() / "trials.jsonl").read_bytes()
     for pid in runners(project):
         os.kill(pid, signal.SIGKILL)
-    project.wait_for(lambda: len(project.started()) == 3)
+    project.wait_for(lambda: len(project.started()) == 3 or process.poll() is not None)
     project.held.let_go()
     _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    if project.launcher == "ssh":  # to ssh, this is a connection that broke: its host is left out until `resume`
+        assert process.returncode == 3, said
+        assert "is left out: the connection ended" in said
+        assert project.run("resume").returncode == 0
+    else:
+        assert process.returncode == 0, said
     assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
     assert (project.newest() / "trials.jsonl").read_bytes().startswith(before)
     project.wait_for(lambda: not project.left(), 30)

@@ -64,6 +64,7 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
     options = job.options
     asked = [
         ("job-name", job.job_name),
+        ("comment", re.sub(r"[^A-Za-z0-9._-]+", "-", job.order.title) or "envmatrix"),
         ("nodes", str(nodes)),
         ("ntasks", str(nodes)),
         ("exclusive", None),
@@ -72,7 +73,6 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
         ("chdir", "/"),
         ("output", "/dev/null"),
         ("export", "ALL"),
-        ("requeue", None),
     ]
     given = [
         ("partition", options.partition),
