@@ -74,6 +74,7 @@ def build(
     Raises InputError, EngineError.
     """
     whole, facts = load_matrix(matrix, progress), this_host().facts()
+    facts.setdefault("gpu_cpu_list", facts["cpu_list"])  # images can be built where there is no GPU
     design = find_named_design(whole, names or ["default"], progress)
     if design:
         environments = design_environments(whole, design, facts)

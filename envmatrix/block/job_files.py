@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from typing import TypeVar
 from envmatrix.block.order import CANNOT_WRITE
 
 T = TypeVar("T")
+_LOCK_S = 0.5
 #: Errors of a file system that is temporarily not writable.
 WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO)
 
@@ -93,11 +94,21 @@ class JobFiles:
         return self.retry(f"look at {name}", stat)
 
 
-def lock_host(say: Callable[[str], None]) -> None:
-    """Wait until no other job of this user runs on this machine, then block others until this process ends."""
-    handle = os.open(f"/dev/shm/envmatrix-{os.getuid()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # noqa: S108
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        say("another run measures on this machine: waiting until it has ended")
-        fcntl.flock(handle, fcntl.LOCK_EX)
+def lock_host(say: Callable[[str], None]) -> socket.socket:
+    """Wait until no other job of this user runs on this machine; others wait while the returned socket is open.
+
+    Its name, which is in no folder, is the lock: it is gone when the process ends, however that happens.
+    """
+    lock, said = socket.socket(socket.AF_UNIX), False
+    while True:
+        try:
+            lock.bind(f"\0envmatrix-{os.getuid()}")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return lock
+        if not said:
+            say("another run measures on this machine: waiting until it has ended")
+        said = True
+        time.sleep(_LOCK_S)

@@ -11,7 +11,7 @@ from typing import Any
 from envmatrix.block.process import Place
 
 #: Exit statuses of a job that stopped by itself.
-NO_PYTHON, CANNOT_WRITE, NO_MODULE, NO_PIPES, NOT_SEEN, OTHER_NODE, BUSY = 65, 66, 67, 68, 69, 75, 76
+NO_PYTHON, CANNOT_WRITE, NO_MODULE, NO_PIPES, NOT_SEEN, OTHER_NODE, BUSY, DELETED = 65, 66, 67, 68, 69, 75, 76, 77
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class TrialOrder:
 
     ``env`` is the whole environment except the variables in ``keep``, which are taken from the job. ``program`` is the
     folder of the user's own program, its path inside the environment, and its metric file. ``needs`` are paths that
-    each of its nodes must be able to read. If it is interleaved,
+    each of its nodes must be able to read. ``srun``: options with which Slurm's srun starts it. If it is interleaved,
     ``pauses_itself``: it pauses its program between turns; ``apart``: untimed steps at the start of each turn.
     """
 
@@ -36,6 +36,12 @@ class TrialOrder:
     program: Sequence[str] | None = None
     pauses_itself: bool = False
     apart: int = 0
+    srun: Sequence[str] = ()
+
+    @property
+    def by_srun(self) -> bool:
+        """Whether srun starts it: over several nodes, or with options of its own."""
+        return self.nodes > 1 or bool(self.srun)
 
 
 @dataclass(frozen=True)

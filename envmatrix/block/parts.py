@@ -95,7 +95,7 @@ class PartRun:
         """Run it and return the outcomes; trials without one were aborted."""
         if self.part.turns is None:
             (trial,) = self.part.trials
-            self.ended[trial.name] = self._run_over_nodes(trial) if trial.nodes > 1 else self._run_single(trial)
+            self.ended[trial.name] = self._run_by_srun(trial) if trial.by_srun else self._run_single(trial)
         else:
             with contextlib.suppress(BrokenOffError):
                 self._run_interleaved()
@@ -130,12 +130,12 @@ class PartRun:
             program.end()
         return program.exit()
 
-    def _run_over_nodes(self, trial: TrialOrder) -> Outcome:
+    def _run_by_srun(self, trial: TrialOrder) -> Outcome:
         """Run a trial's command once on each node; in the log, the output of srun precedes that of the nodes."""
         assert self.nodes is not None
         folder = self._folder(trial)
-        words = ("rank", trial.name, self.nodes.meeting_place(self.job))
-        argv = self.nodes.srun_argv(trial.nodes, *words, output=folder / "tasks")
+        words = ("rank", trial.name, self.nodes.meeting_place(self.job) if trial.nodes > 1 else "")
+        argv = self.nodes.srun_argv(trial.nodes, *words, output=folder / "tasks", options=trial.srun)
         own_variables = {**os.environ, orphans.TRIAL_VARIABLE: self.mark}
         outcome, kills_before = Outcome(), memory_kills()
         order = Order(argv, own_variables, folder / "work", trial.limit_s, grace_s=GRACE_S)

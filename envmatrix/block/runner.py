@@ -16,7 +16,17 @@ from typing import Any
 from envmatrix.block import interrupts, node_checks, orphans
 from envmatrix.block.barrier import FOLDER
 from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError, lock_host
-from envmatrix.block.order import BUSY, CANNOT_WRITE, NOT_SEEN, OTHER_NODE, BlockOrder, Part, TrialOrder, read_order
+from envmatrix.block.order import (
+    BUSY,
+    CANNOT_WRITE,
+    DELETED,
+    NOT_SEEN,
+    OTHER_NODE,
+    BlockOrder,
+    Part,
+    TrialOrder,
+    read_order,
+)
 from envmatrix.block.overlay import SCRATCH, remove_folder
 from envmatrix.block.parts import Outcome, PartRun
 from envmatrix.block.process import NotStartedError
@@ -35,7 +45,8 @@ class BlockRunner:
     def __init__(self, order: BlockOrder, file: Path, node: str, job: str, restarts: int) -> None:
         self.order, self.node, self.job, self.restarts = order, node, job, restarts
         self.files = JobFiles(Path(order.folder), order.attempt, order.patience_s, self.say)
-        self.nodes = Nodes(node.split(","), file) if order.nodes > 1 else None
+        by_srun = any(trial.by_srun for trial in order.trials)
+        self.nodes = Nodes(node.split(","), file) if by_srun else None
         self.mark = f"job/{job}/{os.getpid()}/"
         self.checks: list[object] = []
         self.stops = 0
@@ -76,6 +87,7 @@ class BlockRunner:
             for file, number in ((nothing, 0), (log, 1), (log, 2)):
                 os.dup2(file.fileno(), number)
         signal.signal(signal.SIGCONT, self._note_suspension)
+        signal.signal(signal.SIGUSR2, self._stop_deleted)
         self.say(f"job {self.job} begins, attempt {self.order.attempt}, restart {self.restarts}")
         begun = {"job": self.job, "node": self.node, "epoch": int(time.time()), "restarts": self.restarts}
         self.files.write_whole(f"begun-{self.order.attempt}", json.dumps(begun))
@@ -89,6 +101,10 @@ class BlockRunner:
         self.stops += 1
         with contextlib.suppress(BlockingIOError):
             self._alarm_sender.send(b".")
+
+    def _stop_deleted(self, *_: object) -> None:
+        """Stop at Grid Engine's notice that the job was deleted, which comes before it is killed."""
+        raise StopError(DELETED)
 
     def _check_current(self) -> None:
         current_attempt = self.files.read("attempt")
@@ -214,16 +230,16 @@ class BlockRunner:
 
 
 def main(argv: list[str]) -> int:
-    """Execute an order: ``ORDER NODE JOB RESTARTS [leash]``, or a task of it on one of several nodes (``srun``).
+    """Execute an order: ``ORDER NODE JOB RESTARTS [alone|leash]``, or a task of it on one of several nodes (``srun``).
 
-    With a leash the job waits until no other job runs on this machine. It ends when its input closes, because then the
-    connection that started it is gone.
+    ``alone``: the job waits until no other job of this user runs on this machine. ``leash``: the same, and it ends when
+    its input closes, because then the connection that started it is gone.
     """
     if argv[0] in ("look", "rank"):
         order = read_order(Path(argv[1]))
         return inspect_task(order) if argv[0] == "look" else rank_task(order, *argv[2:])
-    file, node, job, restarts, *leash = argv
-    if leash:
+    file, node, job, restarts, *words = argv
+    if "leash" in words:
         threading.Thread(target=_end_with, args=(os.dup(0),), daemon=True).start()
     try:
         order = read_order(Path(file))
@@ -232,9 +248,8 @@ def main(argv: list[str]) -> int:
     try:
         with interrupts.handle_signals():
             runner = BlockRunner(order, Path(file), node, job, int(restarts))
-            if leash:
-                lock_host(runner.say)
-            return runner.run()
+            with lock_host(runner.say) if words else contextlib.nullcontext():
+                return runner.run()
     except KeyboardInterrupt:
         return 128 + signal.SIGTERM
 

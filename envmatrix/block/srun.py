@@ -1,4 +1,4 @@
-"""Trials over several nodes of a Slurm job: ``srun`` starts one task on each node; the first node runs the block."""
+"""Trials that Slurm's ``srun`` starts: one task on each node; the first node runs the block."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ class Nodes:
     names: Sequence[str]
     order: Path
 
-    def srun_argv(self, count: int, *words: str, output: Path | None = None) -> list[str]:
-        """Return the command that runs a task of this package on each of the first ``count`` nodes."""
+    def srun_argv(self, count: int, *words: str, output: Path | None = None, options: Sequence[str] = ()) -> list[str]:
+        """Return the command that runs a task of this package on each of the first ``count`` nodes.
+
+        Unless ``options`` have --cpu-bind, Slurm binds no CPUs: by its default, a task would get one core.
+        """
         return [
             "srun",
             f"--nodes={count}",
             f"--ntasks={count}",
             "--ntasks-per-node=1",
             "--mpi=none",
-            "--cpu-bind=none",
+            *([] if any(word.startswith("--cpu-bind=") for word in options) else ["--cpu-bind=none"]),
+            *options,
             "--wait=0",
             f"--nodelist={','.join(self.names[:count])}",
             "--kill-on-bad-exit=0",
@@ -94,7 +98,7 @@ def rank_task(order: BlockOrder, name: str, meet: str) -> NoReturn:
     heed_signals()
     confine(*trial.place.plain())
     rank, node = os.environ["SLURM_PROCID"], os.environ["SLURMD_NODENAME"]
-    argv = [*trial.argv, f"--node-rank={rank}", f"--node-name={node}", f"--meet={meet}"]
+    argv = [*trial.argv, *([f"--node-rank={rank}", f"--node-name={node}", f"--meet={meet}"] if meet else [])]
     os.execvpe(argv[0], argv, trial_variables(trial, os.environ["ENVMATRIX_TRIAL"]))  # noqa: S606 - no shell
 
 

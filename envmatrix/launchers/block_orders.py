@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,11 +27,19 @@ from envmatrix.trials.trial import STOPPED_REASON, make_finished_trial, make_job
 
 #: Seconds for which a node retries writing to the results folder.
 PATIENCE_S = 60.0
+#: Seconds a job may take beyond the sum of its trials' limits: start, first reads of images, cleanup.
+_SLACK_S = 120.0
 
 
 def block_folder(experiment: Experiment, block: int) -> BlockFolder:
     """Return the folder of a block's jobs."""
     return BlockFolder(experiment.folder.path.resolve() / experiment.run.launcher / f"b{block:04d}")
+
+
+def job_prefix(experiment: Experiment) -> str:
+    """Return the prefix of this run's job names: unique to the run, and the same after a crash."""
+    key = f"{experiment.folder.path.resolve()}|{experiment.run.created}"
+    return f"envmatrix-{hashlib.sha256(key.encode()).hexdigest()[:10]}-"
 
 
 def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: int, group: str = "") -> TrialOrder:
@@ -58,6 +67,7 @@ def make_trial(experiment: Experiment, slot: Slot, files: BlockFolder, attempt: 
         [str(words) for words in program] if program else None,
         pauses_itself=bool(workload.command),
         apart=experiment.run.design.turn_apart if workload.tells_steps else 0,
+        srun=experiment.run.environments[slot.arm.runs].srun,
     )
 
 
@@ -101,6 +111,20 @@ def block_order(
     title = f"envmatrix run {experiment.run.name}, block {block}"
     folder = str(block_folder(experiment, block).path)
     return BlockOrder(title, folder, attempt, tuple(parts), 1.0 if busy is None else busy, PATIENCE_S)
+
+
+def block_seconds(parts: Iterable[Part]) -> float:
+    """Return the most seconds that a block's job may take.
+
+    Interleaved trials count twice: they do the same work, and one that never gets ready, or never ends, can use up
+    that time once more.
+    """
+    return sum(trial.limit_s * (2 if part.turns else 1) for part in parts for trial in part.trials) + _SLACK_S
+
+
+def most_seconds(trials: int, in_turns: int, limit_s: float) -> float:
+    """Return the same for ``trials`` trials with equal limits, of which ``in_turns`` are interleaved."""
+    return (trials + in_turns) * limit_s + _SLACK_S
 
 
 def _turns(experiment: Experiment, slots: list[Slot], groups: TrialGrouper) -> Turns:

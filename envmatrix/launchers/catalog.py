@@ -27,6 +27,7 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
         "here": "envmatrix.launchers.local:LocalLauncherKind",
         "ssh": "envmatrix.launchers.ssh:SshKind",
         "slurm": "envmatrix.launchers.slurm.options:SlurmKind",
+        "gridengine": "envmatrix.launchers.gridengine:GridEngineKind",
     },
 )
 

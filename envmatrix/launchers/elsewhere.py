@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from envmatrix.block.order import Part
+from envmatrix.errors import InputError
 from envmatrix.launchers.base import Work
+from envmatrix.launchers.block_files import block_folders
 from envmatrix.launchers.block_orders import block_folder, group_names, make_parts
 from envmatrix.launchers.outcomes import collected
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial
+from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 
@@ -19,6 +22,21 @@ P = TypeVar("P", bound=PendingBlock)
 Trials = Generator[Trial, None, None]
 #: A trial whose node was lost this often while it ran counts as failed, so that the block can continue.
 _LOSSES = 2
+
+
+def common_host(hosts: Mapping[str, Host], remedy: str) -> Host:
+    """Describe all hosts as one machine, for templates such as {physical_cores}; trials record other differences."""
+    shapes = {(host.cpus, host.physical_cpus, host.numa_nodes): name for name, host in hosts.items()}
+    if len(shapes) > 1:
+        shape_text = ", ".join(f"{name} has {len(shape[0])} CPUs" for shape, name in shapes.items())
+        raise InputError(
+            f"the hosts are of different shapes ({shape_text}), so thread counts cannot be the same on all of them",
+            remedy=remedy,
+        )
+    ((cpus, physical, numa_nodes),) = shapes
+    gpu_cpus = {host.gpu_cpus for host in hosts.values()}
+    near = gpu_cpus.pop() if len(gpu_cpus) == 1 else None
+    return Host(",".join(hosts), None, None, None, None, cpus, physical, numa_nodes, None, None, near)
 
 
 class BlockLauncher(Generic[P]):
@@ -32,6 +50,36 @@ class BlockLauncher(Generic[P]):
         self._say = progress
         self._flights: dict[int, P] = {}
         self._backlog: list[P] = []
+
+    @property
+    def width(self) -> int:
+        """How many blocks run at the same time."""
+        raise NotImplementedError
+
+    @property
+    def _working(self) -> int:
+        """The number of blocks that were started and take one of the places."""
+        return len(self._flights)
+
+    def _rounds(self, blocks: Iterable[list[Slot]], work: Work) -> Trials:
+        """Keep all places filled until there are no more blocks, and call ``_step`` again and again meanwhile."""
+        source, more = iter(blocks), True
+        while more or self._working or self._backlog:
+            while more and self._working + len(self._backlog) < self.width:
+                block = next(source, None)
+                more = block is not None
+                yield from self._take(block or [], work)
+            yield from self._step(work)
+
+    def _step(self, work: Work) -> Trials:
+        """Start waiting blocks, yield the trials that have ended, and wait for a moment."""
+        raise NotImplementedError
+
+    def _known_blocks(self, work: Work) -> Iterator[P]:
+        """Return the unfinished parts of the blocks that an earlier start of envmatrix began."""
+        for known in block_folders(block_folder(self._experiment, 0).path.parent):
+            block = int(known.path.name[1:])
+            yield self._flight(block, self._experiment.plan.block(block), work)
 
     def _flight(self, block: int, slots: Iterable[Slot], work: Work) -> P:
         """Return the unfinished part of a block; delete the leftover files of its finished trials."""

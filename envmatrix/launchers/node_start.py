@@ -11,6 +11,7 @@ from envmatrix import block
 from envmatrix.block.order import (
     BUSY,
     CANNOT_WRITE,
+    DELETED,
     NO_MODULE,
     NO_PIPES,
     NO_PYTHON,
@@ -40,6 +41,7 @@ STOPPED: Mapping[int, str] = {
     NOT_SEEN: "the node does not see a file that the trials need",
     OTHER_NODE: "the job started again on another node than the one that began its block",
     BUSY: "others use more of the node than `busy` allows",
+    DELETED: "it was deleted",
 }
 #: Program that checks whether a Python is recent enough to start a block.
 _VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 9))"

@@ -15,9 +15,8 @@ from envmatrix.block import interrupts
 from envmatrix.block.order import NO_PYTHON, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, check_commands
-from envmatrix.launchers.block_files import block_folders
-from envmatrix.launchers.block_orders import block_folder, block_order
-from envmatrix.launchers.elsewhere import BlockLauncher, Trials
+from envmatrix.launchers.block_orders import block_order
+from envmatrix.launchers.elsewhere import BlockLauncher, Trials, common_host
 from envmatrix.launchers.node_start import STOPPED, copy_package, find_lines, start_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
@@ -75,7 +74,7 @@ class SshKind(LauncherKind):
     ) -> Host:
         """Check that every host answers, has a Python, and has the same CPU layout as the others."""
         check_commands(self.name, engines)
-        return _common_host({name: _inspect_host(name) for name in requested_hosts(asked)})
+        return common_host({name: _inspect_host(name) for name in requested_hosts(asked)}, "name hosts of one shape")
 
     def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:
         """Return the launcher that connects to the hosts of the run."""
@@ -109,24 +108,11 @@ def _inspect_host(host: str) -> Host:
         raise InputError(f"host {host}: {STOPPED[NO_PYTHON]}")
     try:
         facts = parse_last_json(finished.stdout)
-        return Host(**{**facts, "cpus": tuple(facts["cpus"]), "physical_cpus": tuple(facts["physical_cpus"])})
+        return Host(**{**facts, **{name: tuple(facts[name]) for name in ("cpus", "physical_cpus", "gpu_cpus")}})
     except (ValueError, TypeError, KeyError) as error:
         message = finished.last_words(1) or str(finished.exit)
         remedy = f"`ssh {host} true` must work in this shell without a question"
         raise InputError(f"host {host} cannot be used: {message}", remedy=remedy) from error
-
-
-def _common_host(hosts: dict[str, Host]) -> Host:
-    """Describe all hosts as one machine, for templates such as {physical_cores}; trials record other differences."""
-    shapes = {(host.cpus, host.physical_cpus, host.numa_nodes): name for name, host in hosts.items()}
-    if len(shapes) > 1:
-        shape_text = ", ".join(f"{name} has {len(shape[0])} CPUs" for shape, name in shapes.items())
-        raise InputError(
-            f"the hosts are of different shapes ({shape_text}), so thread counts cannot be the same on all of them",
-            remedy="name hosts of one shape",
-        )
-    ((cpus, physical, numa_nodes),) = shapes
-    return Host(",".join(hosts), None, None, None, None, cpus, physical, numa_nodes, None, None)
 
 
 @dataclass
@@ -164,26 +150,25 @@ class SshLauncher(BlockLauncher[PendingBlock]):
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
         """Collect the results of an earlier start, then run blocks on all hosts until there are no more."""
         yield from self._adopt(work)
-        source, more = iter(blocks), True
         try:
-            while more or self._out or self._backlog:
-                while more and len(self._out) + len(self._backlog) < self.width:
-                    block = next(source, None)
-                    more = block is not None
-                    yield from self._take(block or [], work)
-                yield from self._give_blocks(work)
-                for number in list(self._out):
-                    yield from self._follow(number, work)
-                interrupts.wait_readable([], _FILES_S)
+            yield from self._rounds(blocks, work)
         finally:
             for number in list(self._out):
                 self._close_connection(number)
 
+    @property
+    def _working(self) -> int:
+        return len(self._out)
+
+    def _step(self, work: Work) -> Trials:
+        yield from self._give_blocks(work)
+        for number in list(self._out):
+            yield from self._follow(number, work)
+        interrupts.wait_readable([], _FILES_S)
+
     def _adopt(self, work: Work) -> Trials:
         """Collect the trials that ended after envmatrix stopped; their connection's end stopped the others."""
-        for known in block_folders(block_folder(self._experiment, 0).path.parent):
-            block = int(known.path.name[1:])
-            flight = self._flight(block, self._experiment.plan.block(block), work)
+        for flight in self._known_blocks(work):
             if flight.attempt and not flight.files.has_ended(flight.attempt):
                 flight.files.note_end(flight.attempt, "UNWATCHED", excused=True)
             yield from self._collect(flight, work)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from envmatrix.matrix import values
 from envmatrix.matrix.metrics import WALL_TIME, Check, MetricSource, ReportedNumber
 from envmatrix.matrix.program import FOLDER_PLACEHOLDER, Command, Folders, PassedVariables, WrittenVariable
-from envmatrix.matrix.slurm import Slurm
+from envmatrix.matrix.slurm import Slurm, SrunOptions
 from envmatrix.matrix.types import (
     AS_SCALAR,
     AS_WORDS,
@@ -150,6 +150,9 @@ class Level(Frozen):
     preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD: file names, or absolute paths")
     cpus: CpuList | None = Field(None, description="CPUs that the process starts on, such as 0-3")
     memory_nodes: CpuList | None = Field(None, description="NUMA nodes to allocate its memory on, such as 0")
+    srun: SrunOptions = Field(
+        (), description="how Slurm's srun binds it, such as --cpu-bind=cores; only launcher slurm runs it"
+    )
     cpu_quota: CpuQuota | None = Field(
         None, description="CPU limit, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
     )

@@ -14,6 +14,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
 _RESERVED_OPTIONS = {
     "--array",
     "--chdir",
+    "--comment",
     "--error",
     "--exclude",
     "--exclusive",
@@ -22,13 +23,11 @@ _RESERVED_OPTIONS = {
     "--mem",
     "--nodelist",
     "--nodes",
-    "--no-requeue",
     "--ntasks",
     "--open-mode",
     "--output",
     "--overcommit",
     "--parsable",
-    "--requeue",
     "--wait",
     "--wrap",
 }
@@ -51,6 +50,42 @@ def _check_slurm_option(value: str) -> str:
     return value
 
 
+#: Options of srun that a level may set, with their values (srun(1), without words that only print).
+_CPUS, _MASKS = r"\d+(,\d+)*", r"0x[0-9a-fA-F]+(,0x[0-9a-fA-F]+)*"
+_SRUN_OPTIONS = {
+    "--cpu-bind": rf"none|rank|sockets|cores|threads|ldoms|rank_ldom|map_(cpu|ldom):{_CPUS}|mask_(cpu|ldom):{_MASKS}",
+    "--cpus-per-task": r"[1-9]\d{0,4}",
+    "--gpu-bind": rf"none|closest|(single|per_task):[1-9]\d{{0,2}}|map_gpu:{_CPUS}|mask_gpu:{_MASKS}",
+    "--mem-bind": rf"none|rank|local|map_mem:{_CPUS}|mask_mem:{_MASKS}",
+}
+
+
+def _check_srun_option(value: str) -> str:
+    name, _, text = value.partition("=")
+    if name not in _SRUN_OPTIONS:
+        msg = f"{value!r} is not one of srun's options {', '.join(_SRUN_OPTIONS)}, in the form --name=value"
+        raise ValueError(msg)
+    if not re.fullmatch(_SRUN_OPTIONS[name], text):
+        msg = f"{text!r} is no value of srun's {name} (see `man srun`), such as --cpu-bind=cores or --mem-bind=local"
+        raise ValueError(msg)
+    return value
+
+
+def _check_srun_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    names = [value.partition("=")[0] for value in values]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        msg = f"{twice} is there twice"
+        raise ValueError(msg)
+    return values
+
+
+SrunOptions = Annotated[
+    tuple[Annotated[str, AfterValidator(_check_srun_option)], ...],
+    AfterValidator(_check_srun_names),
+    BeforeValidator(word_as_list),
+    AS_WORDS,
+]
 SlurmWord = Annotated[str, AfterValidator(_check_slurm_word), AS_SCALAR]
 SlurmWords = Annotated[tuple[SlurmWord, ...], BeforeValidator(word_as_list), AS_WORDS]
 SlurmOptions = Annotated[

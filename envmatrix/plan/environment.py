@@ -90,7 +90,7 @@ class Environment:
     LD_PRELOAD; an empty key means the system's library. ``own_levels``: levels that are not their factor's first (None:
     unknown, in runs of an older envmatrix). ``side``: ``old`` or ``new`` if a run compares two matrices. ``turns``: its
     processes may be paused. ``unread``: variables that nothing is known to read. ``cpu_quota``: CPU time per time, in
-    CPUs (None: no limit).
+    CPUs (None: no limit). ``srun``: options of Slurm's srun, which then starts it.
     """
 
     name: str
@@ -102,6 +102,7 @@ class Environment:
     claims: Claims
     cpus: str | None = None
     memory_nodes: str | None = None
+    srun: tuple[str, ...] = ()
     cpu_quota: float | None = None
     changes_numerics: bool = False
     libraries: tuple[Library, ...] = ()
@@ -269,12 +270,15 @@ def build_environment(
     preload: list[tuple[str, str]] = []
     claims: dict[str, tuple[str, ...]] = {}
     libraries: list[Library] = []
+    srun: dict[str, str | None] = {}
     bits = [(matrix.factors[factor], matrix.factors[factor].levels[level]) for factor, level in levels.items()]
     for factor, level in bits:
         _check_requires(name, factor, level, levels)
         for variable, value in level.env.items():
             text = None if value is None else _fill_value(name, value, facts)
             _merge_variable(variables, variable, text, f"{factor.name}={levels[factor.name]} of {name!r}")
+        for option, _, value in (word.partition("=") for word in level.srun):
+            _merge_variable(srun, option, value, f"{factor.name}={levels[factor.name]} of {name!r}")
         library = library_for_level(matrix, factor, levels[factor.name])
         libraries += [library] if library else []
         preload += [(library.key if library else "", item) for item in level.preload]
@@ -285,6 +289,10 @@ def build_environment(
         attribute: [v for _, level in bits if (v := getattr(level, attribute))]
         for attribute in ("cpus", "memory_nodes")
     }
+    if last_values["cpus"] and "--cpu-bind" in srun:
+        raise InputError(
+            f"environment {name!r}: `cpus:` and srun's --cpu-bind both choose CPUs", remedy="leave one of them out"
+        )
     quotas = [level.cpu_quota for _, level in bits if level.cpu_quota is not None]
     return Environment(
         name=name,
@@ -296,6 +304,7 @@ def build_environment(
         claims=claims_of(claims),
         cpus=_cpu_or_node_list(name, "cpus", last_values["cpus"], facts),
         memory_nodes=_cpu_or_node_list(name, "memory_nodes", last_values["memory_nodes"], facts),
+        srun=tuple(f"{option}={value}" for option, value in srun.items()),
         cpu_quota=min(quotas, default=None),
         changes_numerics=any(level.changes_numerics for _, level in bits),
         turns=all(level.turns for _, level in bits) and not quotas,  # a pause would renew the quota
@@ -310,9 +319,11 @@ def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:
     filled = fill_templates(text, facts)
     missing_template = unfilled_template(filled) if facts else None
     if missing_template:
+        no_gpu = "there is no GPU here next to CPUs that a trial may use, or "
         raise InputError(
-            f"environment {name!r}: no value for {{{missing_template}}}: Slurm does not report it for its nodes",
-            remedy="write the number itself, or run on a node with --launcher here",
+            f"environment {name!r}: no value for {{{missing_template}}}: "
+            f"{no_gpu if missing_template == 'gpu_cpu_list' else ''}the launcher does not report it for its nodes",
+            remedy="write the value itself, or run on a node that has it with --launcher here",
         )
     return filled
 

@@ -49,9 +49,8 @@ class Host:
         trial_cpus = tuple(cpus) or self.cpus
         physical = tuple(cpu for cpu in self.physical_cpus if cpu in trial_cpus) or trial_cpus
         numa_facts = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
-        if self.gpu_cpus is not None:
-            near_gpu = tuple(cpu for cpu in self.gpu_cpus if cpu in trial_cpus)
-            numa_facts["gpu_cpu_list"] = format_cpus(near_gpu or trial_cpus)
+        if near_gpu := [cpu for cpu in self.gpu_cpus or () if cpu in trial_cpus]:
+            numa_facts["gpu_cpu_list"] = format_cpus(near_gpu)
         return numa_facts | {
             "logical_cpus": str(len(trial_cpus)),
             "physical_cores": str(len(physical)),

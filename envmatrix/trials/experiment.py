@@ -28,6 +28,7 @@ from envmatrix.trials.comparison_sides import Side, check_sides, make_side_arms,
 from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
     arms_without_quota,
+    arms_without_srun,
     arms_without_torch,
     check_batch_split,
     check_home_access,
@@ -153,6 +154,7 @@ def create_experiment(
     lacking_reasons = {
         **arms_without_torch(arms, environments_by_name, placed_workloads, prepared_images),
         **arms_without_quota(arms, environments_by_name, elsewhere),
+        **arms_without_srun(arms, environments_by_name, elsewhere),
     }
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(

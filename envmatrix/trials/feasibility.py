@@ -58,6 +58,17 @@ def arms_without_quota(arms: Iterable[Arm], environments: Mapping[str, Environme
     return {arm.name: reason for arm in arms if environments[arm.runs].cpu_quota is not None}
 
 
+def arms_without_srun(arms: Iterable[Arm], environments: Mapping[str, Environment], launcher: str) -> dict[str, str]:
+    """Return arm name -> why ``launcher`` ('': trials run on this machine) cannot apply options of srun."""
+    if launcher == "slurm":
+        return {}
+    return {
+        arm.name: f"`srun: {' '.join(environments[arm.runs].srun)}` needs `--launcher slurm`"
+        for arm in arms
+        if environments[arm.runs].srun
+    }
+
+
 def check_home_access(workloads: Mapping[str, Workload], engines: Mapping[str, Engine]) -> None:
     """Raise InputError for a program that needs the user's home directory on an engine that does not show it."""
     for name, workload in workloads.items():

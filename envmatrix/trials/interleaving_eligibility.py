@@ -38,6 +38,8 @@ def not_interleaved_reason(arm: Arm, environment: Environment, workload: Workloa
 def _cannot_pause_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Return why the processes of an arm cannot pause at their gates, '' if they can."""
     options = workload.options
+    if environment.srun:
+        return "a level sets `srun:`, and Slurm does not pause what it starts"
     if workload.command and (why := _program_reason(workload)):
         return f"workload {arm.workload} is your own program {why}"
     if not workload.command and not has_one_process(workload):

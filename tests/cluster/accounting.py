@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from tests.cluster.slurm_daemons import Cluster, _free_ports, wait_for
+from tests.cluster.slurm_daemons import Cluster, free_ports, wait_for
 
 PROGRAMS = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db")
 _CONF = """\
@@ -34,7 +34,7 @@ class AccountedCluster(Cluster):
 
     def __init__(self):
         super().__init__()
-        self.port = _free_ports(1)[0]
+        self.port = free_ports(1)[0]
         self.accounting = (
             "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
             f"AccountingStoragePort={self.port}\nAccountingStoragePass={{folder}}/munge/socket\n"

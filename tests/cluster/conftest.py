@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests import held
-from tests.cluster.slurm_daemons import Cluster, missing, wait_for
+from tests.cluster import gridengine_daemons, slurm_daemons, ssh_hosts
+from tests.cluster.slurm_daemons import wait_for
 
 PROJECT = Path(__file__).parents[2]
 MATRIX = """
@@ -50,20 +51,48 @@ designs:
 """
 
 
-@pytest.fixture(scope="session")
-def cluster():
-    reason = missing()
+def _started(reason, make):
+    """Start daemons, yield them, and end them; skip if something is missing for them."""
     if reason and os.environ.get("ENVMATRIX_REQUIRE_ENGINES") == "1":
         pytest.fail(reason)
     if reason:
         pytest.skip(reason)
-    cluster = Cluster()
+    made = make()
     try:
-        cluster.start()
-        yield cluster
+        made.start()
+        yield made
     finally:
-        cluster.close()
-    assert cluster.left() == []
+        made.close()
+    assert made.left() == []
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Slurm of two nodes."""
+    yield from _started(slurm_daemons.missing(), slurm_daemons.Cluster)
+
+
+@pytest.fixture(scope="session")
+def hosts(small_disk):
+    """Two hosts with sshd; they see the disk, as it is mounted before."""
+    yield from _started(ssh_hosts.missing(), ssh_hosts.Hosts)
+
+
+@pytest.fixture(scope="session")
+def grid(small_disk):
+    """Grid Engine of two hosts; they see the disk, as it is mounted before."""
+    yield from _started(gridengine_daemons.missing(), gridengine_daemons.GridEngine)
+
+
+@pytest.fixture(scope="session")
+def small_disk(tmp_path_factory):
+    """A folder on a disk of one megabyte; None if none can be mounted here."""
+    folder = tmp_path_factory.mktemp("small")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    mounted = subprocess.run(mount, check=False).returncode == 0
+    yield folder if mounted else None
+    if mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 class Project:
@@ -128,6 +157,19 @@ class Project:
             assert piece, said.decode()
             said += piece
         return said.decode()
+
+    def left(self):
+        """Return the command lines of processes that still run or are stopped, and belong to this project's runs."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes()
+                dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            except OSError:
+                continue
+            ours = any(str(path).encode() in words for path in (self.folder / "results", self.held.folder))
+            found += [words] if ours and not dead else []
+        return found
 
     def wait_for(self, condition, seconds=400.0):
         wait_for(condition, seconds, "what the test waits for")

@@ -68,7 +68,7 @@ def missing() -> str:
     return "" if os.getuid() == 0 else "starting Slurm's daemons needs root"
 
 
-def _free_ports(how_many):
+def free_ports(how_many):
     sockets = [socket.socket() for _ in range(how_many)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -148,7 +148,7 @@ class Cluster:
         self.conf.write_text(
             _CONF.format(
                 accounting=self.accounting.format(folder=self.folder), folder=self.folder,
-                host=socket.gethostname().split(".")[0], ports=_free_ports(3), shape=shape,
+                host=socket.gethostname().split(".")[0], ports=free_ports(3), shape=shape,
                 tracking="cgroup" if self.confines_memory else "linuxproc",
                 tasks="task/cgroup,task/affinity" if self.confines_memory else "task/affinity",
             )

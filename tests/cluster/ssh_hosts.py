@@ -40,14 +40,48 @@ def missing() -> str:
     return "" if done.returncode == 0 else "network namespaces need root"
 
 
-class Hosts:
-    """The hosts ``left`` and ``right``; their ``variables`` let commands reach them, as for the Slurm cluster."""
+class Network:
+    """Hosts ``left`` and ``right``: network namespaces of this machine, each at the other end of a cable."""
 
     names = ("left", "right")
+    net = 231
 
     def __init__(self) -> None:
+        self.mark = f"e{self.net % 10}{os.getpid() % 10000}"
+
+    def addresses(self, name: str) -> tuple[str, str]:
+        """Return this machine's address on the cable to a host, and the host's."""
+        number = os.getpid() % 128 * 2 + self.names.index(name)  # two test sessions have networks of their own
+        start = f"10.{self.net}.{number}"
+        return f"{start}.1", f"{start}.2"
+
+    def wire(self, name: str) -> None:
+        ours, theirs = self.addresses(name)
+        inside = ("ip", "-n", f"{self.mark}{name}")
+        self._do("ip", "netns", "add", f"{self.mark}{name}")
+        self._do("ip", "link", "add", f"{self.mark}{name[0]}", "type", "veth", "peer", "name", "em0",
+                 "netns", f"{self.mark}{name}")  # fmt: skip
+        self._do("ip", "address", "add", f"{ours}/30", "dev", f"{self.mark}{name[0]}")
+        self._do("ip", "link", "set", f"{self.mark}{name[0]}", "up")
+        self._do(*inside, "address", "add", f"{theirs}/30", "dev", "em0")
+        for link in ("lo", "em0"):
+            self._do(*inside, "link", "set", link, "up")
+
+    def unwire(self) -> None:
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", f"{self.mark}{name}"], check=False, timeout=60)
+
+    @staticmethod
+    def _do(*argv: str) -> None:
+        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, timeout=60)
+
+
+class Hosts(Network):
+    """Hosts with sshd; their ``variables`` let commands reach them, as for the Slurm cluster."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="envmatrix-ssh-", dir="/tmp"))
-        self.mark = f"em{os.getpid() % 10000}"
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.variables = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
 
@@ -60,9 +94,9 @@ class Hosts:
         ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.folder}/config "$@"\n')
         ssh.chmod(0o755)
         public = " ".join((self.folder / "host.pub").read_text().split()[:2])
-        for number, name in enumerate(self.names):
-            ours, address = f"10.231.{number}.1", f"10.231.{number}.2"
-            self._wire(name, ours, address)
+        for name in self.names:
+            self.wire(name)
+            _, address = self.addresses(name)
             facts = {"name": name, "address": address, "folder": self.folder}
             with (self.folder / "config").open("a") as file:
                 file.write(_SSH.format(**facts))
@@ -70,17 +104,6 @@ class Hosts:
                 file.write(f"[{address}]:2222 {public}\n")
             (self.folder / f"sshd-{name}").write_text(_SSHD.format(**facts))
             self.start_host(name)
-
-    def _wire(self, name: str, ours: str, theirs: str) -> None:
-        inside = ("ip", "-n", f"{self.mark}{name}")
-        self._do("ip", "netns", "add", f"{self.mark}{name}")
-        self._do("ip", "link", "add", f"{self.mark}{name[0]}", "type", "veth", "peer", "name", "em0",
-                 "netns", f"{self.mark}{name}")  # fmt: skip
-        self._do("ip", "address", "add", f"{ours}/30", "dev", f"{self.mark}{name[0]}")
-        self._do("ip", "link", "set", f"{self.mark}{name[0]}", "up")
-        self._do(*inside, "address", "add", f"{theirs}/30", "dev", "em0")
-        for link in ("lo", "em0"):
-            self._do(*inside, "link", "set", link, "up")
 
     def start_host(self, name: str, before: str = "") -> None:
         """Start a host's sshd in its own mount namespace, after the lines of sh in ``before``."""
@@ -107,13 +130,12 @@ class Hosts:
         self._do("ip", "link", "set", f"{self.mark}{name[0]}", "up")
         wait_for(lambda: self.ask(name, "true") == 0, 60, f"the network of {name}")
 
-    @staticmethod
-    def _do(*argv: str) -> None:
-        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, timeout=60)
+    def left(self) -> list[str]:
+        """Return the hosts whose sshd still runs."""
+        return [name for name, process in self.daemons.items() if process.poll() is None]
 
     def close(self) -> None:
         for name in list(self.daemons):
             self.stop_host(name)
-        for name in self.names:
-            subprocess.run(["ip", "netns", "delete", f"{self.mark}{name}"], check=False, timeout=60)
+        self.unwire()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,22 +29,6 @@ def test_a_node_that_does_not_see_the_shared_folder_is_named_and_left_out(projec
     cluster.stop("n1")
 
 
-#: The command, on a machine whose clock is an hour late.
-LATE = """
-import runpy, time
-now = time.time
-time.time = lambda: now() - 3600
-runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_clock_that_is_off_is_told_and_harms_nothing(project):
-    done = project.run("bench", "tiny", *SLURM, *SMALL, how=("-c", LATE))
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"the clock of node n1 is at least 3[56]\d\d s ahead of this machine's", done.stderr)
-    assert all(0 < trial["wall_s"] < 300 for trial in done_once(project))
-
-
 def test_a_node_without_python_is_named_before_anything_is_made(project, cluster):
     pythons = {Path(folder, name) for folder in os.environ["PATH"].split(":") for name in ("python", "python3")}
     cluster.stop("n1")
@@ -64,49 +47,6 @@ def test_a_module_that_cannot_be_loaded_is_named(project):
     assert "the node cannot load a module that was asked for" in done.stderr
     assert "nosuch/1.0 (node n1)" in done.stderr
     assert project.trials() == []
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], check=False).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-#: The command, but its jobs wait ten seconds for an unwritable folder instead of a minute.
-IMPATIENT = """
-import runpy
-from envmatrix.launchers import block_orders
-assert block_orders.PATIENCE_S == 60
-block_orders.PATIENCE_S = 10.0
-runpy.run_module("envmatrix", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_full_disk_loses_no_finished_trial(project, small_disk):
-    (project.folder / "results").symlink_to(small_disk)
-    project.held.hold(2)
-    process = project.start("bench", "short", *SLURM, how=("-c", IMPATIENT))
-    project.wait_for(lambda: len(project.trials()) == project.held.starts() - 1 == 1)
-    filler = small_disk / "filler"
-    subprocess.run(["dd", "if=/dev/zero", f"of={filler}"], stderr=subprocess.DEVNULL, check=False)
-    assert shutil.disk_usage(small_disk).free == 0
-    project.held.let_go()
-    _, said = process.communicate(timeout=300)
-    assert process.returncode in (2, 4), said
-    assert "Traceback" not in said
-    assert "free some space" in said or "cannot write to the results folder" in said
-    kept = {trial["trial"]: trial for trial in project.trials()}
-    assert kept
-    filler.unlink()
-    wait_for(lambda: not project.cluster.jobs(), 120, "the end of its jobs")
-    resumed = project.run("resume")
-    assert resumed.returncode == 0, resumed.stderr
-    trials = {trial["trial"]: trial for trial in done_once(project)}
-    assert {name: trials[name] for name in kept} == kept
 
 
 def test_results_that_are_read_only_for_a_while_are_waited_for_while_jobs_go_on(project):

@@ -242,21 +242,6 @@ def test_a_trial_whose_job_is_suspended_runs_again_and_says_so(project, cluster)
     assert [(trial["outcome"], trial["repeated"]) for trial in done_once(project)] == [("ok", 1), ("ok", 0)]
 
 
-def test_a_host_killed_while_jobs_run_finds_them_again(project, cluster):
-    project.held.hold(2)
-    process = project.start("bench", "tiny", *SLURM, *QUICK)
-    project.wait_for(lambda: project.held.starts() == 2 and len(cluster.jobs()) == 2)
-    process.kill()
-    process.communicate()
-    project.held.let_go()
-    project.wait_for(lambda: not cluster.jobs())  # both jobs end while nobody watches
-    starts = len(project.started())
-    resumed = project.run("resume")
-    assert resumed.returncode == 0, resumed.stderr
-    done_once(project)
-    assert starts == len(project.started()) == 4
-
-
 def test_an_interrupt_leaves_jobs_running_and_resume_adopts_them(project, cluster):
     project.held.hold(1)
     process = project.start("bench", "tiny", *SLURM, *QUICK)

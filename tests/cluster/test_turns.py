@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -54,19 +53,6 @@ def turning(project):
     return project
 
 
-def left(project):
-    """Return the command lines of trial processes that still run or are stopped: the program and its child."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes()
-            dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-        except OSError:
-            continue
-        found += [words] if str(project.newest()).encode() in words and not dead else []
-    return found
-
-
 @pytest.mark.parametrize("engine", ["local", "apptainer"])
 def test_the_trials_of_a_block_take_turns_in_its_job_or_one_turn_each(turning, engine):
     if engine == "apptainer":
@@ -86,7 +72,7 @@ def test_the_trials_of_a_block_take_turns_in_its_job_or_one_turn_each(turning, e
         assert len(trial["record"]["timing"]["steps_ns"]) == 3
     summary = json.loads((turning.newest() / "summary.json").read_text())
     assert sum(arm.get("in_turns", 0) for arm in summary["arms"]) == 3
-    assert left(turning) == []
+    assert turning.left() == []
 
 
 def test_a_trial_that_dies_in_its_turn_dies_alone_and_what_takes_none_runs_beside_a_copy(turning):
@@ -101,7 +87,7 @@ def test_a_trial_that_dies_in_its_turn_dies_alone_and_what_takes_none_runs_besid
     }  # fmt: skip
     clocks = {trial["environment"]: trial["record"]["timing"] for trial in turning.trials() if trial["record"]}
     assert clocks["control"]["paused_ns"] > 0, "its clock stood still while others had their turns"
-    assert left(turning) == []
+    assert turning.left() == []
 
 
 def test_one_that_runs_out_of_the_jobs_memory_while_all_live_says_so_and_leaves_the_others(turning, cluster):
@@ -115,7 +101,7 @@ def test_one_that_runs_out_of_the_jobs_memory_while_all_live_says_so_and_leaves_
         "baseline": ("ok", 3), "control": ("ok", 3), "eats": ("failed", 3),
     }  # fmt: skip
     assert "ran out of memory" in found["eats"]["reason"]
-    assert left(turning) == []
+    assert turning.left() == []
 
 
 def test_what_a_minute_of_turns_is_worth_is_measured_in_jobs_of_one_node(turning):
@@ -138,9 +124,9 @@ def test_a_job_that_ends_in_the_middle_leaves_nothing_stopped_and_its_group_runs
     process = turning.start("bench", "breaking", "--environments", "baseline", *SLURM)
     turning.wait_for(turning.here.exists)
     ((job, *_),) = cluster.jobs("running")
-    assert left(turning)
+    assert turning.left()
     cluster.do(*(("scancel", job) if what == "scancel" else ("scontrol", "requeue", job)))
-    turning.wait_for(lambda: not left(turning), 30)
+    turning.wait_for(lambda: not turning.left(), 30)
     turning.go.touch()
     if what == "requeue":
         turning.wait_for(lambda: cluster.jobs("pending"))
@@ -152,7 +138,7 @@ def test_a_job_that_ends_in_the_middle_leaves_nothing_stopped_and_its_group_runs
         said = turning.run("resume").stderr
     assert [(trial["outcome"], trial["together"]) for trial in done_once(turning)] == [("ok", 2)] * 2, said
     assert len(turning.started()) == 4
-    assert left(turning) == []
+    assert turning.left() == []
 
 
 def test_a_group_whose_job_is_suspended_runs_again_as_a_whole_and_says_so(turning, cluster):
@@ -168,4 +154,4 @@ def test_a_group_whose_job_is_suspended_runs_again_as_a_whole_and_says_so(turnin
     assert "b0000-p000.turns ran 2 times: its job was suspended, or could not write" in said
     found = [(trial["outcome"], trial["together"], trial["repeated"]) for trial in done_once(turning)]
     assert found == [("ok", 2, 1)] * 2
-    assert left(turning) == []
+    assert turning.left() == []

@@ -7,7 +7,7 @@ from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
-from envmatrix.trials.feasibility import arms_without_quota, check_batch_split
+from envmatrix.trials.feasibility import arms_without_quota, arms_without_srun, check_batch_split
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
@@ -52,6 +52,14 @@ def test_no_launcher_elsewhere_limits_cpu_time(quota, launcher, skipped):
     found = arms_without_quota(ARMS, {"a": make_environment("a", cpu_quota=quota)}, launcher)
     assert bool(found) == skipped
     assert all("its jobs may not create a control group" in reason for reason in found.values())
+
+
+@pytest.mark.parametrize(("launcher", "skipped"), [("slurm", False), ("", True), ("gridengine", True)])
+def test_only_slurm_applies_options_of_srun(launcher, skipped):
+    bound, plain = make_environment("a", srun=("--cpu-bind=cores",)), make_environment("a")
+    found = arms_without_srun(ARMS, {"a": bound}, launcher)
+    assert set(found.values()) == ({"`srun: --cpu-bind=cores` needs `--launcher slurm`"} if skipped else set())
+    assert not arms_without_srun(ARMS, {"a": plain}, launcher)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,29 @@ def test_a_number_in_a_template_may_be_reduced_and_counts_at_least_one_cpu(text,
     assert templates.fill_templates(text, {"physical_cores": "8", "logical_cpus": "16"}) == filled
 
 
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [
+        ("{bind: cores, place: first}", "environment 'e': `cpus:` and srun's --cpu-bind both choose CPUs"),
+        ("{bind: cores, more: threads}", "sets --cpu-bind to 'threads', but another level already sets it to 'cores'"),
+    ],
+)
+def test_levels_that_bind_the_same_process_twice_are_refused(levels, words):
+    text = f"""
+version: 2
+factors:
+  bind: {{none: {{}}, cores: {{srun: --cpu-bind=cores}}}}
+  more: {{none: {{}}, threads: {{srun: --cpu-bind=threads}}, memory: {{srun: --mem-bind=local}}}}
+  place: {{any: {{}}, first: {{cpus: "0"}}}}
+environments: {{baseline: {{}}, e: {levels}, both: {{bind: cores, more: memory}}}}
+"""
+    matrix = parse(text, Path("matrix.yaml"))
+    with pytest.raises(InputError, match=words):
+        environment.resolve_environment(matrix, "e", {})
+    both = environment.resolve_environment(matrix, "both", {})
+    assert both.srun == ("--cpu-bind=cores", "--mem-bind=local")
+
+
 def test_nothing_is_subtracted_from_a_list_of_cpus():
     assert templates.unknown_template("{cpu_list - 1}") == "cpu_list - 1"
     assert templates.unknown_template("{physical_cores - 1} {cpu_list}") is None
@@ -168,7 +191,7 @@ def test_the_cpus_next_to_a_gpu_are_those_of_the_first_one_on_the_bus(tmp_path):
     assert host.cpus_of_gpu(tmp_path) == (8, 9, 10, 11, 24, 25, 26, 27)
 
 
-def test_a_level_next_to_the_gpu_gets_those_cpus_that_it_may_use_and_all_without_a_gpu():
+def test_a_level_next_to_the_gpu_gets_those_cpus_that_it_may_use_and_is_refused_without_them():
     text = """
 version: 2
 factors: {placement: {anywhere: {}, near: {cpus: "{gpu_cpu_list}", claims: {cpu.affinity_list: "{gpu_cpu_list}"}}}}
@@ -178,6 +201,6 @@ environments: {baseline: {}, near: {placement: near}}
     machine = replace(HOST, cpus=tuple(range(8)), physical_cpus=(0, 1, 2, 3), gpu_cpus=(2, 3, 10, 11))
     found = environment.resolve_environment(matrix, "near", machine.facts())
     assert (found.cpus, list(map(str, found.claims))) == ("2-3", ["cpu.affinity_list is 2-3"])
-    assert environment.resolve_environment(matrix, "near", replace(HOST, gpu_cpus=()).facts()).cpus == "0-1"
-    with pytest.raises(InputError, match="Slurm does not report it for its nodes"):
-        environment.resolve_environment(matrix, "near", NODE.facts())
+    for elsewhere in (replace(HOST, gpu_cpus=()), replace(machine, gpu_cpus=(10, 11)), NODE):
+        with pytest.raises(InputError, match=r"'near': no value for {gpu_cpu_list}: there is no GPU here next to CPUs"):
+            environment.resolve_environment(matrix, "near", elsewhere.facts())

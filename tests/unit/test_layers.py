@@ -169,6 +169,7 @@ NAMED = {
     ("envmatrix.matrix.parse", "slurm"),
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
+    ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
     ("envmatrix.doctor.installed", "enroot"), ("envmatrix.build.labels", "ssh"),
 }  # fmt: skip
 

@@ -62,8 +62,8 @@ def test_there_are_examples_of_every_section():
 #: An entry of every kind with every key; each is used as a matrix of its own.
 WHOLE = """
 - factors: {malloc: {plain: {}, tuned: {description: a, env: {A: '1', B: null}, preload: [liba.so], cpus: 0-1,
-    memory_nodes: '0', cpu_quota: 1.5, claims: {malloc: [libc], threads: 1}, requires: {malloc: [plain]},
-    changes_numerics: true, turns: false, apt: [libjemalloc2]}}}
+    memory_nodes: '0', cpu_quota: 1.5, srun: [--cpu-bind=cores], claims: {malloc: [libc], threads: 1},
+    requires: {malloc: [plain]}, changes_numerics: true, turns: false, apt: [libjemalloc2]}}}
 - factors: {python: {built: {python: 3.11, requirements: [x==1.0], index: "https://a.b", suite: bookworm,
     build: {x: {env: {C: d}, edit: {a.txt: {b: c}}, programs: [gcc]}}}}}
 - factors: {python: {image: {image: 'a/b:c'}, own: {interpreter: /a/b}, based: {base: 'a@sha256:b'},

@@ -72,7 +72,7 @@ workloads: {{w: {{model: fashion-cnn}}}}
 designs: {{d: {{environments: wide, workloads: w}}}}
 """)
     matrix = load_matrix(tmp_path / "matrix.yaml")
-    with pytest.raises(InputError, match=r"environment 'wide': .* \{numa_nodes\}: Slurm does not report it"):
+    with pytest.raises(InputError, match=r"environment 'wide': .* \{numa_nodes\}: the launcher does not report it"):
         resolve_on_host(nodes_host(read_nodes(SINFO)), matrix, matrix.designs["d"])
 
 

@@ -21,6 +21,7 @@ from envmatrix.launchers.node_start import copy_package
 from envmatrix.launchers.slurm.script import BlockJob, block_script, script_with_order
 from envmatrix.matrix import Slurm
 
+ROOT = Path(__file__).parents[2]
 HOSTILE = "a b'c\"d$HOME`id`;|&\\*é%j"
 
 
@@ -353,3 +354,20 @@ def test_a_trial_that_was_collected_is_not_repeated_by_a_job_that_starts_again(s
     assert shell.files.end("t1") is None
     assert shell.run(script, SLURM_RESTART_COUNT="1") == 0
     assert [start.trial for start in shell.files.starts()] == ["t1", "t2"]
+
+
+def test_a_job_that_must_be_alone_waits_for_another_one_even_if_that_is_killed():
+    code = "from envmatrix.block.job_files import lock_host as f; import time\n"
+    code += "with f(lambda said: print(said, flush=True)): print('alone', flush=True); time.sleep(60)"
+    first, second = (
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)
+    )
+    by_line = {process.stdout.readline(): process for process in (first, second)}
+    assert set(by_line) == {"alone\n", "another run measures on this machine: waiting until it has ended\n"}
+    alone = by_line.pop("alone\n")
+    (waiting,) = by_line.values()
+    alone.kill()
+    assert waiting.stdout.readline() == "alone\n"
+    waiting.kill()
+    for process in (first, second):
+        process.communicate()

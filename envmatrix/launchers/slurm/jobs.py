@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 
 from envmatrix.block.order import Part
 from envmatrix.errors import InputError
-from envmatrix.launchers.block_orders import block_order
+from envmatrix.launchers.block_orders import block_order, job_prefix
 from envmatrix.launchers.node_start import copy_package
 from envmatrix.launchers.slurm.script import BlockJob
 from envmatrix.matrix import Slurm
@@ -37,12 +36,6 @@ def overlay(part: Slurm, asked: LauncherOptions) -> Slurm:
     except ValidationError as error:
         problem = error.errors()[0]
         raise InputError(f"--{problem['loc'][0]}: {validation_message(problem)}") from error
-
-
-def job_prefix(experiment: Experiment) -> str:
-    """Return the prefix of this run's job names: unique to the run, and the same after a crash."""
-    key = f"{experiment.folder.path.resolve()}|{experiment.run.created}"
-    return f"envmatrix-{hashlib.sha256(key.encode()).hexdigest()[:10]}-"
 
 
 def make_block_job(

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from envmatrix.block.order import CANNOT_WRITE
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
-from envmatrix.launchers.block_files import block_folders
-from envmatrix.launchers.block_orders import block_folder, widest_workload
+from envmatrix.launchers.block_orders import job_prefix, widest_workload
 from envmatrix.launchers.elsewhere import BlockLauncher, Trials
 from envmatrix.launchers.slurm import jobs, reasons
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
@@ -51,7 +50,7 @@ class SlurmLauncher(BlockLauncher[Flight]):
         self._client = client
         self._ask = ask
         self._options = jobs.slurm_options(experiment)
-        self._prefix = jobs.job_prefix(experiment)
+        self._prefix = job_prefix(experiment)
         self._span = widest_workload(experiment)
         self._placing = Placing(client, self._options, progress, self._span)
         self._fruitless = 0
@@ -68,21 +67,17 @@ class SlurmLauncher(BlockLauncher[Flight]):
     def trials(self, blocks: Iterable[list[Slot]], work: Work) -> Iterator[Trial]:
         """Collect the results of earlier jobs, then keep the queue filled until there are no more blocks."""
         yield from self._adopt(work)
-        source = iter(blocks)
-        more = True
-        while more or self._working or self._backlog:
-            while more and self._working + len(self._backlog) < self.width:
-                block = next(source, None)
-                more = block is not None
-                yield from self._take(block or [], work)
-            for flight in list(self._flights.values()):
-                yield from self._collect(flight, work)
-            if time.monotonic() >= self._next_look and (self._flights or self._backlog):
-                yield from self._look(work)
-            if self._working or self._backlog:
-                time.sleep(_FILES_S)
+        yield from self._rounds(blocks, work)
         for flight in self._flights.values():
             self._say(f"block {flight.block} is left: `scontrol release {flight.job}`, then `envmatrix resume`")
+
+    def _step(self, work: Work) -> Trials:
+        for flight in list(self._flights.values()):
+            yield from self._collect(flight, work)
+        if time.monotonic() >= self._next_look and (self._flights or self._backlog):
+            yield from self._look(work)
+        if self._working or self._backlog:
+            time.sleep(_FILES_S)
 
     @property
     def _working(self) -> int:
@@ -114,17 +109,15 @@ class SlurmLauncher(BlockLauncher[Flight]):
             raise EngineError("Slurm does not answer", remedy="wait until `squeue` works here, then `envmatrix resume`")
         alive = {state.name: state for state in queue if state.alive}
         ended = {state.job: state.state for state in queue if not state.alive}
-        root = block_folder(self._experiment, 0).path.parent
-        for path in (known.path for known in block_folders(root)):
-            block = int(path.name[1:])
-            flight = self._flight(block, self._experiment.plan.block(block), work)
-            state = alive.get(f"{self._prefix}{path.name}")
+        for flight in self._known_blocks(work):
+            state = alive.get(f"{self._prefix}{flight.files.path.name}")
             if state:
                 planned = flight.files.planned(flight.attempt)
                 flight.slots = {name: slot for name, slot in flight.slots.items() if name in planned}
                 if flight.slots:
                     self._watch(flight, state.job)
-                    self._say(f"block {block}: job {state.job} of an earlier start is still there; waiting for it")
+                    block, job = flight.block, state.job
+                    self._say(f"block {block}: job {job} of an earlier start is still there; waiting for it")
             elif flight.attempt and not flight.files.has_ended(flight.attempt):
                 self._note_unwatched(flight, ended)
             yield from self._collect(flight, work)

@@ -11,14 +11,14 @@ from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import check_commands
 from envmatrix.launchers.block_files import BlockFolder
-from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, widest_workload
+from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, most_seconds, widest_workload
 from envmatrix.launchers.node_start import find_lines
 from envmatrix.launchers.slurm import partitions
 from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
 from envmatrix.launchers.slurm.jobs import make_block_job, slurm_options
 from envmatrix.launchers.slurm.pending_block import Flight
 from envmatrix.launchers.slurm.placement import nodes_of_block
-from envmatrix.launchers.slurm.script import BlockJob, directives, most_seconds, script_with_order
+from envmatrix.launchers.slurm.script import BlockJob, directives, script_with_order
 from envmatrix.matrix import Slurm
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.block.order import BlockOrder, Part
+from envmatrix.block.order import BlockOrder
+from envmatrix.launchers.block_orders import block_seconds
 from envmatrix.launchers.node_start import start_lines
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export import posix_quote
-
-#: Seconds a job may take beyond the sum of its trials' limits: start, first reads of images, cleanup.
-_SLACK_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -57,21 +55,8 @@ def script_with_order(job: BlockJob) -> str:
 
 
 def time_limit_s(job: BlockJob) -> float:
-    """Return the job's time limit: the requested one, or the most that its trials may take.
-
-    Interleaved trials count twice: they do the same work, and one that never gets ready, or never ends, can use up
-    that time once more.
-    """
-    return job.options.time or sum(map(_seconds, job.order.parts)) + _SLACK_S
-
-
-def _seconds(part: Part) -> float:
-    return sum(trial.limit_s for trial in part.trials) * (2 if part.turns else 1)
-
-
-def most_seconds(trials: int, in_turns: int, limit_s: float) -> float:
-    """Return the time limit of a job of ``trials`` trials with equal limits, of which ``in_turns`` are interleaved."""
-    return (trials + in_turns) * limit_s + _SLACK_S
+    """Return the job's time limit: the requested one, or the most that its trials may take."""
+    return job.options.time or block_seconds(job.order.parts)
 
 
 def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
@@ -79,6 +64,7 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
     options = job.options
     asked = [
         ("job-name", job.job_name),
+        ("comment", re.sub(r"[^A-Za-z0-9._-]+", "-", job.order.title) or "envmatrix"),
         ("nodes", str(nodes)),
         ("ntasks", str(nodes)),
         ("exclusive", None),
@@ -87,7 +73,6 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
         ("chdir", "/"),
         ("output", "/dev/null"),
         ("export", "ALL"),
-        ("requeue", None),
     ]
     given = [
         ("partition", options.partition),

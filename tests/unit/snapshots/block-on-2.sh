@@ -1,6 +1,7 @@
 #!/bin/sh
 # run r, block 3; attempt 2: 1 trial(s), one after the other, on up to 2 nodes.
 #SBATCH --job-name=envmatrix-0-b0003
+#SBATCH --comment=run-r-block-3
 #SBATCH --nodes=2
 #SBATCH --ntasks=2
 #SBATCH --exclusive
@@ -9,7 +10,6 @@
 #SBATCH --chdir=/
 #SBATCH --output=/dev/null
 #SBATCH --export=ALL
-#SBATCH --requeue
 #SBATCH --partition=gpu
 #SBATCH --account=me
 #SBATCH --constraint=a&b
@@ -72,7 +72,8 @@ exec "$python" -I -S -B '/shared/it'"'"'s $here/block-0' '/shared/it'"'"'s $here
 #      "nodes": 2,
 #      "program": null,
 #      "pauses_itself": false,
-#      "apart": 0
+#      "apart": 0,
+#      "srun": []
 #     }
 #    ],
 #    "turns": null
