@@ -19,7 +19,7 @@ _WAKE_UPS, _CALLS = 200, 200
 
 
 def measure() -> dict[str, float | None]:
-    """Return the cost of each event in nanoseconds, None if it cannot be measured. Takes about 20 ms."""
+    """Return the cost of each event in nanoseconds, None if it cannot be measured. Takes about 50 ms."""
     measured = {"minor_fault_ns": minor_fault_ns, "wake_up_ns": wake_up_ns, "memory_call_ns": memory_call_ns}
     return {name: attempt(price) for name, price in measured.items()}
 

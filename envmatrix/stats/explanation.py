@@ -35,7 +35,7 @@ class Explanation:
     def unread(self) -> tuple[str, ...]:
         """The parts and events that were not counted."""
         known = {part.name for part in self.parts.parts} | {cause.event for cause in self.causes.causes}
-        labels = PARTS | {event: label for event, (_, label) in EVENTS.items()}
+        labels = PARTS | {event: label for event, (part, label) in EVENTS.items() if part}
         return tuple(label for name, label in labels.items() if name not in known)
 
 
