@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from bench.evidence.reading import fields
+from bench.evidence.reading import attempt, fields
 
 CALLS = ("mmap", "munmap", "madvise", "brk")
 #: Seconds that strace gets to attach, to report, and between two checks.
@@ -24,7 +24,7 @@ _SET_TRACER, _ANY, _NOBODY = 0x59616D61, -1, 0
 
 def count(work: Callable[[], None]) -> dict[str, int] | None:
     """Run ``work`` slowly and return the calls that this thread made; None if it could not be traced."""
-    tracer = _attach()
+    tracer = attempt(_attach)
     try:
         work()
     finally:

@@ -7,7 +7,7 @@ import os
 import platform
 import struct
 import threading
-from functools import cache
+from functools import cache, partial
 
 from bench.evidence.reading import attempt
 
@@ -25,7 +25,13 @@ Counts = dict[str, tuple[int, int, int]]
 def read() -> Counts:
     """Return a reading of each event of the calling thread that this machine counts."""
     files = _files(os.getpid(), threading.get_native_id())
-    return {name: _READING.unpack(os.read(file, _READING.size)) for name, file in files.items()}
+    counts = {name: attempt(partial(_reading, file)) for name, file in files.items()}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _reading(file: int) -> tuple[int, int, int]:
+    count, wanted_ns, counted_ns = _READING.unpack(os.read(file, _READING.size))
+    return count, wanted_ns, counted_ns
 
 
 def between(before: Counts, after: Counts) -> dict[str, int | None]:
@@ -46,7 +52,7 @@ def _grown(before: tuple[int, int, int] | None, after: tuple[int, int, int] | No
 @cache
 def _files(_process: int, _thread: int) -> dict[str, int]:
     """Open the counters of the calling thread once; the kernel closes them with the process."""
-    opened = {name: attempt(lambda event=event: open_counter(*event)) for name, event in EVENTS.items()}  # type: ignore[misc]
+    opened = {name: attempt(partial(open_counter, *event)) for name, event in EVENTS.items()}
     return {name: file for name, file in opened.items() if file is not None}
 
 

@@ -33,6 +33,15 @@ def test_strace_counts_this_thread_s_calls_and_leaves_it():
     assert memory_calls.count(lambda: None) == {"mmap": 0, "munmap": 0, "madvise": 0, "brk": 0}
 
 
+def test_a_system_without_room_for_a_process_is_not_traced(monkeypatch):
+    def full(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(memory_calls.shutil, "which", lambda _: "/usr/bin/strace")
+    monkeypatch.setattr(memory_calls.subprocess, "Popen", full)
+    assert memory_calls.count(lambda: None) is None
+
+
 @pytest.mark.parametrize("program", [None, "exit 1", "exec sleep 600", "trap '' TERM; while :; do sleep 0.1; done"])
 def test_without_a_strace_that_traces_the_work_is_done_and_nothing_is_counted(tmp_path, monkeypatch, program):
     if program:
@@ -73,7 +82,7 @@ def test_an_event_that_this_kernel_counts_without_hardware_is_read_and_grows():
     with mmap.mmap(-1, 1000 * PAGE) as memory:
         memory.madvise(mmap.MADV_NOHUGEPAGE)
         for _ in range(2):
-            readings.append({"dtlb_misses": perf_events._READING.unpack(os.read(file, 24))})
+            readings.append({"dtlb_misses": perf_events._reading(file)})
             memory[::PAGE] = bytes(1000)
     os.close(file)
     assert 1000 <= perf_events.between(*readings)["dtlb_misses"] <= 1100
@@ -87,6 +96,15 @@ def test_an_event_that_shared_its_counter_is_extrapolated():
 @pytest.mark.parametrize("after", [(50, 2000, 2000), (400, 2000, 1000), (400, 1000, 2000)])
 def test_a_counter_that_went_back_or_never_ran_is_unknown(after):
     assert perf_events.between({"dtlb_misses": (100, 1000, 1000)}, {"dtlb_misses": after}) == NEVER
+
+
+def test_a_counter_that_the_kernel_gave_up_is_unknown(monkeypatch):
+    """Such a file is at its end."""
+    end, other = os.pipe()
+    os.close(other)
+    monkeypatch.setattr(perf_events, "_files", lambda *_: {"dtlb_misses": end})
+    assert perf_events.read() == {}
+    os.close(end)
 
 
 def test_without_perf_events_the_account_says_unknown_and_never_0(monkeypatch):
