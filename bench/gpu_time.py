@@ -35,16 +35,14 @@ def parts(events: Sequence[Any], device: int | None) -> dict[str, int] | None:
 def _work(events: Sequence[Any], device: int | None) -> list[tuple[str, Interval]]:
     """Return name and microseconds of everything that ran on the device.
 
-    The profiler repeats the host's ranges (``record_function``) on the device's line; these are no work.
+    The profiler repeats the host's ranges (``record_function``) on the device's line. They are no work; a torch that
+    does not mark them (``is_user_annotation``) is read as having seen nothing.
     """
-    host = {event.name for event in events if event.device_type.name == "CPU"}
     return [
         (event.name, (event.time_range.start, event.time_range.end))
         for event in events
-        if event.device_type.name == "CUDA"
-        and event.device_index == device
-        and event.name not in host
-        and not getattr(event, "is_user_annotation", False)
+        if event.device_type.name == "CUDA" and event.device_index == device
+        if not getattr(event, "is_user_annotation", True)
     ]
 
 

@@ -121,6 +121,7 @@ def test_without_perf_events_the_account_says_unknown_and_never_0(monkeypatch):
 
 
 def event(name, start, end, device="CUDA", index=0, **more):
+    more = more or {"is_user_annotation": False}
     span = SimpleNamespace(start=start, end=end)
     return SimpleNamespace(
         name=name, time_range=span, device_type=SimpleNamespace(name=device), device_index=index, **more
@@ -129,14 +130,14 @@ def event(name, start, end, device="CUDA", index=0, **more):
 
 EVENTS = [
     event("aten::mm", 0, 9, "CPU"),
-    event("Optimizer.step#SGD.step", 0, 90, "CPU"),
-    event("ampere_sgemm", 10, 30),
+    event("Optimizer.step#SGD.step", 0, 90, "CPU", is_user_annotation=True),
+    event("triton_poi_fused_0", 0, 9, "CPU"),
+    event("triton_poi_fused_0", 10, 30),
     event("another_stream", 20, 40),
     event("Memcpy HtoD (Pageable -> Device)", 35, 50),
     event("ncclDevKernel_AllReduce_Sum_f32", 38, 70),
     event("Memset (Device)", 80, 82),
-    event("Optimizer.step#SGD.step", 5, 100),
-    event("Torch-Compiled Region", 0, 200, is_user_annotation=True),
+    event("Optimizer.step#SGD.step", 5, 100, is_user_annotation=True),
     event("on_another_gpu", 0, 500, index=1),
 ]
 
@@ -148,7 +149,7 @@ def test_a_gpu_s_time_is_split_into_parts_that_add_up():
     assert gpu_time.parts(EVENTS, 1) == {"kernel_ns": 500_000, "copy_ns": 0, "collective_ns": 0, "gap_ns": 0}
 
 
-@pytest.mark.parametrize("events", [[], [event("aten::mm", 0, 9, "CPU")]])
+@pytest.mark.parametrize("events", [[], [event("aten::mm", 0, 9, "CPU")], [event("sgemm", 0, 9, of_old_torch=1)]])
 def test_where_the_profiler_saw_no_gpu_nothing_is_said(events):
     assert gpu_time.parts(events, 0) is None
 
