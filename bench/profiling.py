@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.profiler import ProfilerActivity
 
+from bench import gpu_time, memory_calls
 from bench.devices import Device
 from bench.steps import Step
 from bench.tensors import Batch
 
 
 def profile(step: Step, source: Iterator[Batch], steps: int, device: Device) -> dict[str, Any]:
-    """Return the phases of ``steps`` steps, and the operators of as many more under torch.profiler."""
+    """Return the phases of ``steps`` steps, what torch.profiler shows of as many, and memory calls of as many more.
+
+    All processes take the same steps, whether or not their system calls can be counted.
+    """
+
+    def take() -> None:
+        for _ in range(steps):
+            step(next(source))
+        device.wait()
+
+    phases_ns, profiler = _phases(step, source, steps, device), _profiled(take, device)
     return {
         "steps": steps,
-        "phases_ns": _phases(step, source, steps, device),
-        "operators": _operators(step, source, steps, device),
+        "phases_ns": phases_ns,
+        "operators": _operators(profiler, device),
+        "gpu": gpu_time.parts(profiler.events(), device.device.index) if device.name == "cuda" else None,
+        "memory_calls": memory_calls.count(take),
     }
 
 
@@ -45,16 +58,18 @@ def _phases(step: Step, source: Iterator[Batch], steps: int, device: Device) -> 
     return totals
 
 
-def _operators(step: Step, source: Iterator[Batch], steps: int, device: Device) -> list[dict[str, Any]]:
+def _profiled(work: Callable[[], None], device: Device) -> Any:
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.name == "cuda" else [])]
+    with torch.profiler.profile(activities=activities) as profiler:
+        work()
+    return profiler
+
+
+def _operators(profiler: Any, device: Device) -> list[dict[str, Any]]:
     """Return the aten operators, most expensive first; ``self_ns`` excludes the operators they call.
 
     On a GPU, both times are those of the kernels that an operator started.
     """
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.name == "cuda" else [])]
-    with torch.profiler.profile(activities=activities) as profiler:
-        for _ in range(steps):
-            step(next(source))
-        device.wait()
     timed = [(event, _micros(event, "self_", device), _micros(event, "", device)) for event in profiler.key_averages()]
     # Separate rows for kernels repeat times of their operators' rows.
     rows = [row for row in timed if row[1] > 0 and row[0].device_type == torch.autograd.DeviceType.CPU]

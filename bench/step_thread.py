@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+from bench import perf_events
 from bench.evidence.reading import attempt, text
 
 #: A thread that was on a CPU for at least this share of the time was busy.
@@ -34,18 +35,19 @@ _COUNTED = (
 class Reading(NamedTuple):
     """Counters: of this thread in the order of ``_COUNTED``, its wait, and (CPU, wait) of the other threads.
 
-    ``waited_ns`` is None if the kernel keeps no scheduler statistics.
+    ``waited_ns`` is None if the kernel keeps no scheduler statistics. ``hardware`` is a reading of ``perf_events``.
     """
 
     counted: tuple[int, ...]
     waited_ns: Optional[int]  # noqa: UP045 - a NamedTuple of Python 3.9
     others: dict[int, tuple[int, int]]
+    hardware: perf_events.Counts = {}  # noqa: RUF012 - a NamedTuple's default, never changed
 
 
 def read() -> Reading:
     """Return the counters of the calling thread at the start of an interval; its own counters are read last."""
-    others = _others()
-    return Reading(*_own(), others)
+    others, hardware = _others(), perf_events.read()
+    return Reading(*_own(), others, hardware)
 
 
 def _own() -> tuple[tuple[int, ...], int | None]:
@@ -79,20 +81,18 @@ def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
 
 def since(before: Reading) -> dict[str, Any]:
     """Return the increase of each counter in the form of the record's ``step_thread``."""
-    return between(before, Reading(*_own(), _others()))
+    return between(before, Reading(*_own(), _others(), perf_events.read()))
 
 
 def between(before: Reading, after: Reading) -> dict[str, Any]:
     """Return the increase of each counter from one reading to a later one."""
     grown = dict(zip(_COUNTED, (late - early for early, late in zip(before.counted, after.counted))))
     known = before.waited_ns is not None and after.waited_ns is not None
-    others = {
-        number: (ran - before.others.get(number, (0, 0))[0], waited - before.others.get(number, (0, 0))[1])
-        for number, (ran, waited) in after.others.items()
-    }
+    others = {number: _grown(before.others.get(number, (0, 0)), counted) for number, counted in after.others.items()}
     busy = [ran >= _BUSY * grown["wall_ns"] for ran, _ in others.values()]
     return {
         **grown,
+        **perf_events.between(before.hardware, after.hardware),
         "waited_ns": (after.waited_ns or 0) - (before.waited_ns or 0) if known else None,
         "others": {
             "busy": sum(busy),
@@ -101,6 +101,12 @@ def between(before: Reading, after: Reading) -> dict[str, Any]:
             "waited_ns": sum(waited for _, waited in others.values()),
         },
     }
+
+
+def _grown(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
+    """Return a thread's increase; if it ran less than before, it is a new thread with an old one's number."""
+    early = before if before[0] <= after[0] else (0, 0)
+    return after[0] - early[0], after[1] - early[1]
 
 
 def of_life(began_ns: int, cpu_ns: int, usage: resource.struct_rusage, schedstat: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """How often explanations are right, for synthetic accounts (`simulated`) and for real added costs (`injected`).
 
     python -m validation.why simulated --runs 200
-    python -m validation.why injected
+    python -m validation.why injected --python PYTHON_WITH_TORCH
+    python -m validation.why overhead --blocks 200 --python PYTHON_WITH_TORCH    # what the counters cost
 
 A cell adds a cost of one kind and size to one environment. Its explanation is right if the cost's part is within 10
 points of the truth, and the intervals of all parts together contain the truth.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +25,7 @@ from envmatrix.stats.explanation import Explanation, explain
 from envmatrix.stats.measurements import Measurements, TrialOrder
 from envmatrix.stats.step_account import COLUMNS, PARTS
 from tests.synthetic import make_plan, make_run
-from validation import why_injected
+from validation import why_injected, why_overhead
 
 Floats = NDArray[np.float64]
 STEPS = 30
@@ -32,8 +33,8 @@ STEPS = 30
 USUAL = {"kernel": 6e-3, "user": 26e-3, "waiting": 0.5e-3, "blocked": 1e-3}
 EVENTS = {"minor_faults": 2600.0, "major_faults": 0.0, "voluntary_switches": 2.0, "involuntary_switches": 8.0}
 FAULT_S = 2.5e-6
-#: Noise as fractions: each part of a trial, the shared drift of a block, a part's own drift; the kernel's tick.
-NOISE, DRIFT, PART_DRIFT, TICK_S = 0.02, 0.05, 0.02, 4e-3
+#: Noise as fractions: each part of a trial, the shared drift of a block, a part's own drift.
+NOISE, DRIFT, PART_DRIFT = 0.02, 0.05, 0.02
 #: The largest error of an attributed share that counts as right.
 CLOSE = 0.10
 
@@ -65,8 +66,11 @@ def cells() -> Iterator[Cell]:
     yield Cell("nothing")
 
 
-def measured_of(plan: Plan, cell: Cell, blocks: int, chance: np.random.Generator) -> Measurements:
-    """Return synthetic trials in which the environment ``other`` has the cost of a cell."""
+def measured_of(plan: Plan, cell: Cell, blocks: int, tick_s: float, chance: np.random.Generator) -> Measurements:
+    """Return synthetic trials in which the environment ``other`` has the cost of a cell.
+
+    The kernel samples user and kernel time every ``tick_s`` (0: it counts them exactly).
+    """
     arms, shape = [arm.name for arm in plan.arms], (len(plan.arms), blocks)
     mine = np.array([arm.environment == "other" for arm in plan.arms], dtype=np.float64)[:, None]
     drift = np.exp(chance.normal(0, DRIFT, blocks))
@@ -76,8 +80,10 @@ def measured_of(plan: Plan, cell: Cell, blocks: int, chance: np.random.Generator
         for name, usual in USUAL.items()
     }  # fmt: skip
     whole, cpu = sum(parts.values()), parts["user"] + parts["kernel"]
-    ticks = np.maximum(1, np.round(cpu / TICK_S).astype(np.int64))
-    kernel = cpu * chance.binomial(ticks, parts["kernel"] / cpu) / ticks  # as the kernel samples it
+    kernel = parts["kernel"]
+    if tick_s:
+        ticks = np.maximum(1, np.round(cpu / tick_s).astype(np.int64))
+        kernel = cpu * chance.binomial(ticks, kernel / cpu) / ticks
     events = {
         name: chance.poisson(np.maximum(0.0, (usual + mine * cell.events.get(name, 0.0)) * STEPS) * np.ones(shape))
         for name, usual in EVENTS.items()
@@ -137,7 +143,7 @@ class Counts:
         self.wrong += any(name != cell.reason for name in names)
 
 
-def simulate(runs: int, blocks: int, seed: int = 1) -> dict[str, Counts]:
+def simulate(runs: int, blocks: int, tick_s: float = 4e-3, seed: int = 1) -> dict[str, Counts]:
     """Return the counts of ``runs`` synthetic runs for each cell."""
     plan = make_plan(("other", *(f"e{number}" for number in range(5))), min_blocks=min(6, blocks))
     run, chance = make_run(plan), np.random.default_rng(seed)
@@ -145,7 +151,7 @@ def simulate(runs: int, blocks: int, seed: int = 1) -> dict[str, Counts]:
     for cell in cells():
         counts = found.setdefault(cell.name, Counts())
         for _ in range(runs):
-            measured = measured_of(plan, cell, blocks, chance)
+            measured = measured_of(plan, cell, blocks, tick_s, chance)
             analysis = estimate(plan, measured, workloads=run.workloads, metrics=())
             counts.add(explain(run, measured, analysis).get("other:cnn@local"), cell)
     return found
@@ -167,14 +173,19 @@ def table(found: Mapping[str, Counts]) -> list[str]:
 def main() -> int:
     """Run one of the two checks and print its table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("check", choices=("simulated", "injected"))
+    parser.add_argument("check", choices=("simulated", "injected", "overhead"))
     parser.add_argument("--runs", type=int, default=200, help="made-up runs of each cell")
+    parser.add_argument("--tick", type=float, default=4.0, help="ms between the kernel's samples (0: exact)")
     parser.add_argument("--blocks", type=int, default=8, help="blocks of a run")
+    why_overhead.add_arguments(parser)
     chosen = parser.parse_args()
+    lines: Iterable[str]
     if chosen.check == "injected":
-        lines = why_injected.table(chosen.blocks)
+        lines = why_injected.table(chosen.blocks, chosen.python)
+    elif chosen.check == "overhead":
+        lines = why_overhead.table(chosen)
     else:
-        lines = table(simulate(chosen.runs, chosen.blocks))
+        lines = table(simulate(chosen.runs, chosen.blocks, chosen.tick / 1e3))
     print("\n".join(lines))
     return 0
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +15,30 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.step_parts import StepParts, step_parts
 
 PROGRAM = Path(__file__).with_name("costly_program.py")
-#: Kind of cost -> the part that it belongs to, and two sizes in seconds per step.
-KINDS = {"faults": ("kernel", (4e-3, 12e-3)), "user": ("user", (4e-3, 12e-3)), "kernel": ("kernel", (4e-3, 12e-3)),
-         "sleep": ("blocked", (4e-3, 12e-3))}  # fmt: skip
+#: Kind of cost -> the part that it belongs to, and two sizes: seconds per step, processes of others, CPUs of a quota.
+KINDS = {
+    "faults": ("kernel", (4e-3, 12e-3)),
+    "user": ("user", (4e-3, 12e-3)),
+    "kernel": ("kernel", (4e-3, 12e-3)),
+    "sleep": ("blocked", (4e-3, 12e-3)),
+    "lock": ("blocked", (4e-3, 12e-3)),
+    "others": ("waiting", (2, 4)),
+    "quota": ("waiting", (0.8, 0.4)),
+}
 WAITS = ("sleep", "spin")
 CLOSE = 0.10
+#: A built-in workload with oneDNN's kernels for an older instruction set: the whole difference is user time.
+OLDER_KERNELS = """
+version: 2
+factors:
+  python: {{mine: {{interpreter: {python}}}}}
+  isa: {{newest: {{}}, sse41: {{env: {{ONEDNN_MAX_CPU_ISA: SSE41}}}}}}
+environments: {{baseline: {{}}, isa-0: {{isa: sse41}}}}
+workloads: {{cnn: {{model: fashion-cnn, steps: 30, warmup_steps: 3, eval_samples: 64}}}}
+designs:
+  default: {{environments: isa-0, workloads: cnn, schedule: turns, budget: 1h, min_blocks: {blocks},
+    max_blocks: {blocks}}}
+"""
 
 
 def matrix(kinds: list[str], waits: str, blocks: int) -> str:
@@ -27,7 +48,8 @@ def matrix(kinds: list[str], waits: str, blocks: int) -> str:
     for kind in kinds:
         for number, size in enumerate(KINDS[kind][1]):
             names.append(f"{kind}-{number}")
-            levels.append(f"    {names[-1]}: {{env: {{ENVMATRIX_COST: '{kind}:{size}:{waits}'}}}}")
+            quota = f"cpu_quota: '{size}', " if kind == "quota" else ""
+            levels.append(f"    {names[-1]}: {{{quota}env: {{ENVMATRIX_COST: '{kind}:{size}:{waits}'}}}}")
     return "\n".join([
         "version: 2", "factors:", f"  python:\n    mine: {{interpreter: {sys.executable}}}", "  cost:", *levels,
         "environments:", "  baseline: {}", *(f"  {name}: {{cost: {name}}}" for name in names),
@@ -63,13 +85,32 @@ def _line(name: str, waits: str, part: str, why: StepParts | None, measured: Mea
     return f"{head} paid {1e3 * paid:6.1f} ms, {part} {share:4.0%} of it: {right}, interval {holds}"
 
 
-def table(blocks: int) -> list[str]:
-    """Run all costs next to a thread that sleeps, then next to one that spins."""
+def table(blocks: int, python: str) -> list[str]:
+    """Run all costs next to a thread that sleeps, then next to one that spins; then oneDNN's older kernels."""
     lines = []
     for waits in WAITS:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "matrix.yaml")
-            file.write_text(matrix(list(KINDS), waits, blocks))
-            result = envmatrix.run(matrix=file, results=Path(folder, "results"), progress=print)
+        with _measured(matrix(list(KINDS), waits, blocks)) as result:
             lines += lines_of(result, waits)
+    with _measured(OLDER_KERNELS.format(python=python, blocks=blocks)) as result:
+        lines += [_line_of_all("isa-0", "user", step_parts(result.summary.analysis, result.summary.measured))]
     return lines
+
+
+@contextmanager
+def _measured(text: str) -> Iterator[envmatrix.Result]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "matrix.yaml")
+        file.write_text(text)
+        yield envmatrix.run(matrix=file, results=Path(folder, "results"), progress=print)
+
+
+def _line_of_all(name: str, part: str, found: Mapping[str, StepParts]) -> str:
+    """Return the line of an environment whose whole difference belongs to one part."""
+    why = next((one for one in found.values() if one.arm.environment == name), None)
+    one = why.part(part) if why else None
+    if why is None or one is None or one.share is None:
+        return f"{name:12} not accounted for"
+    right = "within 10 points" if abs(one.share.mean - 1) <= CLOSE else "OFF"
+    holds = "holds" if (one.share.low or 0.0) <= 1 <= (one.share.high or 0.0) else "MISSES"
+    whole = f"{1e3 * why.whole.mean:+.1f} ms a step"
+    return f"{name:12} {whole}, {part} {one.share.mean:4.0%} of it: {right}, interval {holds}"

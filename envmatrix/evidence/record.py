@@ -141,12 +141,23 @@ class Operator(Part):
     share: Float = None
 
 
+class GpuTime(Part):
+    """A GPU's nanoseconds over the profiled steps, in parts that add up."""
+
+    kernel_ns: Integer = None
+    copy_ns: Integer = None
+    collective_ns: Integer = None
+    gap_ns: Integer = None
+
+
 class Profile(Part):
-    """A profile of the steps; nanoseconds over ``steps`` steps."""
+    """A profile of the steps; nanoseconds, and system calls of memory by name, over ``steps`` steps each."""
 
     steps: Integer = None
     phases_ns: dict[StrictStr, StrictInt] | None = None
     operators: list[Operator] | None = None
+    gpu: GpuTime | None = None
+    memory_calls: dict[StrictStr, StrictInt] | None = None
 
 
 class OtherThreads(Part):
@@ -163,6 +174,7 @@ class Prices(Part):
 
     minor_fault_ns: Float = None
     wake_up_ns: Float = None
+    memory_call_ns: Float = None
 
 
 class StepThread(Part):
@@ -177,6 +189,8 @@ class StepThread(Part):
     major_faults: Integer = None
     voluntary_switches: Integer = None
     involuntary_switches: Integer = None
+    dtlb_misses: Integer = None
+    cache_misses: Integer = None
     others: OtherThreads | None = None
     steps: Integer = None
     prices: Prices | None = None

@@ -19,6 +19,13 @@ PARTS_NOTE = "Why, in parts with simultaneous 95 % intervals (`envmatrix explain
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: A part surely smaller than this share of the difference is shown without its interval.
 _SMALL = 0.15
+#: The parts of a GPU's time in a profiled pass.
+_ON_GPU = {
+    "kernel_ns": "kernels",
+    "copy_ns": "copies while no kernel runs",
+    "collective_ns": "waits for collectives",
+    "gap_ns": "gaps between launches",
+}
 #: The most operators that are named, and the smallest share of the difference of each.
 _OPERATORS, _LEAST_OPERATOR = 3, 0.1
 
@@ -164,7 +171,12 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
         if part.name in found.causes.unexplained:
             yield 2, f"unexplained {scale.change(found.causes.unexplained[part.name])} {scale.unit}"
     yield from ((1, f"operator {name} {_both(times, found)} (a profiled pass)") for name, times in _largest(found))
-    yield from ((1, f"{label}: not readable on this machine") for label in found.unread)
+    yield from (
+        (1, f"GPU: {_ON_GPU[name]} {_both(times, found)} (a profiled pass, experimental)")
+        for name, times in found.gpu.items()
+    )
+    if found.unread:
+        yield 1, f"not readable: {', '.join(found.unread)}"
     yield from ((1, f"{finding_text(one, found)} -> {one.rule.remedy}") for one in found.findings)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from envmatrix.evidence import notices
 from envmatrix.evidence.base import Part, once_for_each
 from envmatrix.evidence.evidence import Evidence
-from envmatrix.evidence.record import Profile, Record
+from envmatrix.evidence.record import GpuTime, Profile, Record
 from envmatrix.evidence.settings_in_effect import settled
 from envmatrix.evidence.work_digest import work_identity
 from envmatrix.results import Reading, Trial
@@ -57,7 +57,7 @@ class ArmFacts:
     with at most ``together`` alive; ``in_waves`` counts those in groups split for lack of memory. ``in_one_go`` counts
     uninterrupted trials that ran in a group. ``tolerances`` maps each check of a user's program to the fraction it
     allows. ``operators`` maps an operator to its self time in seconds per step, one number per profiled trial it ran
-    in.
+    in; ``gpu`` does so for the parts of a GPU's time.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -72,6 +72,7 @@ class ArmFacts:
     work: Counter[str] = field(default_factory=Counter)
     tolerances: dict[str, float] = field(default_factory=dict)
     operators: dict[str, list[float]] = field(default_factory=dict)
+    gpu: dict[str, list[float]] = field(default_factory=dict)
     stand_in: int = 0
     longest_s: float = 0.0
     in_turns: int = 0
@@ -98,7 +99,7 @@ def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
         count_text(facts.data, _as_text(record.data.name))
         facts.stand_in += record.data.stand_in is True
     count_text(facts.work, _as_text(work_identity(record)))
-    _note_operators(facts, record.profile)
+    _note_profile(facts, record.profile)
     if record.evidence:
         count_text(facts.settled, settled(record.evidence))
     evidence = record.evidence or Evidence()
@@ -122,11 +123,13 @@ def texts_of(part: Part | None, fields: tuple[str, ...], as_text: Callable[[obje
     return [(name, as_text(value)) for name, value in values if value is not None]
 
 
-def _note_operators(facts: ArmFacts, profile: Profile | None) -> None:
+def _note_profile(facts: ArmFacts, profile: Profile | None) -> None:
     steps = finite_or_nan(profile.steps) if profile else 0.0
     if profile is None or not steps > 0:
         return
-    for operator in profile.operators or ():
-        seconds = finite_or_nan(operator.self_ns) / 1e9 / steps
+    timed = [(facts.operators, _as_text(operator.name), operator.self_ns) for operator in profile.operators or ()]
+    timed += [(facts.gpu, name, nanoseconds) for name, nanoseconds in vars(profile.gpu or GpuTime()).items()]
+    for times, name, nanoseconds in timed:
+        seconds = finite_or_nan(nanoseconds) / 1e9 / steps
         if seconds > 0:
-            facts.operators.setdefault(_as_text(operator.name), []).append(seconds)
+            times.setdefault(name, []).append(seconds)

@@ -19,6 +19,9 @@ EVENTS = {
     "voluntary_switches": ("blocked", "sleeps and wake-ups"),
     "involuntary_switches": ("waiting", "times it lost its CPU to another thread"),
     "throttled_s": ("waiting", "held back by a CPU quota"),
+    "memory_calls": ("kernel", "memory system calls"),
+    "dtlb_misses": ("user", "data TLB misses"),
+    "cache_misses": ("user", "cache misses"),
 }
 
 
@@ -75,11 +78,10 @@ def explained(found: Sequence[StepParts]) -> dict[str, Explained]:
     priced = {event: cost for event, cost in costs.items() if cost is not None}
     held = max(1, 2 * len(priced))
     times = {event: together.intervals(cost, held) for event, cost in priced.items()}
-    left = {
-        EVENTS[event][0]: together.intervals(together.differences[EVENTS[event][0]] - cost, held)
-        for event, cost in priced.items()
-        if EVENTS[event][0] in together.counted
-    }
+    rest = {EVENTS[event][0]: together.differences[EVENTS[event][0]] for event in priced}
+    for event, cost in priced.items():
+        rest[EVENTS[event][0]] = rest[EVENTS[event][0]] - cost
+    left = {part: together.intervals(rest[part], held) for part in together.counted if part in rest}
     return {
         one.arm.name: Explained(
             tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envmatrix.plan import Arm
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.causes import Explained, explained
+from envmatrix.stats.causes import EVENTS, Explained, explained
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.reasons import Case, Finding, findings
@@ -21,7 +21,7 @@ class Explanation:
     """Why an environment's step is shorter or longer than its reference's. ``per``: "step", or "run" of a program.
 
     ``operators`` maps an operator to its own seconds per step in the reference and in the environment, from a profiled
-    pass, largest change first.
+    pass, largest change first. ``gpu`` does so for the parts of a GPU's time (``evidence.record.GpuTime``).
     """
 
     parts: StepParts
@@ -29,12 +29,14 @@ class Explanation:
     findings: tuple[Finding, ...]
     per: str
     operators: Mapping[str, tuple[float, float]]
+    gpu: Mapping[str, tuple[float, float]]
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """The parts that this machine does not count."""
-        known = {part.name for part in self.parts.parts}
-        return tuple(label for name, label in PARTS.items() if name not in known)
+        """The parts and events that were not counted."""
+        known = {part.name for part in self.parts.parts} | {cause.event for cause in self.causes.causes}
+        labels = PARTS | {event: label for event, (part, label) in EVENTS.items() if part}
+        return tuple(label for name, label in labels.items() if name not in known)
 
 
 def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, Explanation]:
@@ -82,12 +84,13 @@ def _explanation(
         causes,
         findings(Case(one, causes, before, after), beside, run.environments.get(reference.runs)),
         "run" if run.workloads[arm.workload].command else "step",
-        _operators(before.operators, after.operators),
+        _profiled(before.operators, after.operators),
+        _profiled(before.gpu, after.gpu),
     )
 
 
-def _operators(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> dict[str, tuple[float, float]]:
-    """Return each operator's own time on both sides, as means over profiled trials; none if one side has none."""
+def _profiled(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> dict[str, tuple[float, float]]:
+    """Return the time of each operator or part on both sides, as means over profiled trials; none if one has none."""
     if not before or not after:
         return {}
     trials = [max(map(len, side.values())) for side in (before, after)]
@@ -131,6 +134,7 @@ def to_json(found: Explanation) -> dict[str, object]:
             for cause in found.causes.causes
         ],
         "operators_s": dict(list(found.operators.items())[:12]),
+        "gpu_s": {name.removesuffix("_ns"): times for name, times in found.gpu.items()},
         "reasons": [
             {
                 "name": one.rule.name,

@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 #: The parts of a step in the order of the report, with their labels.
 PARTS = {"kernel": "kernel", "user": "user", "waiting": "waiting for a CPU", "blocked": "blocked"}
-#: Events of the thread (or process) that explain the parts.
-EVENTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
+#: Events of the thread (or process) that explain the parts; those of the processor are counted for threads only.
+_OF_BOTH = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
+EVENTS = (*_OF_BOTH, "dtlb_misses", "cache_misses")
 #: Events whose cost is measured in the trial, with the record's field for it (nanoseconds).
-PRICES = {"minor_faults": "minor_fault_ns", "voluntary_switches": "wake_up_ns"}
+PRICES = {"minor_faults": "minor_fault_ns", "voluntary_switches": "wake_up_ns", "memory_calls": "memory_call_ns"}
 _TIMES = ("user", "kernel", "waiting")
 _OTHERS = "others_cpu"
-#: Columns of ``Measurements.table``: totals over the timed steps.
+#: Columns of ``Measurements.table``: totals over the timed steps; memory calls are per step of the profiled pass.
 COLUMNS = (
     *(f"thread.{name}" for name in (*_TIMES, *EVENTS, _OTHERS)),
     *(f"price.{name}" for name in PRICES),
     "thread.cpus",
+    "profiled.memory_calls",
 )
 _NONE = StepThread()
 #: Parts may exceed the whole by this fraction, because clocks are not read at the same instant.
@@ -52,7 +54,16 @@ def row(record: Record) -> list[float]:
     if any(value < 0 for value in found):  # a counter overflowed, or a kernel counts differently
         found = [math.nan] * len(found)
     prices = [finite_or_nan(getattr(thread.prices, name, None)) / 1e9 for name in PRICES.values()]
-    return [*found, *prices, _cpus(record)]
+    return [*found, *prices, _cpus(record), _memory_calls(record)]
+
+
+def _memory_calls(record: Record) -> float:
+    """Return the system calls of memory per profiled step."""
+    profile = record.profile
+    if profile is None or not profile.memory_calls:
+        return math.nan
+    calls, steps = finite_or_nan(sum(profile.memory_calls.values())), finite_or_nan(profile.steps)
+    return calls / steps if calls >= 0 and steps > 0 else math.nan
 
 
 def _cpus(record: Record) -> float:
@@ -81,9 +92,9 @@ def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mappin
     else:
         each = steps * table["thread.cpus"]
         found = {name: table[column] / each for name, column in _OF_PROCESS.items()}
-        found |= {name: table[name] / steps for name in EVENTS}
+        found |= {name: table[name] / steps if name in _OF_BOTH else np.full_like(whole, np.nan) for name in EVENTS}
     found["cpus"] = np.ones_like(whole) if thread else table["thread.cpus"]
-    found["throttled_s"] = table["throttled_s"] / steps
+    found |= {"throttled_s": table["throttled_s"] / steps, "memory_calls": table["profiled.memory_calls"]}
     blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
     prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
     blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # exceeds the whole: not of one thread

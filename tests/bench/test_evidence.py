@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,11 @@ def test_everything_that_is_written_is_in_the_types_of_the_record(bench):
     record, _ = bench(steps=2, warmup_steps=1, eval_samples=10, profile_steps=1)
     assert list(unknown_keys(read_record(record))) == []
     assert read_record(record).model_dump(mode="json", by_alias=True, exclude_unset=True) == record
+    calls = record["profile"]["memory_calls"]
+    assert (calls is None) == (shutil.which("strace") is None)
+    assert calls is None or calls["mmap"] + calls["brk"] > 0, "glibc gets memory from the kernel in every step"
+    assert record["profile"]["gpu"] is None
+    assert record["step_thread"]["prices"]["memory_call_ns"] > 0
 
 
 def test_without_preloads_the_plain_libraries_serve(bench):

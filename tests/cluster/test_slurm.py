@@ -17,6 +17,7 @@ from envmatrix.api.places import load_matrix
 from envmatrix.engines.catalog import find_engine
 from envmatrix.results import RunFolder
 from envmatrix.trials.experiment import design_environments
+from tests.accounts import check_account
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
 SLURM = ("--launcher", "slurm")
@@ -61,6 +62,8 @@ def test_a_design_over_two_nodes_completes_and_each_block_stays_on_one(project):
     assert done.returncode == 0, done.stderr
     trials = done_once(project)
     assert {trial["outcome"] for trial in trials} == {"ok"}
+    for trial in trials:
+        check_account(trial)
     assert {trial["block"]: trial["node"] for trial in trials} == {0: "n1", 1: "n2"}
     assert all(trial["record"]["evidence"]["torch"]["threads"] >= 1 and trial["wall_s"] > 0.5 for trial in trials)
     summary = json.loads((project.newest() / "summary.json").read_text())
@@ -346,6 +349,8 @@ def test_the_same_design_completes_in_apptainer(project):
     assert done.returncode == 0, done.stderr
     trials = done_once(project)
     assert {(trial["outcome"], trial["engine"]) for trial in trials} == {("ok", "apptainer")}
+    for trial in trials:
+        check_account(trial)
     assert {trial["block"]: trial["node"] for trial in trials} == {0: "n1", 1: "n2"}
     assert all(trial["record"]["evidence"]["sandbox"]["root_read_only"] for trial in trials)
 

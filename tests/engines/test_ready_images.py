@@ -21,6 +21,7 @@ from envmatrix.engines.docker_client import connect
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
+from tests.accounts import check_account
 from tests.engines.conftest import Said, builders_folders, demand, write_wheel
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
@@ -126,6 +127,7 @@ def benchmarked(folder: Path, image: str, engines: str, monkeypatch: pytest.Monk
         served = trial["record"]["evidence"]["malloc"]["library"]
         assert served == ("libjemalloc" if trial["environment"] == "jemalloc" else "libc")
         assert trial["record"]["metrics"]["value"] == 7.5
+        check_account(trial)
     assert "very-secret" not in "".join(lines)
     run = json.loads((folder / "results" / "own" / "run.json").read_text())
     return {image.partition("@")[2]: facts["base_digest"] for image, facts in run["images"].items()}

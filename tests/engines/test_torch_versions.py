@@ -11,6 +11,7 @@ import pytest
 
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine
+from tests.accounts import check_account
 from tests.engines.conftest import demand
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
@@ -49,6 +50,7 @@ def test_every_workload_runs_or_is_skipped_with_its_reason(ground: BuildPaths, t
             assert SKIPPED[trial["workload"]] in trial["reason"]
         else:
             assert trial["outcome"] == "ok", trial["reason"]
+            check_account(trial)
             assert trial["record"]["evidence"]["torch"]["version"].startswith(
                 "1.13."
             )  # Debian's build has the version 1.13.0a0

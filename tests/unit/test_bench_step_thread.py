@@ -102,7 +102,8 @@ def test_a_page_fault_costs_what_it_costs():
     """The kernel clears 4 KiB: more than 50 ns on any machine, some microseconds on slow virtual machines."""
     assert 50 < prices.minor_fault_ns() < 50_000
     assert 100 < prices.wake_up_ns() < 5e6
-    assert set(prices.measure()) == {"minor_fault_ns", "wake_up_ns"}
+    assert 50 < prices.memory_call_ns() < 100_000
+    assert set(prices.measure()) == {"minor_fault_ns", "wake_up_ns", "memory_call_ns"}
 
 
 def own(tmp_path, program, *argv):

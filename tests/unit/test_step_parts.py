@@ -23,6 +23,7 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
+from envmatrix.stats.explanation import to_json
 from envmatrix.stats.step_account import PARTS
 from tests.committed import RESULTS
 from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
@@ -43,11 +44,13 @@ def thread_of(parts, **over):
         "user_ns": nanoseconds["user"], "system_ns": nanoseconds["kernel"], "waited_ns": nanoseconds["waiting"],
         **events, "major_faults": 0, "involuntary_switches": round(parts.get("involuntary_switches", 0.0) * STEPS),
         "others": {"busy": 1, "ended": 0, "cpu_ns": 10**9, "waited_ns": 0}, "steps": STEPS,
-        "prices": {"minor_fault_ns": FAULT_MS * 1e6, "wake_up_ns": 5000.0}, **over,
+        "prices": {"minor_fault_ns": FAULT_MS * 1e6, "wake_up_ns": 5000.0, "memory_call_ns": 2000.0}, **over,
     }  # fmt: skip
 
 
-def run_of(path, changes, blocks=8, noise=0.02, levels=None, change=lambda trial, thread: thread, **more):
+def run_of(
+    path, changes, blocks=8, noise=0.02, levels=None, change=lambda _, thread: thread, profile=lambda _: None, **more
+):
     """Write and read a run in which each environment changes parts of a step by the milliseconds in ``changes``."""
     plan = make_plan(tuple(name for name in changes if name not in ("baseline", "control")))
     environments = {
@@ -56,12 +59,12 @@ def run_of(path, changes, blocks=8, noise=0.02, levels=None, change=lambda trial
     folder = RunFolder(path)
     folder.create(make_run(plan, path.name, environments=environments), MATRIX_TEXT)
     with patch("os.fsync"):  # synthetic data need not survive a crash
-        for trial in trials_of(plan, changes, blocks, noise, change, more):
+        for trial in trials_of(plan, changes, blocks, noise, change, profile, more):
             folder.append(trial)
     return summarise(folder)
 
 
-def trials_of(plan, changes, blocks, noise, change, more):
+def trials_of(plan, changes, blocks, noise, change, profile, more):
     chance = random.Random(7)
     for trial in make_trials(plan, Machine({}), blocks):
         of_environment = changes.get(trial.environment, {})
@@ -71,7 +74,7 @@ def trials_of(plan, changes, blocks, noise, change, more):
         }
         thread = change(trial, thread_of(parts))
         seconds = sum(parts[name] for name in PARTS) / 1000 * STEPS
-        document = {**trial.document, "step_thread": thread}
+        document = {**trial.document, "step_thread": thread, "profile": profile(trial)}
         document["metrics"] = {
             **document["metrics"], "training_s": seconds, "samples_per_s": 64 * STEPS / seconds,
             "throttled_s": parts.get("throttled_s", 0.0), **more,
@@ -201,11 +204,63 @@ def test_a_kernel_without_scheduler_statistics_is_not_read_as_no_waiting(tmp_pat
         return {**thread, "waited_ns": None}
 
     found = why(run_of(tmp_path / "run", {"other": {"waiting": 6.0}}, noise=0.004, change=unread), "other")
-    assert found.unread == ("waiting for a CPU",)
+    assert found.unread[0] == "waiting for a CPU"
     blocked = found.parts.part("blocked").change
     assert blocked.low <= 6.0 / 1e3 <= blocked.high
     assert found.parts.part("waiting") is None
-    assert "waiting for a CPU: not readable on this machine" in [text for _, text in tree_of(found)]
+    assert any(text.startswith("not readable: waiting for a CPU") for _, text in tree_of(found))
+
+
+COUNTED = {"dtlb_misses": 8000, "cache_misses": 4000}
+
+
+def test_hardware_events_and_memory_calls_are_causes_where_they_were_counted_and_unreadable_elsewhere(tmp_path):
+    def counted(trial, thread):
+        more = 2 if trial.environment == "other" else 1
+        return {**thread, **{name: more * count for name, count in COUNTED.items()}}
+
+    def profile(trial):
+        calls = {"mmap": 100, "munmap": 60} if trial.environment == "other" else {"mmap": 0, "munmap": 0, "brk": 0}
+        return {"steps": 4, "memory_calls": calls}
+
+    changes = {"other": {"kernel": 6.0, "minor_faults": 800.0}}
+    found = why(run_of(tmp_path / "run", changes, noise=0.004, change=counted, profile=profile), "other")
+    assert found.unread == ()
+    dtlb, calls = found.causes.cause("dtlb_misses"), found.causes.cause("memory_calls")
+    assert (dtlb.part, dtlb.before, dtlb.after) == ("user", 400.0, 800.0)
+    assert (calls.part, calls.before, calls.after, calls.price_s) == ("kernel", 0.0, 40.0, 2e-6)
+    assert calls.time.mean == pytest.approx(80e-6)
+    rest = found.causes.unexplained["kernel"].mean
+    costs = sum(found.causes.cause(event).time.mean for event in ("minor_faults", "memory_calls"))
+    assert rest == pytest.approx(found.parts.part("kernel").change.mean - costs)
+    text = [text for _, text in tree_of(found)]
+    assert any(line.startswith("memory system calls 0 -> 40 per step, 2 us each") for line in text)
+    assert not any("not readable" in line for line in text)
+
+    plain = why(run_of(tmp_path / "plain", changes, noise=0.004), "other")
+    assert plain.causes.cause("memory_calls") is None
+    assert "not readable: memory system calls, data TLB misses, cache misses" in [text for _, text in tree_of(plain)]
+
+
+@pytest.mark.parametrize(
+    "profile", [{"steps": 0, "memory_calls": {"mmap": 3}}, {"memory_calls": {"mmap": 3}}, {"steps": 4},
+                {"steps": 4, "memory_calls": {"mmap": -9}}, {"steps": 4, "memory_calls": {}}],
+)  # fmt: skip
+def test_memory_calls_that_cannot_be_true_are_not_counted(tmp_path, profile):
+    found = why(run_of(tmp_path / "run", {"other": {"kernel": 6.0}}, profile=lambda _: profile), "other")
+    assert "memory system calls" in found.unread
+
+
+def test_the_parts_of_a_gpu_s_time_are_shown_and_marked_experimental(tmp_path):
+    def profile(trial):
+        kernel_ns = 8_000_000 if trial.environment == "other" else 12_000_000
+        gpu = {"kernel_ns": kernel_ns, "copy_ns": 0, "collective_ns": 0, "gap_ns": 2_000_000}
+        return {"steps": 4, "operators": [], "gpu": gpu}
+
+    found = why(run_of(tmp_path / "run", {"other": {"user": -6.0}}, profile=profile), "other")
+    assert found.gpu == {"kernel_ns": pytest.approx((0.003, 0.002)), "gap_ns": pytest.approx((0.0005, 0.0005))}
+    assert "GPU: kernels 3.0 -> 2.0 ms (a profiled pass, experimental)" in [text for _, text in tree_of(found)]
+    assert to_json(found)["gpu_s"]["kernel"] == pytest.approx((0.003, 0.002))
 
 
 @pytest.mark.parametrize(
