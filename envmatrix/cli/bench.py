@@ -221,7 +221,8 @@ def _run_design(arguments: argparse.Namespace) -> int:
 
     matrix: Path | Matrix | None = arguments.matrix
     if arguments.bisect:
-        matrix = plans.bisected_matrix(arguments.design, *arguments.bisect, matrix, common.print_progress)
+        first, last = arguments.bisect
+        matrix = plans.bisected_matrix(arguments.design, first, last, arguments.matrix, common.print_progress)
     scripts = runs.script_preview(arguments.launcher) if arguments.dry_run else None
     experiment = runs.begin_run(
         arguments.design,

@@ -185,8 +185,8 @@ class System(Part):
 class OneDnn(Part):
     """oneDNN's settings in effect; ``rounds``: a float32 convolution lost precision.
 
-    ``primitive_cache_size`` is counted only if a variable asks for fewer than 80, ``matmul_min_dim`` is tried only if one
-    sets it.
+    ``primitive_cache_size`` is counted only if a variable asks for fewer than 80; ``matmul_min_dim`` is tried only if
+    one sets it.
     """
 
     version: Text = None
@@ -204,8 +204,8 @@ class Inductor(Part):
     """Settings in effect in torch.compile's compiler, if it compiled anything.
 
     ``autotuned`` counts how often kernels were benchmarked against each other. ``frozen``: at least one graph was
-    frozen; ``cpp_wrapped``: at least one is called through C++. ``zentorch_calls``: calls of zentorch's operators in all
-    graphs, if it was imported.
+    frozen; ``cpp_wrapped``: at least one is called through C++. ``zentorch_calls``: calls of zentorch's operators in
+    all graphs, if it was imported.
     """
 
     graphs: Integer = None

@@ -63,13 +63,17 @@ class Host:
         if self.gpu_cpus is not None:
             near_gpu = tuple(cpu for cpu in self.gpu_cpus if cpu in trial_cpus)
             numa_facts["gpu_cpu_list"] = format_cpus(near_gpu or trial_cpus)
-        return numa_facts | self.node_facts(trial_cpus) | {
-            "logical_cpus": str(len(trial_cpus)),
-            "physical_cores": str(len(physical)),
-            "cpu_list": format_cpus(trial_cpus),
-            "physical_cpu_list": format_cpus(physical),
-            "last_cpu": str(max(trial_cpus)),
-        }
+        return (
+            numa_facts
+            | self.node_facts(trial_cpus)
+            | {
+                "logical_cpus": str(len(trial_cpus)),
+                "physical_cores": str(len(physical)),
+                "cpu_list": format_cpus(trial_cpus),
+                "physical_cpu_list": format_cpus(physical),
+                "last_cpu": str(max(trial_cpus)),
+            }
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the host's part of run.json."""

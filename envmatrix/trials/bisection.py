@@ -44,7 +44,10 @@ def steps_between(matrix: Matrix, first: str, last: str) -> dict[str, Mapping[st
     left = [factor for factor in goal if goal[factor] != levels[factor]]
     if not left:
         raise InputError(f"no factor differs between {first} and {last}", remedy="name two other environments")
-    known = {tuple(resolve_environment(matrix, name, {}).levels.items()): name for name in reversed(matrix.environments)}
+    known = {
+        tuple(resolve_environment(matrix, name, {}).levels.items()): name
+        for name in reversed(tuple(matrix.environments))
+    }
     steps: dict[str, Mapping[str, str]] = {}
     while left:
         changed = _possible_change(matrix, levels, goal, left)
