@@ -95,7 +95,7 @@ def size_note(pins: Sequence[PinnedPackage], folder: Path) -> str:
     if "torch" not in names or not any(name.startswith("nvidia-") for name in names):
         return ""
     free_gb = shutil.disk_usage(folder).free / 1e9
-    return f" (a CUDA build: about 3 GB, and up to 20 GB of disk while it is built; {free_gb:.0f} GB are free)"
+    return f" (a CUDA build: about 4 GB, and up to 25 GB of disk while it is built; {free_gb:.0f} GB are free)"
 
 
 def find_links_folders(cache: Cache, files: Sequence[Path]) -> list[Path]:

@@ -30,7 +30,7 @@ from envmatrix.trials.feasibility import (
     arms_without_torch,
     check_batch_split,
     check_home_access,
-    environments_without_gpu,
+    environments_without_driver,
     resolve_program_folder,
 )
 from envmatrix.trials.images import (
@@ -205,7 +205,7 @@ def _prepare_all(
     check_batch_split(arms, environments_by_name, placed_workloads)
     makers = {side.name: side.image_builder(names, bench) for side in all_sides}
     engines = next(reversed(makers.values())).engines
-    unfit = environments_without_gpu(environments_by_name, design.gpus) if host.kernel is not None else {}
+    unfit = environments_without_driver(environments_by_name, design.gpus) if host.kernel is not None else {}
     fit = {name: environment for name, environment in environments_by_name.items() if name not in unfit}
     prepared_images, unavailable = prepare_side_images(fit, makers, progress, supplied_images)
     unavailable |= {(name, engine): reason for name, reason in unfit.items() for engine in names}

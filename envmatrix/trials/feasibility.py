@@ -14,7 +14,6 @@ from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.system import bench_options
 from envmatrix.system.cuda_driver import too_old
-from envmatrix.system.host import has_any_gpu
 
 #: Options with which `uv run` leaves the project's environment unchanged.
 _NO_SYNC_OPTIONS = frozenset({"--no-sync", "--no-project", "--isolated"})
@@ -60,10 +59,10 @@ def arms_without_quota(arms: Iterable[Arm], environments: Mapping[str, Environme
     return {arm.name: reason for arm in arms if environments[arm.runs].cpu_quota is not None}
 
 
-def environments_without_gpu(
+def environments_without_driver(
     environments: Mapping[str, Environment], gpus: Sequence[str], root: Path = Path("/")
 ) -> dict[str, str]:
-    """Return environment name -> why this machine cannot run its CUDA build, so that it is not downloaded.
+    """Return environment name -> why this machine's driver cannot run its CUDA build, so that it is not downloaded.
 
     ``gpus`` are those of the design; without any, nothing is checked.
     """
@@ -73,8 +72,6 @@ def environments_without_gpu(
         for claim in environment.claims
         if gpus and claim.path == "cuda.built_with"
     }
-    if built_with and not has_any_gpu(root):
-        return dict.fromkeys(built_with, "it needs a GPU, and this machine has none (`envmatrix doctor`)")
     return {name: reason for name, cuda in built_with.items() if (reason := too_old(cuda, root))}
 
 

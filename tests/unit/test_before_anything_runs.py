@@ -8,7 +8,7 @@ from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
-from envmatrix.trials.feasibility import arms_without_quota, check_batch_split, environments_without_gpu
+from envmatrix.trials.feasibility import arms_without_quota, check_batch_split, environments_without_driver
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
@@ -23,8 +23,8 @@ DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 19 19:34:4
         ("535.104.05", ["all"], {"new": "CUDA 13.0 needs driver 580.65.06 or newer, and this is 535.104.05"}),
         ("580.95.05", ["all"], {}),
         ("", ["all"], {}),
-        (None, ["all"], {"old": "this machine has none", "new": "this machine has none"}),
-        (None, [], {}),
+        (None, ["all"], {}),
+        ("535.104.05", [], {}),
     ],
 )
 def test_a_cuda_build_that_this_driver_cannot_run_is_not_even_downloaded(tmp_path, driver, gpus, reasons):
@@ -37,7 +37,7 @@ def test_a_cuda_build_that_this_driver_cannot_run_is_not_even_downloaded(tmp_pat
         name: make_environment(name, claims=parse_claims({"cuda.built_with": [cuda]} if cuda else {}))
         for name, cuda in (("plain", ""), ("old", "12.8"), ("new", "13.0"))
     }
-    found = environments_without_gpu(environments, gpus, tmp_path)
+    found = environments_without_driver(environments, gpus, tmp_path)
     assert found.keys() == reasons.keys()
     assert all(text in found[name] for name, text in reasons.items())
 
