@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator
 from typing import Any, Callable
@@ -89,7 +90,7 @@ class Network:
     def _forward(self) -> Forward:
         forward: Forward = self.whole
         if self.options["compile"] != "none":
-            forward = _compiled(self.whole, self.options["compile"], self._sizes())
+            forward = _compiled(self.whole, choices.compiler(self.options), self._sizes())
         return _channels_last(forward) if self.options["channels_last"] else forward
 
     def _sizes(self) -> set[int]:
@@ -164,6 +165,8 @@ def _compiled(model: nn.Module, backend: str, sizes: set[int]) -> Forward:
     # With the cache of an earlier run, the compile time would be meaningless.
     if hasattr(torch._inductor.config, "force_disable_caches"):
         torch._inductor.config.force_disable_caches = True
+    if backend == "zentorch":
+        importlib.import_module("zentorch")  # registers the back end
     compiled = torch.compile(model, backend=backend)
 
     def forward(images: Tensor) -> Tensor:

@@ -51,5 +51,5 @@ def environment(factor: str, name: str, cpus: int) -> Environment:
     level = matrix().factors[factor].levels[name]
     chosen = {other: allowed[0] for other, allowed in level.requires.items()}
     facts = {"physical_cores": str(cpus), "logical_cpus": str(cpus), "gpu_cpu_list": "96-99",
-             "cpu_list": "96-99"}  # fmt: skip
+             "cpu_list": "96-99", "first_node": "7", "first_node_cpu_list": "96-99"}  # fmt: skip
     return build_environment(matrix(), "it", {**chosen, factor: name}, facts)

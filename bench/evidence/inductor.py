@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from types import ModuleType
 from typing import Any
 
+from bench.evidence.reading import text
+
 #: Part of the module names that Inductor generates to call a graph through C++.
 _ENTRY = "inductor_entry_cpp"
+#: A call of an operator of zentorch, AMD's plug-in, in a module that Inductor generated.
+_ZENTORCH_CALL = re.compile(r"torch\.ops\.zentorch\.\w+\.\w+\(")
 
 
 def collect() -> dict[str, Any] | None:
@@ -29,6 +34,8 @@ def collect() -> dict[str, Any] | None:
         "frozen": "torch._inductor.freezing" in sys.modules,
         "cpp_wrapper": bool(getattr(config, "cpp_wrapper", False)),
         "cpp_wrapped": bool(getattr(config, "cpp_wrapper", False)) and _cpp_wrapped(),
+        # zentorch replaces operators only on CPUs with AVX-512.
+        "zentorch_calls": _zentorch_calls() if "zentorch" in sys.modules else None,
     }
 
 
@@ -38,3 +45,14 @@ def _cpp_wrapped() -> bool:
     torch's own list of these modules is empty here, because its caches are off.
     """
     return any(type(item) is ModuleType and _ENTRY in item.__name__ for item in gc.get_objects())
+
+
+def _zentorch_calls() -> int:
+    """Return how many calls of zentorch's operators the compiled graphs contain."""
+    paths = {str(item.__file__) for item in gc.get_objects() if type(item) is ModuleType and _is_graph(item)}
+    return sum(len(_ZENTORCH_CALL.findall(text(path) or "")) for path in paths)
+
+
+def _is_graph(module: ModuleType) -> bool:
+    """Return whether Inductor generated a module: it has a function that calls a graph."""
+    return "torch._inductor" in module.__name__ and bool(module.__file__) and hasattr(module, "call")

@@ -17,9 +17,14 @@ def memory_requests(process: int | str, policy: bool = True) -> dict[str, Any]:
 
     Reading the ``policy`` takes milliseconds, because the kernel counts pages.
     """
+    status = fields(f"/proc/{process}/status")
+    policy_text = attempt(lambda: _policy(process)) if policy else None
+    kind, _, bound_nodes = (policy_text or "").partition(":")
     return {
-        "thp_process": attempt(lambda: bool(int(fields(f"/proc/{process}/status")["THP_enabled"]))),
-        "policy": attempt(lambda: _policy(process)) if policy else None,
+        "thp_process": attempt(lambda: bool(int(status["THP_enabled"]))),
+        "policy": policy_text,
+        # The nodes that its memory comes from: bound by its policy, otherwise those of its control group.
+        "nodes": bound_nodes if kind == "bind" else policy_text and status.get("Mems_allowed_list"),
     }
 
 

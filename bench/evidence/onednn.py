@@ -1,7 +1,7 @@
 """The settings that oneDNN, the library behind torch's convolutions, actually uses.
 
 torch hides oneDNN's functions, so its verbose lines are read: a small convolution runs twice after the timed part, and
-many tiny operations if the size of the cache was set. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
+a few more operations if a variable sets a size. https://uxlfoundation.github.io/oneDNN/dev_guide_verbose.html
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ def collect() -> dict[str, Any] | None:
     if not torch.backends.mkldnn.is_available():
         return None
     verbose_lines, sums = _convolved_twice(torch)
-    return dict(described(verbose_lines), rounds=sums != _SUM, primitive_cache_size=attempt(lambda: _cache_size(torch)))
+    return dict(
+        described(verbose_lines),
+        rounds=sums != _SUM,
+        primitive_cache_size=attempt(lambda: _cache_size(torch)),
+        matmul_min_dim=attempt(lambda: _matmul_min_dim(torch)),
+    )
 
 
 #: Enough channels to fill AMX tiles: with fewer, oneDNN skips some AMX kernels (ic % 32 in
@@ -75,6 +80,32 @@ def kept_primitives(text: str) -> int | None:
     """Return how many of the primitives that were created first are found again, the newest first."""
     lookups = re.findall(r"create:cache_(hit|miss),cpu,eltwise", text)[_MOST_COUNTED:]
     return lookups.index("miss") if "miss" in lookups else None
+
+
+_SMALLEST_PRODUCT = "TORCH_MKLDNN_MATMUL_MIN_DIM"
+#: A larger product takes too long without a fast kernel for its type.
+_LARGEST_PRODUCT = 1024
+
+
+def _matmul_min_dim(torch: Any) -> int | None:
+    """Return the size that the variable names, if oneDNN multiplies only larger matrices; otherwise None.
+
+    Which types oneDNN multiplies depends on the processor: bfloat16 with AVX-512, float32 too on Arm.
+    """
+    size = int(os.environ.get(_SMALLEST_PRODUCT, "0"))
+    if not 0 < size <= _LARGEST_PRODUCT:
+        return None
+    for kind in (torch.bfloat16, torch.float32):
+        of_small, of_large = (torch.ones(edge, edge, dtype=kind) for edge in (size, size + 1))
+        if _multiplies(torch, of_large):
+            return None if _multiplies(torch, of_small) else size
+    return None
+
+
+def _multiplies(torch: Any, matrix: Any) -> bool:
+    """Return whether oneDNN multiplies a matrix by itself."""
+    text, _ = _verbose_lines(torch, lambda: torch.mm(matrix, matrix))
+    return re.search(r"\bexec,cpu,(matmul|inner_product),", text) is not None
 
 
 def _convolved_twice(torch: Any) -> tuple[str, float]:

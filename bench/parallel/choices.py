@@ -14,6 +14,8 @@ __all__ = ["PROCESSES_VARIABLE", "WITH_RANKS", "effective_batch", "has_ranks"]
 
 #: The variable that names the device for ``device: environment``.
 DEVICE_VARIABLE = "BENCH_DEVICE"
+#: The variable that names torch.compile's back end for ``compile: environment``.
+COMPILER_VARIABLE = "BENCH_COMPILE"
 
 
 def device(options: Options, variables: Mapping[str, str] | None = None) -> str:
@@ -23,6 +25,16 @@ def device(options: Options, variables: Mapping[str, str] | None = None) -> str:
     name = (os.environ if variables is None else variables).get(DEVICE_VARIABLE, "cpu")
     if name not in ("cpu", "cuda", "xla"):
         raise BenchError(f"{DEVICE_VARIABLE} must be cpu, cuda or xla, not {name!r}")
+    return name
+
+
+def compiler(options: Options, variables: Mapping[str, str] | None = None) -> str:
+    """Return torch.compile's back end: the option, or the one that the environment names (inductor or zentorch)."""
+    if options["compile"] != "environment":
+        return str(options["compile"])
+    name = (os.environ if variables is None else variables).get(COMPILER_VARIABLE, "inductor")
+    if name not in ("inductor", "zentorch"):
+        raise BenchError(f"{COMPILER_VARIABLE} must be inductor or zentorch, not {name!r}")
     return name
 
 

@@ -53,9 +53,8 @@ def diff(
     if run is not None and (matrix is not None or engine is not None):
         raise InputError("a recorded run has its own matrix and engines", remedy="leave out --matrix and --engine")
     if run is not None:
-        one, other = _recorded(find_run(run, results), first, second)
-    else:
-        one, other = (_live(name, engine, matrix, results, progress) for name in (first, second))
+        return recorded_differences(run, first, run, second, results)
+    one, other = (_live(name, engine, matrix, results, progress) for name in (first, second))
     return tuple(Difference(*values) for values in differing(one.tree(), other.tree()))
 
 
@@ -66,20 +65,25 @@ def _live(
     return Side(session.prepared.facts, session.evidence())
 
 
-def _recorded(folder: RunFolder, first: str, second: str) -> tuple[Side, Side]:
+def recorded_differences(
+    old: PathLike, first: str, new: PathLike, second: str, results: PathLike = "results"
+) -> tuple[Difference, ...]:
+    """Return the differences that two runs recorded, between environment ``first`` of one and ``second`` of the other.
+
+    The runs may be the same. Raises InputError if one has no successful trial of its environment.
+    """
+    one, other = _recorded(find_run(old, results), first), _recorded(find_run(new, results), second)
+    return tuple(Difference(*values) for values in differing(one.tree(), other.tree()))
+
+
+def _recorded(folder: RunFolder, name: str) -> Side:
     run = folder.load()
-    trials: dict[str, Trial] = {}
-    for trial in folder.trials(run.plan):
-        if trial.environment in (first, second) and trial.outcome == "ok":
-            trials.setdefault(trial.environment, trial)
-    for name in (first, second):
-        if name not in trials:
-            planned = {arm.environment for arm in run.arms}
-            problem = "has no successful trial of" if name in planned else "has no environment"
-            raise InputError(
-                f"run {folder.path.name} {problem} {name!r}", remedy=suggestion(name, trials.keys() | planned)
-            )
-    return _side(run, trials[first]), _side(run, trials[second])
+    trials = {trial.environment: trial for trial in folder.trials(run.plan) if trial.outcome == "ok"}
+    if name not in trials:
+        planned = {arm.environment for arm in run.arms}
+        problem = "has no successful trial of" if name in planned else "has no environment"
+        raise InputError(f"run {folder.path.name} {problem} {name!r}", remedy=suggestion(name, trials.keys() | planned))
+    return _side(run, trials[name])
 
 
 def _side(run: Run, trial: Trial) -> Side:

@@ -19,6 +19,7 @@ from envmatrix.plan import Plan, plan_of
 from envmatrix.plan.environment import VariableConflictError, resolve_environment
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.bisection import bisected
 from envmatrix.trials.experiment import (
     PLACEMENT_NAMES,
     check_placement,
@@ -46,6 +47,19 @@ def make_plan(
     kinds = {name: _find_usable_engine(name) for name in select_engines(selected_design, engines, progress)}
     arms = make_design_arms(selected_design, tuple(environments), tuple(kinds))
     return plan_of(*decide_schedule(selected_design, arms, environments, whole.workloads, kinds))
+
+
+def bisected_matrix(
+    design: str, first: str, last: str, matrix: PathLike | None = None, progress: ProgressCallback = silent
+) -> Matrix:
+    """Return a matrix whose ``design`` goes from one environment to another, one change at a time.
+
+    Raises InputError for an unknown name, or if the two are the same.
+    """
+    changed = bisected(load_matrix(matrix, progress), design, first, last)
+    steps = changed.designs[design].cumulative
+    progress(f"from {first} to {last}, one change at a time: {', '.join(steps)}")
+    return changed
 
 
 def _find_usable_engine(name: str) -> Engine | None:

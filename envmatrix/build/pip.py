@@ -51,7 +51,8 @@ _DROPPED_VARIABLES = (
 _REMEDIES = (
     (
         r"ResolutionImpossible|conflicting dependencies",
-        "relax or remove one of the versions: these requirements, or what they need, contradict one another",
+        "relax or remove one of the versions: these requirements, or what they need, contradict one another, or one of "
+        "them has no wheel for this Python and machine",
     ),
     (
         r"Connection|connection|name resolution|ProxyError|SSLError|timed out|HTTP error|Retrying",

@@ -31,7 +31,7 @@ def _write_member(source: IO[bytes], target: Path) -> None:
 
 
 def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str]:
-    """Extract the ``wanted`` shared libraries (empty: all) of a wheel to ``folder``; return all their names."""
+    """Extract the ``wanted`` shared libraries (empty: all) of a wheel, with their parts; return the names of all."""
     names: list[str] = []
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -41,7 +41,7 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
                 if name is None or member.is_dir() or is_link or member.file_size > _MAX_BYTES:
                     continue
                 names.append(name)
-                if not wanted or name in wanted:
+                if not wanted or any(name == one or _is_part(name, one) for one in wanted):
                     with archive.open(member) as source:
                         _write_member(source, folder / name)
     except (zipfile.BadZipFile, EOFError) as error:
@@ -49,6 +49,12 @@ def unpack_wheel(wheel: Path, folder: Path, wanted: Collection[str]) -> list[str
             f"{wheel.name} is not a valid wheel ({error})", remedy=f"remove {wheel} and try again"
         ) from error
     return sorted(set(names))
+
+
+def _is_part(name: str, library: str) -> bool:
+    """Return whether a library loads a file itself, as libcudnn.so.9 loads libcudnn_ops.so.9 of its own folder."""
+    stem, _, version = library.partition(".so.")
+    return bool(version) and name.startswith(f"{stem}_") and name.endswith(f".so.{version}")
 
 
 def unpack_tar(tar: Path, folder: Path) -> list[str]:

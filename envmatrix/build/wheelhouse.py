@@ -61,6 +61,7 @@ class Wheelhouse:
                 progress(
                     f"downloading {as_packages(len(missing))} of {lock.name}: {', '.join(map(str, missing[:4]))}"
                     + (" ..." if len(missing) > 4 else "")
+                    + size_note(missing, self.cache.root)
                 )
                 self._download(missing, lock, python, index, sources)
         return [self._require_file(pin, lock) for pin in pins]
@@ -86,6 +87,15 @@ class Wheelhouse:
                 f"pip did not download {pin}", where=Where(lock, pin.line or None), remedy="`envmatrix lock`"
             )
         return file
+
+
+def size_note(pins: Sequence[PinnedPackage], folder: Path) -> str:
+    """Return what a CUDA build of PyTorch takes and the free disk space of ``folder``; '' for other packages."""
+    names = {pin.name for pin in pins}
+    if "torch" not in names or not any(name.startswith("nvidia-") for name in names):
+        return ""
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    return f" (a CUDA build: about 4 GB, and up to 25 GB of disk while it is built; {free_gb:.0f} GB are free)"
 
 
 def find_links_folders(cache: Cache, files: Sequence[Path]) -> list[Path]:

@@ -6,12 +6,16 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
 from envmatrix.cli.grammar import Parser, name_list
 from envmatrix.errors import ExitCode, InputError
 from envmatrix.launchers.catalog import DEFAULT
+
+if TYPE_CHECKING:
+    from envmatrix.matrix import Matrix
 
 #: Options for a program on the command line, as named in the namespace.
 _PROGRAM_OPTIONS = (
@@ -48,6 +52,12 @@ _HYPERFINE_OPTIONS = {
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_design(parser)
+    parser.add_argument(
+        "--bisect",
+        nargs=2,
+        metavar=("ENV", "OTHER"),
+        help="change what differs between two environments one by one, and print the effect of each change",
+    )
     parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
     shared.add_results(parser)
     parser.add_argument(
@@ -184,6 +194,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
         "--matrix": arguments.matrix,
         "--engine": arguments.engine,
         "--workloads": arguments.workloads,
+        "--bisect": arguments.bisect,
         "--dry-run": arguments.dry_run,
         "--launcher": arguments.launcher != DEFAULT,
     }
@@ -206,14 +217,21 @@ def _check_program(arguments: argparse.Namespace) -> None:
 
 
 def _run_design(arguments: argparse.Namespace) -> int:
-    from envmatrix.api import runs
+    from envmatrix.api import plans, runs
 
+    if arguments.bisect and arguments.environments:
+        raise InputError("--bisect chooses the environments itself", remedy="leave out --environments")
+
+    matrix: Path | Matrix | None = arguments.matrix
+    if arguments.bisect:
+        first, last = arguments.bisect
+        matrix = plans.bisected_matrix(arguments.design, first, last, arguments.matrix, common.print_progress)
     scripts = runs.script_preview(arguments.launcher) if arguments.dry_run else None
     experiment = runs.begin_run(
         arguments.design,
         shared.read_overrides(arguments),
         engines=arguments.engine or (),
-        matrix=arguments.matrix,
+        matrix=matrix,
         results=arguments.results,
         name=arguments.name,
         launcher=arguments.launcher,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.stats.comparison import Comparison
 
+#: The most differences that are printed for each effect.
+_MOST_DIFFERENCES = 12
 #: Options that need --rerun.
 _RERUN_OPTIONS = ("design", "workloads", "engine", "budget", "max_blocks", "name")
 
@@ -156,6 +158,7 @@ def _report_comparison(
         common.print_json(comparison.to_json(code))
     else:
         _print_comparison(comparison)
+        _print_differences(comparison, arguments, result)
     if arguments.junit:
         from envmatrix.report.junit import comparison_to_junit
 
@@ -193,3 +196,30 @@ def _print_comparison(comparison: Comparison) -> None:
         for text in (line_of(item.why), *reasons_of(item.why))
     ]
     common.print_text("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
+
+
+def _print_differences(comparison: Comparison, arguments: argparse.Namespace, result: Result | None) -> None:
+    """Print what the process read back differently on both sides of each effect."""
+    from envmatrix.api.differences import recorded_differences
+    from envmatrix.system.printable import printable_line
+
+    runs = (result.folder, result.folder) if result else (arguments.old, arguments.new)
+    pairs = {
+        (item.old, item.new) if result else (item.name.partition(":")[0],) * 2
+        for item in comparison.items
+        if item.ratio is not None
+    }
+    for first, second in sorted(pairs):
+        try:
+            found = recorded_differences(runs[0], first, runs[1], second, arguments.results)
+        except InputError:  # an arm's full name, or no successful trial
+            continue
+        changed_first = sorted(
+            found, key=lambda one: (not (one.first and one.second), one.path.startswith("libraries."))
+        )
+        texts = (f"{one.path}: {one.first or '-'} -> {one.second or '-'}" for one in changed_first[:_MOST_DIFFERENCES])
+        title = f"differences between {first} and {second}" if result else f"differences of {first} between the runs"
+        more = f"{len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
+        more += f": envmatrix diff {first} {second} --run {runs[0]}" if more and result else ""
+        lines = (*(printable_line(text, 150) for text in texts), *([more] if more else []))
+        common.print_text("\n  ".join((f"{title}: {len(found)}", *lines)))

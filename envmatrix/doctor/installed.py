@@ -15,6 +15,7 @@ from envmatrix.engines.apptainer_command import find_program, lacks_privilege, n
 from envmatrix.engines.confinement import limit_holder
 from envmatrix.errors import NoTrialError
 from envmatrix.system import project
+from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
 from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Order, Place, run, run_logged
 
@@ -22,9 +23,6 @@ _COMMAND_LIMIT_S = 15.0
 _SLURM_COMMANDS = ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "sacct")
 #: States of nodes that can be given a job, as sinfo's %t writes them; a suffix such as `*` may follow.
 _USABLE_STATE = re.compile(r"(idle|mix|alloc|comp)\W*")
-#: CUDA major version -> oldest driver that supports it, by minor version compatibility:
-#: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/index.html#cuda-toolkit-major-component-versions
-_MIN_DRIVERS = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
 
 
 def _command_output(*argv: str) -> tuple[bool, str]:
@@ -93,23 +91,21 @@ def process_tracking(config: str) -> Finding:
 
 def cuda(root: Path) -> Iterator[Finding]:
     """Check for an NVIDIA GPU and for the CUDA wheels that its driver supports."""
-    driver_text = read_system_file("/proc/driver/nvidia/version", root)
-    version = re.search(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+)\.(\d+)(?:\.(\d+))?", driver_text)
+    driver = loaded_driver(root)
     if not has_gpu(root):
-        summary = "no GPU here (no /dev/nvidia0)" + (", but its driver is loaded" if version else "")
+        summary = "no GPU here (no /dev/nvidia0)" + (", but its driver is loaded" if driver else "")
         remedy = "run CUDA environments and workloads on a machine with a GPU; start a container with its GPUs"
         yield Finding("CUDA", "note", summary, remedy)
-    elif version is None:
+    elif driver is None:
         remedy = "run `nvidia-smi`; /proc/driver/nvidia/version must be readable"
         yield Finding("CUDA", "bad", "there is a GPU, but its driver reports no version", remedy)
     else:
-        driver = tuple(int(part or 0) for part in version.groups())
-        served = [major for major, oldest in _MIN_DRIVERS.items() if driver >= oldest]
-        newest = max(_MIN_DRIVERS)
-        summary = f"driver {'.'.join(filter(None, version.groups()))}: " + (
+        served = [major for major, oldest in OLDEST_DRIVERS.items() if driver >= oldest]
+        newest = max(OLDEST_DRIVERS)
+        summary = f"driver {version_text(driver)}: " + (
             f"new enough for CUDA wheels {', '.join(map(str, served))}" if served else "too old for any wheel"
         )
-        oldest = ".".join(map(str, _MIN_DRIVERS[newest]))
+        oldest = version_text(OLDEST_DRIVERS[newest])
         remedy = "" if newest in served else f"wheels for CUDA {newest} need driver {oldest} or newer"
         yield Finding("CUDA", "good" if served else "bad", summary, remedy)
 

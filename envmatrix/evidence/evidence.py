@@ -110,7 +110,7 @@ class Cpu(Part):
 
 
 class Memory(Part):
-    """Huge pages, NUMA nodes and limits; sizes in bytes."""
+    """Huge pages, NUMA nodes and limits; sizes in bytes. ``nodes``: the NUMA nodes that memory may come from."""
 
     thp: Text = None
     thp_defrag: Text = None
@@ -127,6 +127,7 @@ class Memory(Part):
     swappiness: Integer = None
     page_bytes: Integer = None
     policy: Text = None
+    nodes: Text = None
 
 
 class Cgroup(Part):
@@ -184,7 +185,8 @@ class System(Part):
 class OneDnn(Part):
     """oneDNN's settings in effect; ``rounds``: a float32 convolution lost precision.
 
-    ``primitive_cache_size`` is counted only if a variable asks for fewer than 80.
+    ``primitive_cache_size`` is counted only if a variable asks for fewer than 80; ``matmul_min_dim`` is tried only if
+    one sets it.
     """
 
     version: Text = None
@@ -195,13 +197,15 @@ class OneDnn(Part):
     rounds: Flag = None
     primitive_cache: Flag = None
     primitive_cache_size: Integer = None
+    matmul_min_dim: Integer = None
 
 
 class Inductor(Part):
     """Settings in effect in torch.compile's compiler, if it compiled anything.
 
     ``autotuned`` counts how often kernels were benchmarked against each other. ``frozen``: at least one graph was
-    frozen; ``cpp_wrapped``: at least one is called through C++.
+    frozen; ``cpp_wrapped``: at least one is called through C++. ``zentorch_calls``: calls of zentorch's operators in
+    all graphs, if it was imported.
     """
 
     graphs: Integer = None
@@ -211,6 +215,7 @@ class Inductor(Part):
     frozen: Flag = None
     cpp_wrapper: Flag = None
     cpp_wrapped: Flag = None
+    zentorch_calls: Integer = None
 
 
 class LoadedNccl(Part):

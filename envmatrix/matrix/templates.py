@@ -16,6 +16,8 @@ TEMPLATE_NAMES = (
     "physical_cpu_list",
     "last_cpu",
     "gpu_cpu_list",
+    "first_node",
+    "first_node_cpu_list",
 )
 #: Example values, for checks that must not depend on this machine.
 SAMPLE_VALUES = {name: "0-1" if name.endswith("list") else "1" for name in TEMPLATE_NAMES}

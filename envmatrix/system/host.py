@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _CPU = Path("/sys/devices/system/cpu")
+_NODES = Path("/sys/devices/system/node")
 _NVIDIA, _AMD = "0x10de", "0x1002"
 #: PCI classes of what computes: a display controller, a 3D controller, a processing accelerator.
 _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
@@ -44,6 +45,16 @@ class Host:
         allowed = _field(_read(Path("/proc/self/status")), "Mems_allowed_list") if self.kernel is not None else ""
         return parse_cpus(allowed) if allowed else ()
 
+    def node_facts(self, cpus: Iterable[int]) -> dict[str, str]:
+        """Return the first NUMA node that has some of ``cpus``, and these; nothing if the machine does not say it."""
+        if self.kernel is None:  # a node of a cluster
+            return {}
+        nodes = sorted(_NODES.glob("node[0-9]*"), key=lambda folder: int(folder.name[4:]))
+        on_nodes = ((folder.name[4:], _read(folder / "cpulist")) for folder in nodes)
+        listed = ((node, sorted(set(parse_cpus(text)).intersection(cpus))) for node, text in on_nodes if text)
+        found = next(((node, local) for node, local in listed if local), None)
+        return {"first_node": found[0], "first_node_cpu_list": format_cpus(found[1])} if found else {}
+
     def facts(self, cpus: Iterable[int] = ()) -> dict[str, str]:
         """Return the known values of matrix.yaml's templates, for the CPUs a trial is limited to."""
         trial_cpus = tuple(cpus) or self.cpus
@@ -51,7 +62,7 @@ class Host:
         numa_facts = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
         if near_gpu := [cpu for cpu in self.gpu_cpus or () if cpu in trial_cpus]:
             numa_facts["gpu_cpu_list"] = format_cpus(near_gpu)
-        return numa_facts | {
+        return numa_facts | self.node_facts(trial_cpus) | {
             "logical_cpus": str(len(trial_cpus)),
             "physical_cores": str(len(physical)),
             "cpu_list": format_cpus(trial_cpus),
@@ -146,7 +157,7 @@ def this_host() -> Host:
     """Collect the facts about this machine."""
     cpuinfo = _read(Path("/proc/cpuinfo"))
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+    nodes = len(list(_NODES.glob("node[0-9]*")))
     return Host(
         name=socket.gethostname(),
         kernel=platform.release(),

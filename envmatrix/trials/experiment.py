@@ -32,6 +32,7 @@ from envmatrix.trials.feasibility import (
     arms_without_torch,
     check_batch_split,
     check_home_access,
+    environments_without_driver,
     resolve_program_folder,
 )
 from envmatrix.trials.images import (
@@ -207,7 +208,10 @@ def _prepare_all(
     check_batch_split(arms, environments_by_name, placed_workloads)
     makers = {side.name: side.image_builder(names, bench) for side in all_sides}
     engines = next(reversed(makers.values())).engines
-    prepared_images, unavailable = prepare_side_images(environments_by_name, makers, progress, supplied_images)
+    unfit = environments_without_driver(environments_by_name, design.gpus) if host.kernel is not None else {}
+    fit = {name: environment for name, environment in environments_by_name.items() if name not in unfit}
+    prepared_images, unavailable = prepare_side_images(fit, makers, progress, supplied_images)
+    unavailable |= {(name, engine): reason for name, reason in unfit.items() for engine in names}
     check_sides(sides, environments_by_name, prepared_images, unavailable)
     check_home_access(placed_workloads, engines)
     own_program.report_links(placed_workloads.values(), engines.values(), progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path, PurePath
 
@@ -13,6 +13,7 @@ from envmatrix.matrix.program import python_target
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.system import bench_options
+from envmatrix.system.cuda_driver import too_old
 
 #: Options with which `uv run` leaves the project's environment unchanged.
 _NO_SYNC_OPTIONS = frozenset({"--no-sync", "--no-project", "--isolated"})
@@ -67,6 +68,22 @@ def arms_without_srun(arms: Iterable[Arm], environments: Mapping[str, Environmen
         for arm in arms
         if environments[arm.runs].srun
     }
+
+
+def environments_without_driver(
+    environments: Mapping[str, Environment], gpus: Sequence[str], root: Path = Path("/")
+) -> dict[str, str]:
+    """Return environment name -> why this machine's driver cannot run its CUDA build, so that it is not downloaded.
+
+    ``gpus`` are those of the design; without any, nothing is checked.
+    """
+    built_with = {
+        name: str(claim.allowed[0])
+        for name, environment in environments.items()
+        for claim in environment.claims
+        if gpus and claim.path == "cuda.built_with"
+    }
+    return {name: reason for name, cuda in built_with.items() if (reason := too_old(cuda, root))}
 
 
 def check_home_access(workloads: Mapping[str, Workload], engines: Mapping[str, Engine]) -> None:

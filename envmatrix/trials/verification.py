@@ -196,6 +196,9 @@ def _cause_text(claim: Claim, evidence: Evidence) -> str:
     isa = evidence.onednn.isa if evidence.onednn else None
     if claim.path == "onednn.rounds" and isa and isa.startswith("Intel") and "AMX" not in isa:
         return f": oneDNN rounds float32 only with AMX, and this CPU has {isa}"
+    flags = evidence.cpu.flags if evidence.cpu else None
+    if claim.path == "inductor.zentorch_calls" and flags is not None and "avx512f" not in flags:
+        return ": zentorch works only on CPUs with AVX-512, and this one has none"
     return ""
 
 

@@ -3,14 +3,48 @@
 import pytest
 
 from envmatrix.errors import InputError, NothingRanError
+from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
-from envmatrix.trials.feasibility import arms_without_quota, arms_without_srun, check_batch_split
+from envmatrix.trials.feasibility import (
+    arms_without_quota,
+    arms_without_srun,
+    check_batch_split,
+    environments_without_driver,
+)
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
+
+
+DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Sep 19 19:34:42 UTC 2023\n"
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpus", "reasons"),
+    [
+        ("535.104.05", ["all"], {"new": "CUDA 13.0 needs driver 580.65.06 or newer, and this is 535.104.05"}),
+        ("580.95.05", ["all"], {}),
+        ("", ["all"], {}),
+        (None, ["all"], {}),
+        ("535.104.05", [], {}),
+    ],
+)
+def test_a_cuda_build_that_this_driver_cannot_run_is_not_even_downloaded(tmp_path, driver, gpus, reasons):
+    if driver is not None:
+        (tmp_path / "dev").mkdir()
+        (tmp_path / "dev/nvidia0").touch()
+        (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+        (tmp_path / "proc/driver/nvidia/version").write_text(DRIVER.format(driver) if driver else "")
+    environments = {
+        name: make_environment(name, claims=parse_claims({"cuda.built_with": [cuda]} if cuda else {}))
+        for name, cuda in (("plain", ""), ("old", "12.8"), ("new", "13.0"))
+    }
+    found = environments_without_driver(environments, gpus, tmp_path)
+    assert found.keys() == reasons.keys()
+    assert all(text in found[name] for name, text in reasons.items())
 
 
 def checked(options, variables=None, command=()):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.evidence import memory
 from envmatrix.evidence.record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image, resolve_environment
@@ -101,3 +102,12 @@ def test_interleaving_that_did_not_happen_or_has_one_node_is_found_out(tmp_path,
         wanted, read_evidence({"memory": memory, "variables": dict(wanted.variables), "preloaded": {}})
     )
     assert (not said.wrong and not said.unproven) == holds, said
+
+
+@pytest.mark.parametrize(
+    ("policy", "nodes"), [("bind:0", "0"), ("bind:1,3", "1,3"), ("default", "0-3"), ("interleave:0-3", "0-3")]
+)
+def test_memory_comes_from_the_nodes_of_the_policy_otherwise_of_the_control_group(policy, nodes, monkeypatch):
+    monkeypatch.setattr(memory, "_policy", lambda _: policy)
+    monkeypatch.setattr(memory, "fields", lambda _: {"Mems_allowed_list": "0-3"})
+    assert memory.memory_requests("self")["nodes"] == nodes

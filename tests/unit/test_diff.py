@@ -7,7 +7,7 @@ import json
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.api.differences import diff
+from envmatrix.api.differences import diff, recorded_differences
 from envmatrix.errors import InputError
 from envmatrix.evidence.difference import differing
 from tests.committed import RESULTS
@@ -62,3 +62,16 @@ def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) 
     assert ["malloc.library", "libc", "libtcmalloc"] in [line.split() for line in table]
     assert main(["diff", "baseline", "control", "--run", str(RUN), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"first": "baseline", "second": "control", "differences": []}
+
+
+def test_compare_prints_what_differs_next_to_the_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(RUN), "--environments", "baseline,tcmalloc"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("differences between baseline and tcmalloc: 8")
+    assert lines[start + 1] == "  malloc.library: libc -> libtcmalloc", "values that changed come first"
+
+
+def test_two_runs_differ_in_what_each_recorded() -> None:
+    other = RESULTS / "reference-long"
+    found = {one.path: (one.first, one.second) for one in recorded_differences(RUN, "baseline", other, "tcmalloc")}
+    assert found["malloc.library"] == ("libc", "libtcmalloc")

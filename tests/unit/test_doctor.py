@@ -38,7 +38,7 @@ def said(findings):
             OWN,
             "good",
             "driver 535.104.05: new enough for CUDA wheels 11, 12",
-            "CUDA 13 need driver 580.65.6 or newer",
+            "CUDA 13 need driver 580.65.06 or newer",
         ),
         (OPEN, "good", "driver 580.65.06: new enough for CUDA wheels 11, 12, 13", ""),
         (OWN.replace("535.104.05", "390.157"), "bad", "driver 390.157: too old for any wheel", "need driver"),

@@ -191,6 +191,17 @@ def test_the_cpus_next_to_a_gpu_are_those_of_the_first_one_on_the_bus(tmp_path):
     assert host.cpus_of_gpu(tmp_path) == (8, 9, 10, 11, 24, 25, 26, 27)
 
 
+def test_the_first_node_is_one_with_cpus_of_the_trial(tmp_path, monkeypatch):
+    for name, cpus in {"node10": "16-23", "node2": "0-7", "node3": "8-15", "node0": ""}.items():  # node0: memory only
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpulist").write_text(f"{cpus}\n")
+    monkeypatch.setattr(host, "_NODES", tmp_path)
+    machine = replace(HOST, kernel="6.1", cpus=tuple(range(24)))
+    assert machine.node_facts(range(4, 24)) == {"first_node": "2", "first_node_cpu_list": "4-7"}
+    assert machine.node_facts([16, 9]) == {"first_node": "3", "first_node_cpu_list": "9"}
+    assert machine.node_facts([99]) == NODE.node_facts([0]) == {}
+
+
 def test_a_level_next_to_the_gpu_gets_those_cpus_that_it_may_use_and_is_refused_without_them():
     text = """
 version: 2

@@ -82,6 +82,17 @@ def test_only_wanted_regular_members_of_a_wheel_are_written(tmp_path: Path) -> N
     assert said == ["libhuge.so", "libiomp5.so", "libup.so"]
 
 
+def test_a_wanted_library_brings_the_parts_that_it_loads_itself(tmp_path: Path) -> None:
+    names = ["libcudnn.so.9", "libcudnn_ops.so.9", "libcudnn_ops.so.8", "libiomp5.so", "libiomp5_db.so"]
+    with zipfile.ZipFile(tmp_path / "it.whl", "w") as archive:
+        for name in names:
+            archive.writestr(f"nvidia/lib/{name}", b"ELF")
+    for wanted, written in (("libcudnn.so.9", names[:2]), ("libiomp5.so", ["libiomp5.so"])):
+        (tmp_path / wanted).mkdir()
+        assert unpack_wheel(tmp_path / "it.whl", tmp_path / wanted, [wanted]) == sorted(names)
+        assert sorted(file.name for file in (tmp_path / wanted).iterdir()) == written
+
+
 def test_a_damaged_archive_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "w.whl").write_bytes(b"<html>captive portal</html>")
     with pytest.raises(EngineError, match="is not a valid wheel"):

@@ -301,6 +301,15 @@ def test_onednn_s_own_words_are_read():
     assert set(onednn.described("").values()) == {None}
 
 
+@pytest.mark.parametrize(("smallest", "found"), [(65, 64), (64, None), (10**9, None)])
+def test_a_smallest_product_holds_only_if_onednn_takes_the_next_larger_one(smallest, found, monkeypatch):
+    """Stands in for a CPU on which oneDNN multiplies products of ``smallest`` rows and more."""
+    torch = SimpleNamespace(ones=lambda edge, _, dtype: edge, bfloat16="bfloat16", float32="float32")
+    monkeypatch.setenv("TORCH_MKLDNN_MATMUL_MIN_DIM", "64")
+    monkeypatch.setattr(onednn, "_multiplies", lambda _, edge: edge >= smallest)
+    assert onednn._matmul_min_dim(torch) == found
+
+
 def test_primitives_that_are_kept_are_counted_from_the_newest_back():
     """Of 80, the cache kept the last 64; nothing is counted if all 80 were kept."""
     line = "onednn_verbose,v1,primitive,create:cache_{},cpu,eltwise,jit:avx2,forward_training\n"

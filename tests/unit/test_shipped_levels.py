@@ -54,6 +54,10 @@ HOLLOW = {
                                                 "options": {"arena_max": 1}}},
     ("onednn-cache", "64"): {"onednn": {"primitive_cache": True, "primitive_cache_size": None}},
     ("numa", "interleave"): {"memory": {"policy": "interleave:0", "numa_nodes": 2}},
+    ("numa", "first-node"): {"memory": {"nodes": "0-7", "numa_nodes": 8}, "cpu": {"affinity_list": "96-99"}},
+    ("compiler", "zentorch"): {"inductor": {"graphs": 1, "zentorch_calls": 0}, "packages": {"zentorch": "2.13.0.2"},
+                               "torch": {"version": "2.13.0+cpu"}},
+    ("matmul-min-dim", "64"): {"onednn": {"isa": "Intel AVX2", "matmul_min_dim": None}},
     ("python", "3.13t"): {"system": {"python": "3.13.1", "gil": True}},
     ("python", "3.14-jit"): {"system": {"python": "3.14.1", "jit": False}},
     ("torch", "2.13.0-extras"): {"torch": {"version": "2.13.0+cpu"}, "packages": {"torchao": "0.18.0"}},
@@ -63,6 +67,7 @@ HOLLOW = {
     ("nccl", "no-nvls"): {"parallel": {"processes": 2, "nccl": {"NCCL_NVLS_ENABLE": "0", "nvls_channels": "8"}}},
     ("gpu-blas", "tunableop"): {"cuda": {"settings": {"tunableop": True, "tunableop_tuning": False}}},
     ("nccl-version", "2.29.7"): {"collectives": {"nccl_version": "2.30.7"}},
+    ("cudnn-version", "9.28.1"): {"cuda": {"cudnn": 92400, "built_with": "13.0"}},
     ("torch", "2.14.1-cu130"): {"torch": {"version": "2.14.1+cpu"}, "cuda": {"built_with": None}},
     ("malloc", "jemalloc"): {"malloc": {"library": "libjemalloc", "refused": ["MALLOC_CONF: abort_cnof:true"]}},
 }  # fmt: skip

@@ -1,0 +1,80 @@
+"""The steps from one environment to another (`bench --bisect`): what differs between the two changes one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from pathlib import Path
+
+from envmatrix.errors import InputError, suggestion
+from envmatrix.matrix.model import MAX_NAME_LENGTH, Matrix
+from envmatrix.matrix.override import with_design
+from envmatrix.matrix.yaml_positions import parse_yaml
+from envmatrix.plan.environment import build_environment, resolve_environment
+from envmatrix.trials.experiment import find_design
+
+#: Keys of a design that say what is compared, which the steps replace.
+_COMPARED = ("environments", "factors", "cumulative", "application", "reference_values", "baseline", "race")
+
+
+def bisected(matrix: Matrix, design: str, first: str, last: str) -> Matrix:
+    """Return the matrix with a design that goes from one environment to another, and the environments between them.
+
+    The workloads and limits are those of ``design``. Raises InputError for an unknown name, or if nothing differs.
+    """
+    find_design(matrix, design)
+    steps = steps_between(matrix, first, last)
+    designs = parse_yaml(matrix.text, Path(matrix.path)).mapping(()).get("designs")
+    options = designs.get(design) if isinstance(designs, dict) else None
+    kept = {key: value for key, value in options.items() if key not in _COMPARED} if isinstance(options, dict) else {}
+    added = {name: levels for name, levels in steps.items() if name not in matrix.environments}
+    return with_design(matrix, design, {**kept, "baseline": first, "cumulative": list(steps)}, added)
+
+
+def steps_between(matrix: Matrix, first: str, last: str) -> dict[str, Mapping[str, str]]:
+    """Return name -> levels of the environments after ``first``, up to ``last``.
+
+    A step changes one factor, in the matrix's order; more only if no single one is possible (`requires`).
+    """
+    for name in (first, last):
+        if name not in matrix.environments:
+            raise InputError(f"no environment {name!r}", remedy=suggestion(name, matrix.environments))
+    goal = resolve_environment(matrix, last, {}).levels
+    levels = dict(resolve_environment(matrix, first, {}).levels)
+    left = [factor for factor in goal if goal[factor] != levels[factor]]
+    if not left:
+        raise InputError(f"no factor differs between {first} and {last}", remedy="name two other environments")
+    known = {
+        tuple(resolve_environment(matrix, name, {}).levels.items()): name
+        for name in reversed(tuple(matrix.environments))
+    }
+    steps: dict[str, Mapping[str, str]] = {}
+    while left:
+        changed = _possible_change(matrix, levels, goal, left)
+        levels = {**levels, **{factor: goal[factor] for factor in changed}}
+        left = [factor for factor in left if factor not in changed]
+        name = known.get(tuple(levels.items())) or _step_name(changed, goal, matrix.environments)
+        steps[name if left else last] = levels
+    return steps
+
+
+def _possible_change(
+    matrix: Matrix, levels: Mapping[str, str], goal: Mapping[str, str], left: list[str]
+) -> tuple[str, ...]:
+    """Return the first of the smallest groups of factors that may change together."""
+    groups = (group for size in range(1, len(left)) for group in combinations(left, size))
+    changes = ((group, {**levels, **{factor: goal[factor] for factor in group}}) for group in groups)
+    return next((group for group, changed in changes if _is_possible(matrix, changed)), tuple(left))
+
+
+def _is_possible(matrix: Matrix, levels: Mapping[str, str]) -> bool:
+    try:
+        build_environment(matrix, "step", levels, {})
+    except InputError:
+        return False
+    return True
+
+
+def _step_name(changed: Iterable[str], goal: Mapping[str, str], taken: Iterable[str]) -> str:
+    name = "_".join(f"{factor}-{goal[factor]}" for factor in changed)
+    return f"then-{name}"[:MAX_NAME_LENGTH] if name in taken else name[:MAX_NAME_LENGTH]
