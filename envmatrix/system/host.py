@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_CPU = Path("/sys/devices/system/cpu")
+from envmatrix.system.architectures import this_architecture
+from envmatrix.system.bench_options import processor
+
 _NVIDIA, _AMD = "0x10de", "0x1002"
 #: PCI classes of what computes: a display controller, a 3D controller, a processing accelerator.
 _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
@@ -119,12 +121,12 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _one_per_core(cpus: Iterable[int]) -> tuple[int, ...]:
+def _one_per_core(cpus: Iterable[int], root: Path) -> tuple[int, ...]:
     """Return the first CPU of each physical core (SMT siblings share one)."""
     cores: set[str] = set()
     first_cpus = []
     for cpu in cpus:
-        siblings = _read(_CPU / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        siblings = _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
         if siblings not in cores:
             cores.add(siblings)
             first_cpus.append(cpu)
@@ -143,21 +145,21 @@ def _os_release() -> Mapping[str, str]:
         return {}
 
 
-def this_host() -> Host:
-    """Collect the facts about this machine."""
-    cpuinfo = _read(Path("/proc/cpuinfo"))
+def this_host(root: Path = Path("/")) -> Host:
+    """Collect the facts about this machine; ``root`` is the folder that has its /proc and /sys."""
+    cpuinfo = _read(root / "proc/cpuinfo")
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    nodes = len(list(Path("/sys/devices/system/node").glob("node[0-9]*")))
+    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
     return Host(
         name=socket.gethostname(),
         kernel=platform.release(),
-        machine=platform.machine(),
+        machine=this_architecture(),
         distribution=_os_release().get("PRETTY_NAME") or None,
-        cpu_model=_field(cpuinfo, "model name") or platform.processor() or None,
+        cpu_model=processor().model(cpuinfo) or platform.processor() or None,
         cpus=cpus,
-        physical_cpus=_one_per_core(cpus),
+        physical_cpus=_one_per_core(cpus, root),
         numa_nodes=max(1, nodes),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        hypervisor=" hypervisor" in cpuinfo,
-        gpu_cpus=cpus_of_gpu(),
+        hypervisor=processor().is_virtual(cpuinfo, this_architecture()),
+        gpu_cpus=cpus_of_gpu(root),
     )

@@ -127,7 +127,9 @@ def test_a_library_for_one_image_is_held_by_that_one_alone(matrix):
         "baseline": [False], "cuda-2.13": [False], "cuda-2.14": [True]
     }  # fmt: skip
     assert all(
-        one.is_for(images["baseline"], "x86_64") for one in environment.all_libraries(matrix) if one.key == "malloc-tcmalloc"
+        one.is_for(images["baseline"], "x86_64")
+        for one in environment.all_libraries(matrix)
+        if one.key == "malloc-tcmalloc"
     )
 
 
