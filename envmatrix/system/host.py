@@ -13,7 +13,7 @@ from typing import Any
 from envmatrix.system.architectures import this_architecture
 from envmatrix.system.bench_options import processor
 
-_NVIDIA, _AMD = "0x10de", "0x1002"
+_NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
 #: PCI classes of what computes: a display controller, a 3D controller, a processing accelerator.
 _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
 
@@ -97,9 +97,18 @@ def has_gpu(root: Path = Path("/")) -> bool:
     return any((root / "dev").glob("nvidia[0-9]*")) or (root / "dev/dxg").exists()
 
 
+def has_intel_gpu(root: Path = Path("/")) -> bool:
+    """Return whether this machine has a GPU of Intel."""
+    return any(_read(vendor) == _INTEL for vendor in (root / "sys/class/drm").glob("renderD*/device/vendor"))
+
+
 def has_any_gpu(root: Path = Path("/")) -> bool:
     """Return whether this machine has a GPU that PyTorch can use (AMD: kfd; Jetson: nvgpu)."""
-    return has_gpu(root) or any((root / "dev" / name).exists() for name in ("kfd", "nvgpu", "nvhost-gpu"))
+    return (
+        has_gpu(root)
+        or has_intel_gpu(root)
+        or any((root / "dev" / name).exists() for name in ("kfd", "nvgpu", "nvhost-gpu"))
+    )
 
 
 def cpus_of_gpu(root: Path = Path("/")) -> tuple[int, ...]:

@@ -109,7 +109,16 @@ def test_recipes_with_intels_libraries_are_skipped_on_arm_and_gravitons_is_not(a
     everything = shipped_levels.matrix().environments
     skipped = {name for name in everything if skip_reason(name)}
     assert {"intel-omp", "book", "run-cpu", "pytorch-ci", "vllm-cpu", "onednn-avx2", "aten-avx2", "xla"} <= skipped
-    assert not skipped & {"baseline", "graviton", "graviton-bf16", "jemalloc", "tbbmalloc", "llvm-omp", "aten-sve256"}
+    assert not skipped & {
+        "baseline",
+        "graviton",
+        "graviton-bf16",
+        "jemalloc",
+        "tbbmalloc",
+        "llvm-omp",
+        "onednn-asimd",
+        "aten-default",
+    }
     assert skip_reason("intel-omp") == (
         "openmp=intel does not exist for aarch64, this machine's architecture, only for x86_64"
     )
@@ -117,7 +126,7 @@ def test_recipes_with_intels_libraries_are_skipped_on_arm_and_gravitons_is_not(a
 
 def test_levels_for_arm_are_skipped_on_x86(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert "isa=aten-sve256 does not exist for x86_64" in skip_reason("aten-sve256")
+    assert "isa=onednn-asimd does not exist for x86_64" in skip_reason("onednn-asimd")
     assert not skip_reason("intel-omp")
 
 
