@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import processor
+from bench.evidence import onednn
 from envmatrix.build.cache import Cache
 from envmatrix.build.debian_packages import Apt
 from envmatrix.build.debian_suites import bootstrap_argv
@@ -94,6 +95,25 @@ def test_an_arm_processor_has_the_name_of_its_maker_and_part_and_every_cpu_is_a_
 )
 def test_a_processor_that_its_kernel_names_keeps_that_name(text, name):
     assert processor.model(text) == name
+
+
+#: Printed by oneDNN 3.7.1 in PyTorch 2.10.0 for arm64, of a convolution that ran twice (shortened).
+ONEDNN_LINES = """\
+onednn_verbose,v1,info,oneDNN v3.7.1 (commit 8d263e693366ef8db40acc569cc7d8edf644556d)
+onednn_verbose,v1,info,cpu,isa:AArch64 SVE (256 bits)
+onednn_verbose,v1,primitive,create:cache_miss,cpu,convolution,gemm:acl,forward_training,src:f32:a:blocked:acdb::f0
+onednn_verbose,v1,primitive,create:cache_miss,cpu,reorder,jit:blk,undef,src:f32::blocked:abcd::f0
+onednn_verbose,v1,primitive,exec,cpu,convolution,gemm:acl,forward_training,src:f32:a:blocked:acdb::f0,attr-fpmath:bf16
+onednn_verbose,v1,primitive,create:cache_{second},cpu,reorder,jit:blk,undef,src:f32::blocked:abcd::f0
+onednn_verbose,v1,primitive,exec,cpu,convolution,gemm:acl,forward_training,src:f32:a:blocked:acdb::f0,attr-fpmath:bf16
+"""
+
+
+@pytest.mark.parametrize(("second", "is_cached"), [("hit", True), ("miss", False)])
+def test_onednns_cache_is_seen_on_arm_too_where_pytorch_keeps_the_convolution_itself(second, is_cached):
+    seen = onednn.described(ONEDNN_LINES.format(second=second))
+    assert seen["primitive_cache"] is is_cached
+    assert (seen["isa"], seen["implementation"], seen["fpmath"]) == ("AArch64 SVE (256 bits)", "gemm:acl", "bf16")
 
 
 def skip_reason(name: str) -> str:
