@@ -145,6 +145,7 @@ def download_argv(
     index: Iterable[str],
     target: str = "",
     sources: Iterable[str] = (),
+    architecture: str = "",
 ) -> list[str]:
     """Return the command that downloads the packages of a requirements file with hashes."""
     return [
@@ -154,7 +155,7 @@ def download_argv(
         "--require-hashes",
         "--quiet",
         *_source_options(sources),
-        *target_options(target),
+        *target_options(target, architecture),
         *(f"--extra-index-url={url}" for url in index),
         "--dest",
         str(folder),
@@ -293,6 +294,7 @@ def download(
     folder: Path,
     target: str = "",
     sources: Sequence[str] = (),
+    architecture: str = "",
 ) -> None:
     """Download ``wanted`` (lines of ``lock``) to ``folder``: wheels, and source distributions of ``sources``.
 
@@ -303,7 +305,7 @@ def download(
     unreachable = [url for url in index if not is_reachable(url)]
     reachable_index = [url for url in index if url not in unreachable]
     result = run(
-        download_argv(pip, requirements, folder, reachable_index, target, sources),
+        download_argv(pip, requirements, folder, reachable_index, target, sources, architecture),
         limit_s=_DOWNLOAD_S,
         env=pip_variables(os.environ),
     )
