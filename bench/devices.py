@@ -174,7 +174,7 @@ class Xla(Device):
 
 def why_no_cuda(torch: Any) -> str | None:
     """Return what CUDA needs and lacks here, or None if it can be used. Initialises no GPU."""
-    if torch.version.cuda is None:
+    if torch.version.cuda is None and not getattr(torch.version, "hip", None):  # ROCm builds have torch.cuda too
         return f"a GPU and a torch built with CUDA, and this is {torch.__version__} (built without CUDA)"
     if not torch.cuda.is_available():
         torch_message = _initialisation_error(torch)

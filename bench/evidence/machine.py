@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from bench import processor
 from bench.evidence import dynamic, stops
 from bench.evidence.reading import attempt, fields, number, text
 
@@ -36,7 +37,7 @@ def cpu() -> dict[str, Any]:
     """Return the CPU's model, counts and frequency policy, and the CPU sets of this process's threads."""
     info = fields("/proc/cpuinfo")
     return {
-        "model": info.get("model name") or info.get("Model") or platform.machine(),
+        "model": processor.model(text("/proc/cpuinfo") or "") or platform.machine(),
         "architecture": platform.machine(),
         "microcode": info.get("microcode"),
         "flags": attempt(

@@ -16,6 +16,9 @@ def collect(torch: Any) -> dict[str, Any]:
         "path": os.path.dirname(torch.__file__),
         "git": attempt(lambda: torch.version.git_version),
         "cuda": attempt(lambda: torch.version.cuda),
+        "hip": attempt(lambda: torch.version.hip),
+        "xpu": attempt(lambda: torch.version.xpu),
+        "xpu_devices": attempt(lambda: _xpu_devices(torch)),
         "debug": attempt(lambda: torch.version.debug),
         "threads": attempt(torch.get_num_threads),
         "interop_threads": attempt(torch.get_num_interop_threads),
@@ -25,6 +28,13 @@ def collect(torch: Any) -> dict[str, Any]:
         "openmp": attempt(torch.backends.openmp.is_available),
         "build": attempt(torch.__config__.show),
     }
+
+
+def _xpu_devices(torch: Any) -> list[str] | None:
+    """Return the names of Intel's GPUs; None for a build without them."""
+    if not torch.version.xpu:
+        return None
+    return [torch.xpu.get_device_name(number) for number in range(torch.xpu.device_count())]
 
 
 def _capability(torch: Any) -> str | None:

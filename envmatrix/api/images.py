@@ -14,7 +14,7 @@ from envmatrix.build.generated_files import definition_files
 from envmatrix.build.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.base import BuildsImages
+from envmatrix.engines.base import BuildsImages, check_architecture
 from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.errors import InputError, suggestion
@@ -99,6 +99,8 @@ def _build_named(
     """Build a separate image of each environment; files and bills of material go to containers/."""
     folder = beside(Path(matrix.path)) / "containers"
     libraries = all_libraries(matrix)
+    for environment in environments:
+        check_architecture(environment)
     return BuildResult(
         name,
         {},
@@ -144,14 +146,21 @@ def lock(
     environments: Sequence[str] = (),
     *,
     engine: str | None = None,
+    architecture: str | None = None,
     matrix: PathLike | None = None,
     progress: ProgressCallback = silent,
 ) -> list[Path]:
     """Pin the contents of images and libraries, resolved with the host's own pip and apt.
 
     ``environments``: whose images (none: all). ``engine``: pin the system packages of this engine's images instead.
+    Locks are made for this machine's architecture, for those that have locks already, and for ``architecture``.
     Returns the files written in containers/locks/ next to the matrix. Raises InputError, EngineError.
     """
+    if engine and architecture:
+        raise InputError(
+            "system packages are pinned for this machine's architecture only",
+            remedy=f"use `--engine {engine}` or `--architecture {architecture}`, not both",
+        )
     whole = load_matrix(matrix, progress)
     place = replace(_matrix_build_places(whole), locks=matrix_locks_folder(Path(whole.path)))
     locks = Locks(place.locks, place.cache)
@@ -160,7 +169,9 @@ def lock(
     }
     images = tuple((images_by_name or all_images(whole)).values())
     if engine is None:
-        written_files = locks.make(images, all_libraries(whole), progress)
+        architectures = dict.fromkeys([*locks.architectures(), *([architecture] if architecture else [])])
+        libraries = all_libraries(whole)
+        written_files = [path for one in architectures for path in locks.make(images, libraries, progress, one)]
     else:
         builder = _image_engine(engine, place)
         written_files = [_pin_system(builder, image, place, locks, progress) for image in images if not image.on_host]

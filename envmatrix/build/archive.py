@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import platform
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, file_digest
-
-#: Go's processor names, used in OCI images (https://go.dev/doc/install/source#environment).
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+from envmatrix.system.architectures import package_name, this_architecture
 
 
 def rooted(tar: Path, target: Path) -> None:
@@ -37,7 +34,7 @@ def write_docker_archive(tar: Path, archive: Path, name: str) -> None:
     digest = file_digest(tar)
     config = json.dumps(
         {
-            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "architecture": package_name(this_architecture()),
             "os": "linux",
             "config": {},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},

@@ -15,6 +15,7 @@ from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_f
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.unpack import unpack_tar
 from envmatrix.errors import EngineError, EnvmatrixError, Where
+from envmatrix.system.architectures import package_name, this_architecture
 from envmatrix.system.process import Finished, Order, run, run_logged
 
 _APT_S = 300.0
@@ -26,8 +27,11 @@ URI_LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
-def distribution_name() -> str | None:
-    """Return this machine's distribution as used in lock names (debian-bookworm-x86_64); None without apt."""
+def distribution_name(architecture: str = "") -> str | None:
+    """Return this machine's distribution as used in lock names (debian-bookworm-x86_64); None without apt.
+
+    ``architecture``: another one than this machine's.
+    """
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
     try:
@@ -35,7 +39,7 @@ def distribution_name() -> str | None:
     except OSError:
         return None
     codename = release.get("VERSION_CODENAME") or release.get("VERSION_ID") or "unknown"
-    return f"{release.get('ID', 'linux')}-{codename}-{platform.machine()}"
+    return f"{release.get('ID', 'linux')}-{codename}-{architecture or this_architecture()}"
 
 
 def print_uris_argv(options: Sequence[str], package: str) -> list[str]:
@@ -52,12 +56,14 @@ def download_argv(options: Sequence[str], packages: Sequence[str]) -> list[str]:
 class Apt:
     """apt-get for an ordinary user: uses the machine's package lists, or its own if those are empty or old.
 
-    With ``sources`` (text of a .sources file) it uses only these, and ``lists`` is their name.
+    With ``sources`` (text of a .sources file) it uses only these, and ``lists`` is their name. With ``architecture``
+    it finds the packages of another architecture in lists of its own.
     """
 
     cache: Cache
     lists: str = ""
     sources: str = ""
+    architecture: str = ""
 
     @property
     def _own_lists(self) -> Path:
@@ -66,13 +72,17 @@ class Apt:
     def options(self) -> list[str]:
         """Return the options of every apt command."""
         base = [*APT_OPTIONS]
-        if self.sources or (self._own_lists / "complete").exists():
+        if self.sources or self.architecture or (self._own_lists / "complete").exists():
             return [*base, *self._own_options()]
         return base
 
     def _own_options(self) -> list[str]:
         folder = self._own_lists
         list_options = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        if self.architecture:
+            name = package_name(self.architecture)
+            list_options += ["-o", f"APT::Architecture={name}", "-o", f"APT::Architectures={name}"]
+            list_options += ["-o", f"Dir::State::status={folder}/status"]
         if not self.sources:
             return list_options
         return [*list_options, "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/parts"]
@@ -84,6 +94,8 @@ class Apt:
         if self.sources:
             (self._own_lists / "parts").mkdir(exist_ok=True)
             (self._own_lists / "parts" / "suite.sources").write_text(self.sources, encoding="utf-8")
+        if self.architecture:
+            (self._own_lists / "status").touch()
         attempt_marker = self._own_lists / "tried"
         if attempt_marker.exists() and time.time() - attempt_marker.stat().st_mtime < _ASK_AGAIN_S:
             return

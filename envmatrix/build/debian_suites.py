@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import tarfile
@@ -18,6 +17,7 @@ from envmatrix.build.debian_packages import URI_LINE, Apt
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.errors import EngineError, InputError, Where
 from envmatrix.results import write_whole
+from envmatrix.system.architectures import package_name, this_architecture
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback
 
@@ -70,7 +70,7 @@ class Suite:
     @property
     def distribution(self) -> str:
         """Name of the suite as used in lock names."""
-        return f"debian-{self.name}-{platform.machine()}"
+        return f"debian-{self.name}-{this_architecture()}"
 
     @property
     def apt(self) -> Apt:
@@ -147,6 +147,7 @@ def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
         "mmdebstrap",
         "--quiet",
         "--variant=minbase",
+        f"--architectures={package_name(this_architecture())}",
         "--format=tar",
         "--skip=output/dev",
         *(f'--customize-hook=: >"$1/etc/{name}"' for name in _MACHINE_FILES),

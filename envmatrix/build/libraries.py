@@ -16,6 +16,7 @@ from envmatrix.build.unpack import unpack_wheel
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.plan.environment import Image, Library
+from envmatrix.system.architectures import this_architecture
 from envmatrix.system.progress import ProgressCallback
 
 
@@ -48,7 +49,7 @@ class LibraryBuilder:
         missing: dict[str, str] = {}
         facts: dict[str, str] = {}
         pins: list[PinnedPackage] = []
-        for library in (one for one in libraries if one.is_for(image)):
+        for library in (one for one in libraries if one.is_for(image, this_architecture())):
             try:
                 folders[library.key], library_pins = self._build_library(library)
                 facts[f"library {library.key}"] = " ".join(map(str, library_pins))

@@ -11,12 +11,13 @@ from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.debian_packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, read_lock, request_text
 from envmatrix.build.overlays import BasePython, overlay_pip_command
-from envmatrix.build.pip import ResolveRequest, host_platform, is_reachable, pip_command, resolve
+from envmatrix.build.pip import ResolveRequest, is_reachable, pip_command, resolve
 from envmatrix.build.pythons import Python, cached_python
 from envmatrix.build.source_builds import check_python
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
-from envmatrix.plan.environment import Image, Library
+from envmatrix.plan.environment import Image, Library, exists_for
+from envmatrix.system.architectures import PACKAGE_NAMES, this_architecture
 from envmatrix.system.progress import ProgressCallback
 
 LIBRARIES = "libraries"
@@ -26,6 +27,24 @@ def image_request_text(image: Image) -> str:
     """Return an image's pip request as it is written in its lock."""
     sources = (f"--no-binary={build.name}" for build in image.builds)
     return request_text((*image.requirements, *sources, *(f"--extra-index-url {url}" for url in image.index)))
+
+
+def _for_target(request: ResolveRequest, python: Python) -> ResolveRequest:
+    return replace(request, target=python.target, architecture=python.architecture)
+
+
+def _check_resolvable_elsewhere(image: Image) -> None:
+    """Raise SkipEnvironmentError if another architecture's packages of an image cannot be resolved on this machine."""
+    if image.builds:
+        raise SkipEnvironmentError("it is built from source, so lock it on a machine with that architecture")
+    unreachable = [url for url in image.index if not is_reachable(url)]
+    if unreachable:  # without its index, PyPI's CUDA build would replace a build for CPUs
+        raise SkipEnvironmentError(f"{', '.join(unreachable)} is unreachable")
+
+
+def _existing_section(path: Path, name: str, asked: str) -> Section | None:
+    lock = read_lock(path)
+    return lock.find("library", name, asked) if lock else None
 
 
 def _system_request(packages: Sequence[str], base: str) -> tuple[str, str]:
@@ -161,7 +180,7 @@ class Locks:
             request = ResolveRequest(library.requirements, dependencies=False)
             locks.append(
                 self._find(
-                    self.wheels_file,
+                    self.wheels_file(python),
                     "library",
                     library.key,
                     library_request,
@@ -183,10 +202,9 @@ class Locks:
             )
         return locks
 
-    @property
-    def wheels_file(self) -> Path:
-        """Lock of the libraries installed from wheels."""
-        return self.folder / f"{LIBRARIES}.{host_platform()}.txt"
+    def wheels_file(self, python: Python) -> Path:
+        """Return the lock of the libraries installed from wheels, on the platform of ``python``."""
+        return self.folder / f"{LIBRARIES}.{python.platform}.txt"
 
     def debian_file(self, apt: Apt | None = None) -> Path:
         """Return the lock of libraries from Debian packages of this machine's distribution, or of ``apt``'s suite."""
@@ -251,7 +269,7 @@ class Locks:
     def _resolve(self, request: ResolveRequest, python: Python) -> tuple[PinnedPackage, ...]:
         with self.cache.scratch("lock") as scratch:
             return (
-                resolve(pip_command(self.cache, python), replace(request, target=python.target), scratch)
+                resolve(pip_command(self.cache, python), _for_target(request, python), scratch)
                 if request.requirements
                 else ()
             )
@@ -260,44 +278,70 @@ class Locks:
         apt = suite or Apt(self.cache)
         return tuple(apt.find(word) for word in alternatives)
 
-    def make(self, images: Sequence[Image], libraries: Sequence[Library], progress: ProgressCallback) -> list[Path]:
-        """Resolve every lock again and write it to ``folder``; return the files written.
+    def make(
+        self,
+        images: Sequence[Image],
+        libraries: Sequence[Library],
+        progress: ProgressCallback,
+        architecture: str | None = None,
+    ) -> list[Path]:
+        """Resolve every lock of an architecture (None: this machine's) again; return the files written.
 
         An image keeps its lock, with a message, if its Python is missing here or its packages mix builds of torch.
+        So does all of another architecture that cannot be resolved here.
         """
-        written = [path for image in images if (path := self._make_image(image, progress))]
-        python = cached_python(self.cache, None)
-        wheels = [self._wheel_section(item, python) for item in libraries if item.requirements]
-        written += self._write(self.wheels_file, wheels, progress)
+        wanted = architecture or this_architecture()
+        python = cached_python(self.cache, None).for_architecture(wanted)
+        there = [item for item in libraries if exists_for(item.architectures, wanted)]
+        written = [path for image in images if (path := self._make_image(image, wanted, progress))]
+        wheels = [self._wheel_section(item, python, progress) for item in there]
+        written += self._write(self.wheels_file(python), wheels, progress)
         if distribution_name() is not None:
-            written += self._write(self.debian_file(), self._debian_sections(libraries, progress), progress)
+            apt = Apt(self.cache, distribution_name(wanted) or "", architecture=python.architecture)
+            packages = [self._debian_section(item, apt, progress) for item in there]
+            written += self._write(self.debian_file(apt), packages, progress)
         return written
 
-    def _wheel_section(self, library: Library, python: Python) -> Section:
-        request = ResolveRequest(library.requirements, dependencies=False)
-        return Section("library", library.key, request_text(library.requirements), self._resolve(request, python))
+    def architectures(self) -> list[str]:
+        """Return this machine's architecture, then others that the folder has locks of."""
+        names = [path.stem for path in self.folder.glob("*.txt")]
+        others = [one for one in PACKAGE_NAMES if any(name.endswith(one) for name in names)]
+        return list(dict.fromkeys([this_architecture(), *others]))
 
-    def _debian_sections(self, libraries: Sequence[Library], progress: ProgressCallback) -> list[Section]:
-        sections = []
-        for item in libraries:
-            try:
-                sections += (
-                    [Section("library", item.key, request_text(item.apt), self._resolve_debian(item.apt))]
-                    if item.apt
-                    else []
-                )
-            except EngineError as error:
-                progress(f"not locked: {item.key}: {error.message}")
-        return sections
-
-    def _make_image(self, image: Image, progress: ProgressCallback) -> Path | None:
-        if not image.requirements or image.on_host:
+    def _wheel_section(self, library: Library, python: Python, progress: ProgressCallback) -> Section | None:
+        if not library.requirements:
             return None
+        request, asked = ResolveRequest(library.requirements, dependencies=False), request_text(library.requirements)
         try:
-            python = cached_python(self.cache, image.python)
+            return Section("library", library.key, asked, self._resolve(request, python))
+        except EngineError as error:
+            if not python.architecture:
+                raise
+            progress(f"not locked for {python.architecture}: {library.key}: {error.message}")
+            return _existing_section(self.wheels_file(python), library.key, asked)
+
+    def _debian_section(self, library: Library, apt: Apt, progress: ProgressCallback) -> Section | None:
+        if not library.apt:
+            return None
+        asked = request_text(library.apt)
+        try:
+            return Section("library", library.key, asked, self._resolve_debian(library.apt, apt))
+        except EngineError as error:
+            progress(f"not locked: {library.key}: {error.message}")
+            return _existing_section(self.debian_file(apt), library.key, asked)
+
+    def _make_image(self, image: Image, architecture: str, progress: ProgressCallback) -> Path | None:
+        if not image.requirements or image.on_host or not exists_for(image.architectures, architecture):
+            return None
+        elsewhere = architecture != this_architecture()
+        tolerated = (SkipEnvironmentError, EngineError) if elsewhere else SkipEnvironmentError
+        try:
+            python = cached_python(self.cache, image.python).for_architecture(architecture)
+            if elsewhere:
+                _check_resolvable_elsewhere(image)
             section = Section("image", image.name, image_request_text(image), self._pip(image, python, progress))
-        except SkipEnvironmentError as error:
-            progress(f"not locked: {image.name}: {error.message}")
+        except tolerated as error:
+            progress(f"not locked{f' for {architecture}' if elsewhere else ''}: {image.name}: {error.message}")
             return None
         if strangers(section.packages):  # a committed lock must work on every machine
             progress(f"not locked: {image.name}: its packages are from different builds of torch")
@@ -305,9 +349,10 @@ class Locks:
         written_files = self._write(self.image_file(image, python), [section], progress)
         return written_files[0] if written_files else None
 
-    def _write(self, path: Path, sections: Sequence[Section], progress: ProgressCallback) -> list[Path]:
-        if not sections:
+    def _write(self, path: Path, sections: Sequence[Section | None], progress: ProgressCallback) -> list[Path]:
+        existing_sections = tuple(section for section in sections if section)
+        if not existing_sections:
             return []
-        self.cache.write(path, Lock(path, tuple(sections)).text())
+        self.cache.write(path, Lock(path, existing_sections).text())
         progress(f"wrote {path}")
         return [path]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import ssl
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.pythons import Python, uv_program
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
 from envmatrix.matrix.model import normalize_package_name
+from envmatrix.system.architectures import this_architecture
 from envmatrix.system.process import Finished, run
 
 _RESOLVE_S = 1800.0
@@ -47,6 +47,12 @@ _DROPPED_VARIABLES = (
 )
 
 
+#: Starts pip on a machine with the architecture in the first argument, as far as pip can see.
+_PIP_ELSEWHERE = (
+    "import platform, runpy, sys; there = sys.argv.pop(1); platform.machine = lambda: there; "
+    "runpy.run_module('pip', run_name='__main__')"
+)
+
 #: Remedies by pip's error message; the first match is used.
 _REMEDIES = (
     (
@@ -74,7 +80,7 @@ _DEFAULT_REMEDY = "check the network, the proxy, `pip config list` (index-url, f
 
 @dataclass(frozen=True)
 class ResolveRequest:
-    """A request to pip; ``target`` is a Python version other than pip's own.
+    """A request to pip; ``target`` and ``architecture`` are a Python version and an architecture other than pip's own.
 
     ``sources`` are taken as source distributions, whose metadata is built with the variables ``env``. ``over``:
     packages of pip's own Python count as installed.
@@ -84,16 +90,17 @@ class ResolveRequest:
     index: tuple[str, ...] = ()
     dependencies: bool = True
     target: str = ""
+    architecture: str = ""
     sources: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     over: bool = False
 
 
-def target_options(version: str) -> list[str]:
+def target_options(version: str, architecture: str = "") -> list[str]:
     """Return pip's options to choose wheels for another Python version (pip matches platforms literally)."""
     if not version:
         return []
-    machine = os.uname().machine
+    machine = architecture or this_architecture()
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(_IMAGE_GLIBC, 4, -1)]
     platforms += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")] + [f"linux_{machine}"]
     abi = f"cp{version.replace('.', '')}"
@@ -122,7 +129,7 @@ def resolve_argv(pip: Sequence[str], request: ResolveRequest, report: Path) -> l
         "--quiet",
         *_source_options(request.sources),
         *([] if request.dependencies else ["--no-deps"]),
-        *target_options(request.target),
+        *target_options(request.target, request.architecture),
         *(["--target", str(report.with_name("unused"))] if request.target else []),
         *(f"--extra-index-url={url}" for url in request.index),
         "--report",
@@ -139,6 +146,7 @@ def download_argv(
     index: Iterable[str],
     target: str = "",
     sources: Iterable[str] = (),
+    architecture: str = "",
 ) -> list[str]:
     """Return the command that downloads the packages of a requirements file with hashes."""
     return [
@@ -148,7 +156,7 @@ def download_argv(
         "--require-hashes",
         "--quiet",
         *_source_options(sources),
-        *target_options(target),
+        *target_options(target, architecture),
         *(f"--extra-index-url={url}" for url in index),
         "--dest",
         str(folder),
@@ -164,11 +172,16 @@ def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def pip_command(cache: Cache, python: Python) -> list[str]:
-    """Return the command of a pip for ``python``, in its own venv inside the cache."""
+    """Return the command of a pip for ``python``, in its own venv inside the cache.
+
+    pip decides about markers such as ``platform_machine == "x86_64"`` by its own machine, even with ``--platform``.
+    So for another architecture it is told that its machine is that one.
+    """
     folder = cache.root / "tools" / f"pip-{json_digest(python.path, python.version)[:16]}"
 
     cache.folder(folder, lambda place: make_pip(python, place))
-    return [str(folder / "bin" / "python"), "-m", "pip"]
+    start = ["-c", _PIP_ELSEWHERE, python.architecture] if python.architecture else ["-m", "pip"]
+    return [str(folder / "bin" / "python"), *start]
 
 
 def make_pip(python: Python, place: Path) -> None:
@@ -282,6 +295,7 @@ def download(
     folder: Path,
     target: str = "",
     sources: Sequence[str] = (),
+    architecture: str = "",
 ) -> None:
     """Download ``wanted`` (lines of ``lock``) to ``folder``: wheels, and source distributions of ``sources``.
 
@@ -292,7 +306,7 @@ def download(
     unreachable = [url for url in index if not is_reachable(url)]
     reachable_index = [url for url in index if url not in unreachable]
     result = run(
-        download_argv(pip, requirements, folder, reachable_index, target, sources),
+        download_argv(pip, requirements, folder, reachable_index, target, sources, architecture),
         limit_s=_DOWNLOAD_S,
         env=pip_variables(os.environ),
     )
@@ -319,8 +333,3 @@ def wrong_hash_error(pin: PinnedPackage, lock: Path, actual: str) -> EnvmatrixEr
         where=Where(lock, pin.line or None),
         remedy="if the package was replaced on purpose, run `envmatrix lock`; otherwise do not use it",
     )
-
-
-def host_platform() -> str:
-    """Return this machine's platform as used in lock names, such as linux_x86_64."""
-    return f"{sys.platform}_{os.uname().machine}"

@@ -9,11 +9,12 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
+from envmatrix.system.architectures import this_architecture
 from envmatrix.system.process import parse_last_json, run
 
 _FACTS = (
@@ -29,19 +30,39 @@ _VERSION = re.compile(r"\d+\.\d+(\.\d+)?t?\Z")
 class Python:
     """A Python on this machine; ``tag`` is the tag of its wheels, such as cp311-linux_x86_64.
 
-    ``target`` is another Python version (3.13) for which it only chooses and fetches wheels.
+    ``target`` is another Python version (3.13), and ``architecture`` another architecture, for which it only chooses
+    and fetches wheels.
     """
 
     path: str
     version: str
     tag: str
     target: str = ""
+    architecture: str = ""
+
+    @property
+    def platform(self) -> str:
+        """The platform of its wheels, such as linux_x86_64."""
+        return self.tag.partition("-")[2]
+
+    def for_architecture(self, architecture: str) -> Python:
+        """Return this Python as it chooses wheels for an architecture; unchanged for this machine's own."""
+        here = this_architecture()
+        if architecture == here:
+            return self
+        tag = self.tag.replace(here, architecture)
+        return replace(self, tag=tag, target=self.target or _minor_version(self), architecture=architecture)
 
     def fits(self, version: str) -> bool:
         """Return whether this Python matches a version such as 3.13, 3.13.1 or 3.13t (free-threaded)."""
         number, free_threaded = version.removesuffix("t"), version.endswith("t")
         same_version = self.version == number or self.version.startswith(number + ".")
         return same_version and free_threaded == self.tag.partition("-")[0].endswith("t")
+
+
+def _minor_version(python: Python) -> str:
+    free_threaded = "t" if python.tag.partition("-")[0].endswith("t") else ""
+    return ".".join(python.version.split(".")[:2]) + free_threaded
 
 
 def inspect_interpreter(path: str, env: Mapping[str, str] | None = None) -> Python | None:
@@ -120,9 +141,8 @@ def python_for_wheels(cache: Cache, version: str) -> Python:
 
 def cached_python(cache: Cache, version: str | None) -> Python:
     """Return the result of ``find_python``, cached as long as the interpreter does not change."""
-    build_record = (
-        cache.root / "pythons" / f"{json_digest(version or sys.executable, os.environ.get('PATH', ''))[:16]}.json"
-    )
+    key = json_digest(version or sys.executable, os.environ.get("PATH", ""), this_architecture())[:16]
+    build_record = cache.root / "pythons" / f"{key}.json"
     record = cache.read_json(build_record)
     if record and _is_unchanged(record):
         return Python(str(record["path"]), str(record["version"]), str(record["tag"]))

@@ -74,7 +74,7 @@ class Wheelhouse:
         with self.cache.scratch("download") as scratch, disk_errors(scratch):
             folder = scratch / "wheels"
             folder.mkdir()
-            download(pip, missing, lock, index, folder, python.target, sources)
+            download(pip, missing, lock, index, folder, python.target, sources, python.architecture)
             for file in sorted(folder.iterdir()):
                 pin = by_digest.get(file_digest(file))
                 if pin:

@@ -7,6 +7,7 @@ import argparse
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser, one_name
+from envmatrix.system.architectures import PACKAGE_NAMES
 
 
 def add_arguments(parser: Parser) -> None:
@@ -18,7 +19,16 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--engine", type=one_name, metavar="NAME", help="pin the system packages of this engine's images instead"
     )
-    parser.examples("envmatrix lock", "envmatrix lock tcmalloc jemalloc --engine docker")
+    parser.add_argument(
+        "--architecture",
+        choices=tuple(PACKAGE_NAMES),
+        help="lock for this architecture too (default: this machine's, and those that have locks)",
+    )
+    parser.examples(
+        "envmatrix lock",
+        "envmatrix lock tcmalloc jemalloc --engine docker",
+        "envmatrix lock --architecture aarch64",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,7 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.api.images import lock
 
     written_files = lock(
-        arguments.environments, engine=arguments.engine, matrix=arguments.matrix, progress=common.print_progress
+        arguments.environments,
+        engine=arguments.engine,
+        architecture=arguments.architecture,
+        matrix=arguments.matrix,
+        progress=common.print_progress,
     )
     for path in written_files:
         common.print_text(str(path))

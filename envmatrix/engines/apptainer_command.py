@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envmatrix.build.definitions import MOUNT_FOLDER, USER
 from envmatrix.engines.base import Job, Limits
+from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, gpu_maker, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.errors import EngineError
 
@@ -20,8 +21,10 @@ _CGROUP_ROOT = "/sys/fs/cgroup"
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 #: Host variables that Apptainer itself needs; they are not set inside the container.
 HOST_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
-#: The folder to which ``--nv`` binds the driver's libraries: https://apptainer.org/docs/user/main/gpu.html
-_NV_LIBRARIES = "/.singularity.d/libs"
+#: Options that give a container GPUs, and the folder to which they bind the driver's libraries:
+#: https://apptainer.org/docs/user/main/gpu.html
+_GPU_OPTIONS = {NVIDIA: ("--nv",), AMD: ("--rocm",), INTEL: ("--bind", "/dev/dri")}
+_LIBRARIES = {NVIDIA: "/.singularity.d/libs", AMD: "/.singularity.d/libs"}
 
 
 def lacks_privilege() -> bool:
@@ -123,7 +126,7 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
         "--containall",
         "--cleanenv",
         "--no-home",
-        *(["--nv"] if job.limits.gpus else []),
+        *(_GPU_OPTIONS[gpu_maker(job.prepared.facts)] if job.limits.gpus else ()),
         "--no-privs",
         *(() if job.limits.network else ("--net", "--network", "none")),
         "--pwd",
@@ -140,14 +143,14 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
 def gpu_variables(job: Job) -> dict[str, str]:
     """Return the variables of a job with GPUs: the path of the driver's libraries, which ``env -i`` would drop.
 
-    ``--nv`` exposes every GPU, so CUDA_VISIBLE_DEVICES selects among them.
+    Apptainer exposes every GPU, so a variable such as CUDA_VISIBLE_DEVICES selects among them.
     """
     gpus = job.limits.gpus
     if not gpus:
         return {}
-    libraries = ":".join(filter(None, (_NV_LIBRARIES, job.env.get("LD_LIBRARY_PATH"))))
-    visible_devices = {} if gpus == ("all",) else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    return {"LD_LIBRARY_PATH": libraries, **visible_devices}
+    maker = gpu_maker(job.prepared.facts)
+    libraries = ":".join(filter(None, (_LIBRARIES.get(maker), job.env.get("LD_LIBRARY_PATH"))))
+    return {**({"LD_LIBRARY_PATH": libraries} if libraries else {}), **visible_gpus(maker, gpus)}
 
 
 def host_variables() -> dict[str, str]:

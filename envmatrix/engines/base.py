@@ -14,7 +14,8 @@ from envmatrix.block.process import Exit, Overlay, Place
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.context import BaseImage
 from envmatrix.errors import SkipEnvironmentError
-from envmatrix.plan.environment import Environment, Image, Library
+from envmatrix.plan.environment import Environment, Image, Library, exists_for
+from envmatrix.system.architectures import this_architecture
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.write_retry import insisting
 
@@ -247,6 +248,17 @@ def check_quota(engine: Engine, environment: Environment) -> None:
             f"`cpu_quota` is not available with engine {engine.name}: {why}",
             remedy=remedy or "use `--engine docker`",
         )
+
+
+def check_architecture(environment: Environment) -> None:
+    """Raise SkipEnvironmentError if a level of ``environment`` does not exist for this machine's processors."""
+    here = this_architecture()
+    for level, architectures in environment.architectures.items():
+        if not exists_for(architectures, here):
+            raise SkipEnvironmentError(
+                f"{level} does not exist for {here}, this machine's architecture, only for {', '.join(architectures)}",
+                remedy="use another level, or a machine with that architecture",
+            )
 
 
 @runtime_checkable

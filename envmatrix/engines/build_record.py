@@ -13,17 +13,18 @@ from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared
 from envmatrix.plan.environment import Image, Library
+from envmatrix.system.architectures import this_architecture
 
 
 def inputs_digest(places: BuildPaths, image: Image, libraries: tuple[Library, ...], *extra_inputs: object) -> str:
     """Return a digest of all inputs of a prepared image, including the texts of its locks."""
-    pattern = re.compile(rf"({re.escape(image.name)}|libraries|system)\..*\.txt\Z")
+    architecture = this_architecture()
+    pattern = re.compile(rf"({re.escape(image.name)}|libraries|system)\..*{re.escape(architecture)}\.txt\Z")
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
     recipe_parts = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""), listing_argv("", "/", ENGINE_PATHS))
-    return json_digest(
-        asdict(image), [asdict(item) for item in libraries if item.is_for(image)], texts, recipe_parts, extra_inputs
-    )
+    held_libraries = [asdict(item) for item in libraries if item.is_for(image, architecture)]
+    return json_digest(asdict(image), held_libraries, texts, recipe_parts, extra_inputs)
 
 
 def prepared_fields(prepared: Prepared) -> dict[str, object]:

@@ -38,6 +38,7 @@ from envmatrix.engines.docker_client import (
 from envmatrix.engines.docker_end import remove
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts, output_inside
 from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
+from envmatrix.engines.gpu_devices import NVIDIA, device_groups, device_paths, gpu_maker, visible_gpus
 from envmatrix.engines.local import preload_variable
 from envmatrix.engines.ready_docker import prepare_ready_docker_image
 from envmatrix.errors import EngineError, NoTrialError, StoreError
@@ -250,7 +251,9 @@ def container_config(job: Job, user: str) -> dict[str, object]:
         raise EngineError(
             f"Docker cannot mount a folder with a colon in its path: {bad_bind}", remedy="rename the folder"
         )
-    variables = {**job.prepared.variables, **job.env, **preload_variable(job.preload)}
+    maker = gpu_maker(job.prepared.facts)
+    chosen_gpus = visible_gpus(maker, limits.gpus) if limits.gpus and maker != NVIDIA else {}
+    variables = {**job.prepared.variables, **job.env, **chosen_gpus, **preload_variable(job.preload)}
     host: dict[str, object] = {
         "Binds": binds,
         "NetworkMode": "none",
@@ -265,7 +268,7 @@ def container_config(job: Job, user: str) -> dict[str, object]:
         "LogConfig": {"Type": "json-file", "Config": {}},
     }
     if limits.gpus:
-        host["DeviceRequests"] = [gpu_request(limits.gpus)]
+        host |= gpu_options(maker, limits.gpus)
     if limits.cpu_quota is not None:
         host |= {"CpuPeriod": QUOTA_PERIOD_US, "CpuQuota": quota_us(limits.cpu_quota)}
     if limits.memory_bytes:
@@ -286,6 +289,16 @@ def container_config(job: Job, user: str) -> dict[str, object]:
 def half_of_memory() -> int:
     """Return half the memory, the default of Linux and Apptainer: Docker's 64 MiB crash DataLoader workers."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def gpu_options(maker: str, gpus: tuple[str, ...]) -> dict[str, object]:
+    """Return the options that give a container GPUs; the variables choose among those of AMD and Intel."""
+    if maker == NVIDIA:
+        return {"DeviceRequests": [gpu_request(gpus)]}
+    devices = [
+        {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in device_paths(maker)
+    ]
+    return {"Devices": devices, "GroupAdd": device_groups(maker)}
 
 
 def gpu_request(gpus: tuple[str, ...]) -> dict[str, object]:

@@ -67,6 +67,8 @@ class Blas(Part):
 class Torch(Part):
     """The installed torch and its settings; ``cpu_capability`` is the instruction set of its own kernels.
 
+    ``cuda``, ``hip`` (ROCm) and ``xpu`` are the versions that it was built for.
+
     ``threads_set`` has the thread counts that a user's program set while it ran. ``setters`` is in older records only:
     libraries that could have set another count.
     """
@@ -75,6 +77,9 @@ class Torch(Part):
     path: Text = None
     git: Text = None
     cuda: Text = None
+    hip: Text = None
+    xpu: Text = None
+    xpu_devices: Texts = None
     debug: Flag = None
     threads: Integer = None
     threads_set: list[StrictInt] | None = None

@@ -97,6 +97,7 @@ Requirements = Annotated[tuple[Requirement, ...], BeforeValidator(word_as_list),
 Package = Annotated[Text, AfterValidator(values.check_debian_packages), AS_SCALAR]
 Packages = Annotated[tuple[Package, ...], BeforeValidator(word_as_list), AS_WORDS]
 Names = Annotated[Words, AfterValidator(_check_unique), AS_WORDS]
+Architectures = Annotated[tuple[Literal["x86_64", "aarch64"], ...], BeforeValidator(word_as_list), AS_WORDS]
 Module = Annotated[Text, AfterValidator(values.check_module), AS_SCALAR]
 Specs = Annotated[tuple[Argument, ...], BeforeValidator(word_as_list), AS_WORDS]
 Modules = Annotated[tuple[Module, ...], BeforeValidator(word_as_list), AS_WORDS]
@@ -162,6 +163,7 @@ class Level(Frozen):
     requires: Mapping[str, Words] = Field(
         default_factory=dict, description="factor -> levels of it that this level works with"
     )
+    architectures: Architectures = Field((), description="processors that have it; others skip it. Default: all")
     changes_numerics: bool = Field(False, description="results may differ; flagged in every table")
     turns: bool = Field(True, description="false: do not interleave; a pause would change how it behaves")
 

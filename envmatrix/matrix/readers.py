@@ -89,6 +89,8 @@ _READERS: Mapping[str, Reader | None] = {
     "NVIDIA_TF32_OVERRIDE": _CUDA_GPU,
     "HIP_": _ROCM_GPU,
     "HSA_": _ROCM_GPU,
+    "ROCR_": _ROCM_GPU,
+    "ZE_": Reader("Level Zero, the interface to Intel's GPUs", ("/libze_loader",), PresenceTest.GPU),
     "MIOPEN_": _ROCM_GPU,
     "GPU_MAX_HW_QUEUES": _ROCM_GPU,
     "GLOO_": _TORCH,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.evidence.checks import Claims
@@ -24,13 +24,18 @@ JOINED_VARIABLES = {
 _REFERENCE_IMAGE = "default"
 
 
+def exists_for(architectures: Sequence[str], architecture: str) -> bool:
+    """Return whether something that these ``architectures`` have (none: all) exists for ``architecture``."""
+    return not architectures or architecture in architectures
+
+
 @dataclass(frozen=True)
 class Library:
     """Shared libraries that a setting factor's level needs, held by every image in a folder of its own.
 
     ``requirements`` are wheels (unpacked, never installed into the venv: two versions of one library must be able
     to lie side by side), ``apt`` Debian packages (unpacked likewise). ``images`` are the image levels that its level
-    requires, as they stand in images' names: no other image holds it.
+    requires, as they stand in images' names: no other image holds it. ``architectures`` have it (none: all).
     """
 
     key: str
@@ -38,10 +43,12 @@ class Library:
     apt: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
 
-    def is_for(self, image: Image) -> bool:
-        """Whether an image holds it."""
-        return not self.images or any(f"_{level}_" in f"_{image.name}_" for level in self.images)
+    def is_for(self, image: Image, architecture: str) -> bool:
+        """Whether an image of an architecture holds it."""
+        held = not self.images or any(f"_{level}_" in f"_{image.name}_" for level in self.images)
+        return held and exists_for(self.architectures, architecture)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,8 @@ class Image:
     """One combination of image factors. ``name`` is a stable identifier used in file names and tags.
 
     ``ready`` is an existing image: its reference, or its file. ``modules`` are loaded on the machine. ``conda`` are
-    packages of ``channels`` (none: conda-forge) for a separate environment on the machine.
+    packages of ``channels`` (none: conda-forge) for a separate environment on the machine. ``architectures`` have it
+    (none: all).
     """
 
     name: str
@@ -75,6 +83,7 @@ class Image:
     modules: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
 
     @property
     def on_host(self) -> bool:
@@ -90,7 +99,8 @@ class Environment:
     LD_PRELOAD; an empty key means the system's library. ``own_levels``: levels that are not their factor's first (None:
     unknown, in runs of an older envmatrix). ``side``: ``old`` or ``new`` if a run compares two matrices. ``turns``: its
     processes may be paused. ``unread``: variables that nothing is known to read. ``cpu_quota``: CPU time per time, in
-    CPUs (None: no limit). ``srun``: options of Slurm's srun, which then starts it.
+    CPUs (None: no limit). ``srun``: options of Slurm's srun, which then starts it. ``architectures``: level -> the
+    processors that have it, of levels that not all have.
     """
 
     name: str
@@ -110,6 +120,7 @@ class Environment:
     side: str | None = None
     turns: bool = True
     unread: tuple[str, ...] = ()
+    architectures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def image_key(self) -> str:
@@ -144,7 +155,14 @@ def library_for_level(matrix: Matrix, factor: Factor, level_name: str) -> Librar
     images = (
         f"{other}-{name}" for other, names in level.requires.items() if matrix.factors[other].is_image for name in names
     )
-    return Library(f"{factor.name}-{level_name}", level.requirements, level.apt, level.preload, tuple(images))
+    return Library(
+        f"{factor.name}-{level_name}",
+        level.requirements,
+        level.apt,
+        level.preload,
+        tuple(images),
+        level.architectures,
+    )
 
 
 def all_libraries(matrix: Matrix) -> tuple[Library, ...]:
@@ -179,7 +197,14 @@ def combine_image(matrix: Matrix, levels: Mapping[str, str]) -> Image:
         conda=tuple(item for level in image_levels for item in level.conda),
         channels=tuple(dict.fromkeys(item for level in image_levels for item in level.channels)),
         builds=tuple(_source_build(name, body) for level in image_levels for name, body in level.build.items()),
+        architectures=_common_architectures(image_levels),
     )
+
+
+def _common_architectures(levels: list[Level]) -> tuple[str, ...]:
+    """Return the architectures that have all of ``levels``; none: all architectures."""
+    limited = [level.architectures for level in levels if level.architectures]
+    return tuple(one for one in limited[0] if all(one in names for names in limited)) if limited else ()
 
 
 def _source_build(name: str, body: model.SourceBuild) -> SourceBuild:
@@ -311,6 +336,9 @@ def build_environment(
         libraries=tuple(libraries),
         unread=tuple(dict.fromkeys(name for _, level in bits for name in unread_variables(level))),
         own_levels={factor: level for factor, level in levels.items() if level != matrix.factors[factor].reference},
+        architectures={
+            f"{factor.name}={levels[factor.name]}": level.architectures for factor, level in bits if level.architectures
+        },
     )
 
 

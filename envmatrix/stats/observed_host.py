@@ -16,15 +16,16 @@ def observed_host(host: Host, measured: Measurements) -> Host:
     """
     if host.kernel is not None:
         return host
-    flags = _agreed_value(measured, "cpu.flags")
+    architecture, flags = _agreed_text(measured, "cpu.architecture"), _agreed_value(measured, "cpu.flags")
+    is_x86 = architecture == "x86_64"  # other kernels do not say whether they run on a hypervisor
     return replace(
         host,
         kernel=_agreed_text(measured, "system.kernel"),
-        machine=_agreed_text(measured, "cpu.architecture"),
+        machine=architecture,
         cpu_model=_agreed_text(measured, "cpu.model"),
         numa_nodes=_agreed_integer(measured, "memory.numa_nodes"),
         memory_bytes=_agreed_integer(measured, "memory.total_bytes"),
-        hypervisor="hypervisor" in flags if isinstance(flags, list) else None,
+        hypervisor="hypervisor" in flags if is_x86 and isinstance(flags, list) else None,
     )
 
 

@@ -1,8 +1,8 @@
 """Use the benchmark's own code for options, digests, variables and quantities, so that host and benchmark agree.
 
-``bench`` is not imported, because host code and trial code are kept separate. These four modules need only the standard
-library and are loaded by path, only here: ``bench/options.py``, ``bench/digest.py``, ``bench/variables.py`` and
-``bench/quantities.py``.
+``bench`` is not imported, because host code and trial code are kept separate. These five modules need only the standard
+library and are loaded by path, only here: ``bench/options.py``, ``bench/digest.py``, ``bench/variables.py``,
+``bench/quantities.py`` and ``bench/processor.py``.
 """
 
 from __future__ import annotations
@@ -142,6 +142,13 @@ class _Quantities(Protocol):
     def converted(self, field: NumberField, wanted: str, better: str) -> float: ...
 
 
+class _Processor(Protocol):
+    """The interface of bench/processor.py that is used here."""
+
+    def model(self, cpuinfo: str) -> str | None: ...
+    def is_virtual(self, cpuinfo: str, architecture: str) -> bool | None: ...
+
+
 @lru_cache
 def _load_module(file: Path) -> object:
     spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{file.stem}", file)
@@ -210,6 +217,11 @@ def folder_digest(folder: Path) -> str:
 
 def _variables() -> _Variables:
     return cast("_Variables", _load_module(bench_folder() / "variables.py"))
+
+
+def processor() -> _Processor:
+    """Return the module that reads /proc/cpuinfo, for the host and for trials."""
+    return cast("_Processor", _load_module(bench_folder() / "processor.py"))
 
 
 @lru_cache(maxsize=1)

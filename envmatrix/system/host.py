@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-_CPU = Path("/sys/devices/system/cpu")
+from envmatrix.system.architectures import this_architecture
+from envmatrix.system.bench_options import processor
+
 _NODES = Path("/sys/devices/system/node")
-_NVIDIA, _AMD = "0x10de", "0x1002"
+_NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
 #: PCI classes of what computes: a display controller, a 3D controller, a processing accelerator.
 _GPU_CLASSES = ("0x0300", "0x0302", "0x1200")
 
@@ -62,13 +64,17 @@ class Host:
         numa_facts = {} if self.numa_nodes is None else {"numa_nodes": str(self.numa_nodes)}
         if near_gpu := [cpu for cpu in self.gpu_cpus or () if cpu in trial_cpus]:
             numa_facts["gpu_cpu_list"] = format_cpus(near_gpu)
-        return numa_facts | self.node_facts(trial_cpus) | {
-            "logical_cpus": str(len(trial_cpus)),
-            "physical_cores": str(len(physical)),
-            "cpu_list": format_cpus(trial_cpus),
-            "physical_cpu_list": format_cpus(physical),
-            "last_cpu": str(max(trial_cpus)),
-        }
+        return (
+            numa_facts
+            | self.node_facts(trial_cpus)
+            | {
+                "logical_cpus": str(len(trial_cpus)),
+                "physical_cores": str(len(physical)),
+                "cpu_list": format_cpus(trial_cpus),
+                "physical_cpu_list": format_cpus(physical),
+                "last_cpu": str(max(trial_cpus)),
+            }
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the host's part of run.json."""
@@ -105,9 +111,18 @@ def has_gpu(root: Path = Path("/")) -> bool:
     return any((root / "dev").glob("nvidia[0-9]*")) or (root / "dev/dxg").exists()
 
 
+def has_intel_gpu(root: Path = Path("/")) -> bool:
+    """Return whether this machine has a GPU of Intel."""
+    return any(_read(vendor) == _INTEL for vendor in (root / "sys/class/drm").glob("renderD*/device/vendor"))
+
+
 def has_any_gpu(root: Path = Path("/")) -> bool:
     """Return whether this machine has a GPU that PyTorch can use (AMD: kfd; Jetson: nvgpu)."""
-    return has_gpu(root) or any((root / "dev" / name).exists() for name in ("kfd", "nvgpu", "nvhost-gpu"))
+    return (
+        has_gpu(root)
+        or has_intel_gpu(root)
+        or any((root / "dev" / name).exists() for name in ("kfd", "nvgpu", "nvhost-gpu"))
+    )
 
 
 def cpus_of_gpu(root: Path = Path("/")) -> tuple[int, ...]:
@@ -129,12 +144,12 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _one_per_core(cpus: Iterable[int]) -> tuple[int, ...]:
+def _one_per_core(cpus: Iterable[int], root: Path) -> tuple[int, ...]:
     """Return the first CPU of each physical core (SMT siblings share one)."""
     cores: set[str] = set()
     first_cpus = []
     for cpu in cpus:
-        siblings = _read(_CPU / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        siblings = _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
         if siblings not in cores:
             cores.add(siblings)
             first_cpus.append(cpu)
@@ -153,21 +168,21 @@ def _os_release() -> Mapping[str, str]:
         return {}
 
 
-def this_host() -> Host:
-    """Collect the facts about this machine."""
-    cpuinfo = _read(Path("/proc/cpuinfo"))
+def this_host(root: Path = Path("/")) -> Host:
+    """Collect the facts about this machine; ``root`` is the folder that has its /proc and /sys."""
+    cpuinfo = _read(root / "proc/cpuinfo")
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    nodes = len(list(_NODES.glob("node[0-9]*")))
+    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
     return Host(
         name=socket.gethostname(),
         kernel=platform.release(),
-        machine=platform.machine(),
+        machine=this_architecture(),
         distribution=_os_release().get("PRETTY_NAME") or None,
-        cpu_model=_field(cpuinfo, "model name") or platform.processor() or None,
+        cpu_model=processor().model(cpuinfo) or platform.processor() or None,
         cpus=cpus,
-        physical_cpus=_one_per_core(cpus),
+        physical_cpus=_one_per_core(cpus, root),
         numa_nodes=max(1, nodes),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        hypervisor=" hypervisor" in cpuinfo,
-        gpu_cpus=cpus_of_gpu(),
+        hypervisor=processor().is_virtual(cpuinfo, this_architecture()),
+        gpu_cpus=cpus_of_gpu(root),
     )

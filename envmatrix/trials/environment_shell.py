@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.block.overlay import remove_folder
-from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_quota
+from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_architecture, check_quota
 from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Matrix
@@ -142,6 +142,7 @@ def prepare_session(
     check_placement([environment], this_host())
     bench = snapshot_bench()[1]
     engine = open_engines([engine_name], build_places(matrix, bench))[engine_name]
+    check_architecture(environment)
     check_quota(engine, environment)
     supplied = (given or {}).get((environment.image_key, engine_name))
     return Session(

@@ -11,7 +11,7 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, has_stamp
 from envmatrix.build.file_listing import listing_differences
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.base import Engine, Prepared, check_quota, library_path
+from envmatrix.engines.base import Engine, Prepared, check_architecture, check_quota, library_path
 from envmatrix.engines.build_record import prepared_fields, prepared_from
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
@@ -65,6 +65,11 @@ def prepare_images(
     for engine in engines.values():
         for env in environments.values():
             key = (env.image_key, engine.name)
+            try:
+                check_architecture(env)
+            except SkipEnvironmentError as error:  # its image may serve other environments
+                unavailable[env.name, engine.name] = str(error)
+                continue
             try:
                 if key not in prepared_images and key not in failures:
                     with Heartbeat(progress, f"image {env.image.name} is prepared for {engine.name}"):

@@ -123,11 +123,13 @@ def test_a_library_for_one_image_is_held_by_that_one_alone(matrix):
         name: environment.resolve_environment(matrix, name, FACTS).image
         for name in ("baseline", "cuda-2.13", "cuda-2.14")
     }
-    assert {name: [one.is_for(image) for one in nccl] for name, image in images.items()} == {
+    assert {name: [one.is_for(image, "x86_64") for one in nccl] for name, image in images.items()} == {
         "baseline": [False], "cuda-2.13": [False], "cuda-2.14": [True]
     }  # fmt: skip
     assert all(
-        one.is_for(images["baseline"]) for one in environment.all_libraries(matrix) if one.key == "malloc-tcmalloc"
+        one.is_for(images["baseline"], "x86_64")
+        for one in environment.all_libraries(matrix)
+        if one.key == "malloc-tcmalloc"
     )
 
 
