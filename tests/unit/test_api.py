@@ -14,7 +14,6 @@ import pytest
 
 import envmatrix
 from envmatrix.__main__ import main
-from envmatrix.cli.parser import COMMANDS
 from envmatrix.errors import ExitCode
 from tests.synthetic import Machine, make_plan, write_run
 
@@ -78,27 +77,6 @@ def test_importing_envmatrix_waits_for_nothing_heavy():
 
 def test_the_package_tells_type_checkers_that_it_is_typed():
     assert (PACKAGE / "py.typed").exists()
-
-
-def imported(file):
-    """Yield the modules that a file imports, also inside functions."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_imports_another(name):
-    others = {f"envmatrix.cli.{other}" for other in COMMANDS if other != name}
-    assert not others & set(imported(PACKAGE / "cli" / f"{name}.py"))
-
-
-def test_nothing_below_the_commands_knows_a_command_line():
-    below = [file for file in PACKAGE.rglob("*.py") if file.parent.name != "cli" and file.name != "__main__.py"]
-    assert [file for file in below if "argparse.Namespace" in file.read_text()] == []
-    assert not [file for file in below for name in imported(file) if name.startswith("envmatrix.cli")]
 
 
 def test_nothing_of_the_interface_prints_or_exits():

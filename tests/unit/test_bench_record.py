@@ -5,6 +5,8 @@ import json
 import os
 import sys
 
+import pytest
+
 from bench import __main__ as bench_main
 from bench import record
 
@@ -17,6 +19,14 @@ def test_a_record_is_written_whole_and_for_everybody_to_read(tmp_path):
     assert json.loads(target.read_text()) == DOCUMENT
     assert target.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_record_that_cannot_be_written_to_its_end_leaves_the_old_one(tmp_path):
+    record.write({"a": 1}, str(tmp_path / "record.json"))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        record.write({"a": 2, "b": float("nan")}, str(tmp_path / "record.json"))
+    assert json.loads((tmp_path / "record.json").read_text()) == {"a": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
 def test_a_link_stays_one_and_a_pipe_a_pipe(tmp_path):

@@ -1,6 +1,7 @@
 """Exported shell lines set up everything that a trial had."""
 
 import json
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,14 @@ def test_the_placement_stands_below_the_lines(form):
 def test_programs_are_told_the_placement_too():
     told = json.loads(export_lines(PLACED, (), "json"))
     assert (told["cpus"], told["memory_nodes"], told["variables"]) == ("0-3", "1", {"A": "b c"})
+
+
+def test_any_value_arrives_in_a_shell_as_it_is():
+    value = """b  'c' "d" $(echo e) `echo f` $HOME; echo g \\ * #"""
+    lines = export_lines(replace(PLACED, variables={"A": value, "B": None}), (), "sh")
+    script = f'{lines}\nprintf "%s|%s" "$A" "${{B-unset}}"'
+    said = subprocess.run(["sh", "-c", script], env={"B": "1"}, capture_output=True, text=True, check=True).stdout
+    assert said == f"{value}|unset"
 
 
 @pytest.mark.parametrize("form", ["sh", "dockerfile"])

@@ -48,6 +48,14 @@ def test_a_builder_leaves_what_another_cache_builds_at_the_same_place_through_a_
     assert [path.name for path in (tmp_path / "ours" / "bases").rglob("*")] == ["b", "whole"]
 
 
+def test_a_file_that_cannot_be_written_to_its_end_leaves_the_old_one(tmp_path: Path) -> None:
+    Cache(tmp_path).write(tmp_path / "file", "old")
+    with pytest.raises(UnicodeEncodeError):
+        Cache(tmp_path).write(tmp_path / "file", "new \ud800")
+    assert (tmp_path / "file").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
 def test_a_damaged_stamp_counts_as_none(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     for text in ("", "{", "[1]", "\x00"):

@@ -78,6 +78,7 @@ def test_pip_takes_the_source_of_what_is_built_and_wheels_of_all_else(tmp_path: 
     assert argv.index("--no-binary=ext") > argv.index("--only-binary=:all:")
     argv = download_argv(["pip"], tmp_path / "r.txt", tmp_path, (), sources=("ext",))
     assert argv.index("--no-binary=ext") > argv.index("--only-binary=:all:")
+    assert "--require-hashes" in argv
     assert not [word for word in download_argv(["pip"], tmp_path / "r.txt", tmp_path, ()) if "no-binary" in word]
 
 

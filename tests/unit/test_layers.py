@@ -156,7 +156,7 @@ def test_only_the_command_line_knows_argparse():
     assert found == set()
 
 
-@pytest.mark.parametrize("package", ["torch", "bench"])
+@pytest.mark.parametrize("package", ["torch", "torchvision", "bench"])
 def test_the_host_never_imports_what_runs_inside(package):
     names = [(module, name) for module in modules() for name, _ in imported(module)]
     assert [pair for pair in names if pair[1].split(".")[0] == package] == []

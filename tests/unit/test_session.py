@@ -83,6 +83,15 @@ def test_engine_auto_is_the_first_that_this_machine_has(argv, tmp_path, monkeypa
     assert "engine local cannot be used here: not today" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("ended", "status"), [(Exit(3, 1.0), 3), (Exit(-9, 1.0), 137), (Exit(-15, 1.0, timed_out=True), 124)]
+)
+def test_exec_ends_as_its_program_did(monkeypatch, ended, status):
+    session = SimpleNamespace(execute=lambda command, limit_s: ended)
+    monkeypatch.setattr("envmatrix.cli.arguments.open_chosen_environment", lambda options: session)
+    assert main(["exec", "second", "--", "python", "train.py"]) == status
+
+
 def test_an_engine_without_images_of_its_own_is_built_as_the_design_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))

@@ -1,5 +1,6 @@
 """No measurement is ever lost, and unreadable lines are reported with their place."""
 
+import errno
 import gzip
 import json
 import os
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 from envmatrix.errors import StoreError
 from envmatrix.results import Change, RunFolder, trial_of, write_named, write_whole
+from envmatrix.system import write_retry
+from envmatrix.system.atomic_files import append_line
+from envmatrix.system.progress import silent
 from envmatrix.system.write_retry import retry_writes
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
@@ -249,6 +253,25 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_whole(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_line_is_on_disk_when_it_counts_as_recorded_and_stands_once_if_the_disk_refused_at_first(
+    tmp_path, monkeypatch
+):
+    synced = []
+
+    def fsync(handle):
+        synced.append(os.fstat(handle).st_size)
+        if len(synced) == 1:  # the line is in the file, but perhaps not on the disk
+            raise OSError(errno.ESTALE, "gone for a moment")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(write_retry, "_PAUSE_S", 0.0)
+    with retry_writes(silent):
+        append_line(tmp_path / "lines", "first")
+    append_line(tmp_path / "lines", "second")
+    assert (tmp_path / "lines").read_text() == "first\nsecond\n"
+    assert synced == [6, 6, 13]
 
 
 def mount(*words):

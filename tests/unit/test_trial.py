@@ -1,6 +1,7 @@
 """Conditions on a trial's record before the trial counts."""
 
 import json
+import random
 import time
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from envmatrix.plan import Arm, Slot
 from envmatrix.system.process import Exit
 from envmatrix.trials.trial import check_image_present, classify_outcome, run_trial
 from envmatrix.trials.verification import contradicting_ranks, contradicting_variables
+from tests.synthetic import Machine, make_plan, make_run, record_of
 
 
 def test_a_variable_must_be_in_the_process_as_the_environment_sets_it():
@@ -52,6 +54,26 @@ def test_a_record_of_another_shape_makes_the_trial_failed_not_the_run(tmp_path, 
     outcome, reason, record, _ = classify_outcome(None, None, Exit(0, 1.0), job)
     assert (outcome, record) == ("failed", None)
     assert "its record is missing or unreadable" in reason
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "why"),
+    [
+        (lambda record: None, "ok", ""),
+        (lambda record: record["evidence"]["variables"].update(OMP_NUM_THREADS="1"), "invalid", "should be '2'"),
+        (lambda record: record["bench"].update(digest="sha256:other"), "invalid", "another version of bench/"),
+    ],
+)
+def test_a_trial_whose_settings_were_not_active_is_invalid(tmp_path, change, found, why):
+    plan = make_plan(("fast",))
+    slot = next(slot for slot in plan.block(0) if slot.arm.environment == "fast")
+    record = record_of(slot, Machine({}), 4.0, random.Random(1))
+    change(record)
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    job = SimpleNamespace(mounts=SimpleNamespace(work=tmp_path), log=tmp_path / "log")
+    outcome, reason, body, _ = classify_outcome(SimpleNamespace(run=make_run(plan)), slot, Exit(0, 1.0), job)
+    assert (outcome, body) == (found, record)
+    assert why in reason
 
 
 def test_a_rank_without_a_number_contradicts_as_others_do():

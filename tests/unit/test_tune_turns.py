@@ -14,7 +14,7 @@ from envmatrix.search.space import Space
 from envmatrix.search.steps import Step, read_step, spent_s
 from envmatrix.search.study import Study, StudyFolder, make_search
 from envmatrix.system.progress import silent
-from tests.synthetic import Machine, mixed_plan, write_mixed
+from tests.synthetic import Machine, make_plan, mixed_plan, write_mixed, write_run
 
 MATRIX = """
 version: 2
@@ -46,6 +46,16 @@ def test_what_took_no_turns_is_read_as_a_gain_over_the_copy_of_the_baseline_that
     assert not step.batch.broken.any()
     peaks = [trial.record.metrics["peak_rss_bytes"] for trial in folder.trials(folder.load().plan)]
     assert step.peaks == {"cnn": int(max(peaks))}
+
+
+def test_a_configuration_that_did_other_work_is_out_however_fast_it_was(tmp_path):
+    machine = Machine({"a": 1.5}, noise=0.001, loss={"a": 0.1})
+    folder = write_run(tmp_path / "screen", make_plan(("a", "b"), design="screen"), machine, 2)
+    step = read_step(folder, Space(("malloc",), (("baseline", "a", "b"),), np.arange(3)[:, None], {}))
+    assert list(step.reasons) == [1]
+    assert step.reasons[1].startswith("other work: final loss 0.")
+    assert np.isnan(step.batch.scores[2]).all()
+    assert np.isfinite(step.batch.scores[3]).all()
 
 
 def test_of_blocks_side_by_side_those_alone_have_the_lone_copy_of_the_baseline_that_compare_with_it():
