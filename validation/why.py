@@ -93,6 +93,7 @@ def measured_of(plan: Plan, cell: Cell, blocks: int, chance: np.random.Generator
         "steal_ticks",
         "run_delay_s",
         "throttled_s",
+        "first_half_extra_s",
         "others_s",
         "user_s",
         "system_s",

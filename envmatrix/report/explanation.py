@@ -8,14 +8,18 @@ from dataclasses import dataclass
 
 from envmatrix.report.group import Group
 from envmatrix.stats.causes import Cause
+from envmatrix.stats.confirmation import Confirmation
 from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.reasons import Finding, is_reason
+from envmatrix.stats.step_account import FIRST_HALF
 from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = "These trials counted CPU time per process, not per thread, so each part is an average over its CPUs."
 PARTS_NOTE = "Why, in parts with simultaneous 95 % intervals (`envmatrix explain` shows more):"
+#: Whether a cause is confirmed, in words.
+ANSWERS = {True: "confirmed", False: "not confirmed", None: "not yet confirmed or refuted"}
 _SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 #: A part surely smaller than this share of the difference is shown without its interval.
 _SMALL = 0.15
@@ -90,8 +94,17 @@ def reasons_of(found: Explanation) -> list[str]:
         and is_reason(part, found.parts.whole)
     ]
     said = [_counted(cause, found.per) for cause in sure]
-    named = _operators_of(found)
-    return [*said, *([named] if named else []), *(finding_text(finding, found) for finding in found.findings)]
+    more = filter(None, (_warm_up(found), _operators_of(found)))
+    return [*said, *more, *(finding_text(finding, found) for finding in found.findings)]
+
+
+def _warm_up(found: Explanation) -> str:
+    """Return by how much the first half of the steps is slower, if that changes significantly as the steps do."""
+    cause, whole, scale = found.causes.cause(FIRST_HALF), found.parts.whole, Scale.of(found.parts.whole.mean)
+    if cause is None or not cause.change.is_sure or cause.change.mean / whole.mean < _SMALL:
+        return ""
+    before, after = (scale.number(value) for value in (cause.before, cause.after))
+    return f"{cause.label}: adds {before} -> {after} {scale.unit} per {found.per}"
 
 
 def _least(cause: Cause) -> float:
@@ -141,7 +154,20 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     other = f"{finding.by.arm.environment}, which changes only this: {scale.number(finding.by.whole.mean)} {scale.unit}"
-    return f"{said}; {'confirmed' if finding.confirmed else 'not confirmed'} by {other}"
+    return f"{said}; {ANSWERS[finding.confirmed]} by {other}"
+
+
+def confirmation_lines(found: Confirmation) -> list[str]:
+    """Return whether a cause is confirmed, and both effects on a step."""
+    wanted, both = found.wanted, (found.effect, found.other)
+    why = f" ({found.why})" if found.why else ""
+    lines = [f"{wanted.arm.shown}: {wanted.rule.name}: {ANSWERS[found.confirmed]}{why}"]
+    scale = Scale.of(max((abs(side.whole.mean) for side in both if side), default=1.0))
+    notes = ("", f" (it changes only this: {wanted.level[0]}={wanted.level[1]})")
+    for name, side, note in zip((wanted.arm.environment, wanted.by), both, notes, strict=True):
+        change = f"{scale.change(side.whole)} {scale.unit} per {wanted.per}" if side else "not measured"
+        lines.append(f"  {name}: {change}{note}")
+    return lines
 
 
 def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
@@ -163,6 +189,8 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
                 yield 2, _priced(cause, found, scale)
         if part.name in found.causes.unexplained:
             yield 2, f"unexplained {scale.change(found.causes.unexplained[part.name])} {scale.unit}"
+    if warm_up := _warm_up(found):
+        yield 1, warm_up
     yield from ((1, f"operator {name} {_both(times, found)} (a profiled pass)") for name, times in _largest(found))
     yield from ((1, f"{label}: not readable on this machine") for label in found.unread)
     yield from ((1, f"{finding_text(one, found)} -> {one.rule.remedy}") for one in found.findings)

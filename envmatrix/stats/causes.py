@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.step_account import PRICES
+from envmatrix.stats.step_account import PRICES, FIRST_HALF
 from envmatrix.stats.step_parts import Interval, StepParts, Together
 
 Floats = NDArray[np.float64]
-#: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads.
+#: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads. The time
+#: for which the first half of the steps is slower than the second one may be in any part ('').
 EVENTS = {
     "minor_faults": ("kernel", "page faults"),
     "major_faults": ("blocked", "page faults that read a disk"),
     "voluntary_switches": ("blocked", "sleeps and wake-ups"),
     "involuntary_switches": ("waiting", "times it lost its CPU to another thread"),
     "throttled_s": ("waiting", "held back by a CPU quota"),
+    FIRST_HALF: ("", "slower first half of the steps"),
 }
 
 

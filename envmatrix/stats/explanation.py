@@ -121,7 +121,7 @@ def to_json(found: Explanation) -> dict[str, object]:
         "causes": [
             {
                 "event": cause.event,
-                "part": cause.part,
+                "part": cause.part or None,
                 "before": cause.before,
                 "after": cause.after,
                 "change": _interval(cause.change),

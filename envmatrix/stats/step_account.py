@@ -26,6 +26,8 @@ PARTS = {"kernel": "kernel", "user": "user", "waiting": "waiting for a CPU", "bl
 EVENTS = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_switches")
 #: Events whose cost is measured in the trial, with the record's field for it (nanoseconds).
 PRICES = {"minor_faults": "minor_fault_ns", "voluntary_switches": "wake_up_ns"}
+#: By how many seconds the first half of the timed steps took longer than the second half.
+FIRST_HALF = "first_half_extra_s"
 _TIMES = ("user", "kernel", "waiting")
 _OTHERS = "others_cpu"
 #: Columns of ``Measurements.table``: totals over the timed steps.
@@ -83,7 +85,7 @@ def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mappin
         found = {name: table[column] / each for name, column in _OF_PROCESS.items()}
         found |= {name: table[name] / steps for name in EVENTS}
     found["cpus"] = np.ones_like(whole) if thread else table["thread.cpus"]
-    found["throttled_s"] = table["throttled_s"] / steps
+    found |= {name: table[name] / steps for name in ("throttled_s", FIRST_HALF)}
     blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
     prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
     blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # exceeds the whole: not of one thread

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from bench.cold import first_half_extra_s
 from envmatrix.api import answers
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
@@ -173,6 +174,46 @@ def test_a_name_is_given_by_its_rule_alone(tmp_path, name):
 )
 def test_no_name_is_given_where_the_numbers_do_not_meet_its_rule(tmp_path, costs):
     assert why(run_of(tmp_path / "run", {"other": costs}, noise=0.004), "other").findings == ()
+
+
+def with_steps(slow_ms):
+    """Return a change of trials: the first half of each trial's steps is slower by so many ms (environment -> ms)."""
+
+    def told(trial, thread):
+        chance = random.Random(f"{trial.trial}{trial.block}")
+        slow = slow_ms.get(trial.environment, 0.0)
+        steps = [27.5 + chance.gauss(0, 0.3) + (slow if n < STEPS // 2 else 0.0) for n in range(STEPS)]
+        trial.document["metrics"]["first_half_extra_s"] = first_half_extra_s([round(1e6 * ms) for ms in steps])
+        return thread
+
+    return told
+
+
+@pytest.mark.parametrize("slow", ["other", "baseline"])
+def test_slower_first_steps_are_a_cause_and_are_told(tmp_path, slow):
+    sides = ("other",) if slow == "other" else ("baseline", "control")
+    costs = {"other": {}, **{side: {"user": 4.0} for side in sides}}
+    change = with_steps({side: 8.0 for side in sides})
+    found = why(run_of(tmp_path / "run", costs, noise=0.004, change=change), "other")
+    assert [one.rule.name for one in found.findings] == ["first steps are slower (warm-up)"]
+    extra = found.causes.cause("first_half_extra_s").change
+    assert abs(extra.mean) == pytest.approx(4.0 / 1e3, rel=0.1)
+    assert any(text.startswith("slower first half of the steps: adds ") for text in reasons_of(found))
+    assert f"cause in {slow}: first steps are slower (warm-up)" in reasons_of(found)
+
+
+@pytest.mark.parametrize(
+    ("costs", "slow"),
+    [
+        ({}, {}),  # two copies
+        ({"user": 4.0}, {}),  # all steps are slower
+        ({"user": 4.0}, {"other": 8.0, "baseline": 8.0, "control": 8.0}),  # so are the reference's first steps
+        ({"user": 4.0}, {"other": 2.0}),  # a quarter of it
+    ],
+)
+def test_warm_up_is_not_named_if_it_does_not_explain_half_of_the_difference(tmp_path, costs, slow):
+    found = why(run_of(tmp_path / "run", {"other": costs}, noise=0.004, change=with_steps(slow)), "other")
+    assert (found.findings if found else ()) == ()
 
 
 @pytest.mark.parametrize(("gain", "confirmed"), [(-3.0, True), (-0.5, False)])
