@@ -82,9 +82,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
         common.print_json({"run": result.name, "confirmations": [one.to_json() for one in found]})
     else:
         common.print_text("\n".join(line for one in found for line in confirmation_lines(one)))
-    if any(one.confirmed is None for one in found) and not (result.interrupted or arguments.quiet):
-        common.print_progress(
-            f"more blocks may decide: envmatrix resume {result.name} --budget TIME, "
-            f"then: envmatrix explain {result.name}"
-        )
+    if not arguments.quiet and (advice := answer.undecided_advice(result)):
+        common.print_progress(advice)
+    common.print_progress(f"all that is known of it: envmatrix explain {result.name}")
     return answer.explain_exit(result)

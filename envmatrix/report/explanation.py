@@ -178,7 +178,7 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
         0,
         (
             f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, "
-            f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.blocks} blocks)"
+            f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.seen})"
         ),
     )
     for part in found.parts.parts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.step_account import PRICES, FIRST_HALF
+from envmatrix.stats.step_account import FIRST_HALF, PRICES
 from envmatrix.stats.step_parts import Interval, StepParts, Together
 
 Floats = NDArray[np.float64]

@@ -79,7 +79,8 @@ def _answer(wanted: Wanted, effect: StepParts | None, other: StepParts | None, a
         return Confirmation(wanted, None, effect, other, "too few blocks with successful trials")
     found = analysis.find(wanted.arm.name)
     if found is None or not agrees(effect, found):
-        why = f"{wanted.arm.environment} does not differ significantly from {wanted.reference} this time"
+        reason = f", {found.withheld}" if found and found.withheld else ""
+        why = f"no verdict for {wanted.arm.environment} in this run{reason}"
         return Confirmation(wanted, None, effect, other, why)
     if not same_events(other, effect, wanted.rule):
         why = f"{wanted.by} did not change the {EVENTS[wanted.rule.event][1]} here"

@@ -67,6 +67,20 @@ def explain_pair(
     return _explanation(one, {}, explained([one])[new.name], run, measured)
 
 
+def explain_runs(
+    one: StepParts, run: Run, measured: tuple[Measurements, Measurements], *, faster: bool
+) -> Explanation | None:
+    """Return why an arm is faster or slower in a newer run than in older ones; None if its steps do not agree.
+
+    ``run`` is the newer one, and ``measured`` are an older one and the newer one.
+    """
+    if (one.whole.mean < 0) != faster:
+        return None
+    before, after = (each.facts[one.arm.name] for each in measured)
+    case = Case(one, explained([one])[one.arm.name], before, after)
+    return _explained(case, findings(case, {}, None), run)
+
+
 def _explanation(
     one: StepParts, parts: Mapping[str, StepParts], causes: Explained, run: Run, measured: Measurements
 ) -> Explanation:
@@ -76,13 +90,14 @@ def _explanation(
         for name, other in parts.items()
         if (other.arm.reference, other.arm.engine) == (arm.reference, arm.engine)
     }
-    before, after = measured.facts[reference.name], measured.facts[arm.name]
+    case = Case(one, causes, measured.facts[reference.name], measured.facts[arm.name])
+    return _explained(case, findings(case, beside, run.environments.get(reference.runs)), run)
+
+
+def _explained(case: Case, found: tuple[Finding, ...], run: Run) -> Explanation:
+    per = "run" if run.workloads[case.parts.arm.workload].command else "step"
     return Explanation(
-        one,
-        causes,
-        findings(Case(one, causes, before, after), beside, run.environments.get(reference.runs)),
-        "run" if run.workloads[arm.workload].command else "step",
-        _operators(before.operators, after.operators),
+        case.parts, case.explained, found, per, _operators(case.reference.operators, case.environment.operators)
     )
 
 
