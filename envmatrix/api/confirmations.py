@@ -26,8 +26,6 @@ from envmatrix.trials.images import run_libraries
 from envmatrix.trials.overrides import with_changed_values
 from envmatrix.trials.program_files import changed_file_texts
 
-_NEEDS = "a confirmation needs a named cause, and a level that changes only this cause (`envmatrix docs why`)"
-
 
 def begin_confirmation(
     run: PathLike | Result | None, environment: str | None = None, *, budget: float | str | None = None,
@@ -37,7 +35,8 @@ def begin_confirmation(
     """Prepare a run that confirms the named causes of a stored run; nothing is measured yet.
 
     It has the stored run's workloads, engines, launcher and images. Raises InputError if there is nothing to confirm,
-    or if the stored run cannot be repeated on this machine; otherwise the errors of ``envmatrix.run``.
+    or if the stored run cannot be repeated on this machine; otherwise the errors of ``envmatrix.run``. Its ``command``
+    names the matrix, so that ``resume`` finds it.
     """
     folder = find_run_to_read(run, results)
     stored = folder.load_for_resume()
@@ -45,7 +44,11 @@ def begin_confirmation(
     matrix = _matrix_of(folder, stored, found)
     wanted, reasons = _interventions(found, stored, matrix)
     if not wanted:
-        raise InputError(_nothing_text(folder.path.name, found, {**silent, **reasons}), remedy=_NEEDS)
+        raise InputError(
+            _nothing_text(folder.path.name, {**silent, **reasons}),
+            remedy=f"more blocks may name a cause: `envmatrix resume {folder.path.name}`; `envmatrix docs why` lists "
+            "the causes that can be confirmed",
+        )
     references = sorted({one.reference for one in wanted})
     if len(references) > 1:
         raise InputError(
@@ -59,6 +62,7 @@ def begin_confirmation(
     design = adapt_schedule(LAUNCHERS.make(stored.launcher), _design(stored, wanted, limits), progress)
     matrix = _with_environments(matrix, stored, wanted, design)
     host = find_run_host(matrix, design, design.engines, stored.launcher, stored.launcher_options, progress)
+    command = (*command, "--matrix", matrix.path)
     experiment = create_experiment(
         matrix, design, design.engines, Path(results), progress, command, stored.launcher, host,
         stored.launcher_options, name=f"{stored.name}-confirm", sides=(Side(None, matrix, run=stored),),
@@ -177,9 +181,9 @@ def _name_of(matrix: Matrix, reference: Environment, level: tuple[str, str]) -> 
     return f"{reference.name}+{level[0]}-{level[1]}"
 
 
-def _nothing_text(name: str, found: Sequence[Explanation], reasons: dict[str, str]) -> str:
+def _nothing_text(name: str, reasons: dict[str, str]) -> str:
     told = "; ".join(f"{environment}: {reason}" for environment, reason in list(reasons.items())[:4])
-    return f"run {name} has nothing to confirm: {told}" if told or found else f"run {name} compares nothing"
+    return f"run {name} has nothing to confirm{f': {told}' if told else ', because it compares nothing'}"
 
 
 def _design(run: Run, wanted: Sequence[Wanted], limits: dict[str, object]) -> Design:

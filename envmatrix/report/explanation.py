@@ -20,9 +20,11 @@ OF_PROCESS = "These trials counted CPU time per process, not per thread, so each
 PARTS_NOTE = "Why, in parts with simultaneous 95 % intervals (`envmatrix explain` shows more):"
 #: Whether a cause is confirmed, in words.
 ANSWERS = {True: "confirmed", False: "not confirmed", None: "not yet confirmed or refuted"}
-_SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_SCALES = ((1.0, "s", 1.0), (1e-3, "ms", 1e-4), (1e-6, "us", 0.0))
 #: A part surely smaller than this share of the difference is shown without its interval.
 _SMALL = 0.15
+#: Events that are rarer than this per step are shown only if they change significantly.
+_RARE = 0.1
 #: The most operators that are named, and the smallest share of the difference of each.
 _OPERATORS, _LEAST_OPERATOR = 3, 0.1
 
@@ -38,7 +40,7 @@ class Scale:
     @classmethod
     def of(cls, whole: float) -> Scale:
         """Return the scale that shows a difference with two digits."""
-        seconds, unit = next(((s, u) for s, u in _SCALES if abs(whole) >= s), _SCALES[-1])
+        seconds, unit = next((scale, name) for scale, name, least in _SCALES if abs(whole) >= least)
         digits = math.floor(math.log10(abs(whole) / seconds)) if whole else 0
         return cls(seconds, unit, min(2, max(0, 1 - digits)) or int(digits < 2))
 
@@ -182,10 +184,10 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
         ),
     )
     for part in found.parts.parts:
-        share = _percent(part.share)
+        share = _percent(part.share) if part.change.is_sure else ""
         yield 1, f"{part.label} {scale.change(part.change)} {scale.unit}{f', {share}' if share else ''}"
         for cause in found.causes.causes:
-            if cause.part == part.name and (cause.before or cause.after):
+            if cause.part == part.name and (cause.change.is_sure or max(cause.before, cause.after) >= _RARE):
                 yield 2, _priced(cause, found, scale)
         if part.name in found.causes.unexplained:
             yield 2, f"unexplained {scale.change(found.causes.unexplained[part.name])} {scale.unit}"
@@ -193,7 +195,9 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
         yield 1, warm_up
     yield from ((1, f"operator {name} {_both(times, found)} (a profiled pass)") for name, times in _largest(found))
     yield from ((1, f"{label}: not readable on this machine") for label in found.unread)
-    yield from ((1, f"{finding_text(one, found)} -> {one.rule.remedy}") for one in found.findings)
+    for one in found.findings:
+        yield 1, finding_text(one, found)
+        yield 2, f"remedy: {one.rule.remedy}"
 
 
 def _name(found: Explanation) -> str:

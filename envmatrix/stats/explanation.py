@@ -48,11 +48,15 @@ def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, E
     return {name: _explanation(one, parts, causes[name], run, measured) for name, one in shown.items()}
 
 
-def why_not(effect: Effect) -> str:
-    """Return why an effect has no explanation."""
+def why_not(effect: Effect, parts: StepParts | None) -> str:
+    """Return why an effect, whose step has these parts, has no explanation."""
     if effect.verdict not in ("faster", "slower"):
         return f"{effect.verdict}: no clear difference, so nothing to explain"
-    return "its records do not say where the time of a step went"
+    if parts is None:
+        return "its records do not say where the time of a step went"
+    if not parts.whole.is_sure:
+        return f"{effect.verdict}, but {parts.seen} are too few to say which part of a step changed"
+    return f"{effect.verdict}, but a step is not: it does another amount of work"
 
 
 def explain_pair(
@@ -74,7 +78,7 @@ def explain_runs(
 
     ``run`` is the newer one, and ``measured`` are an older one and the newer one.
     """
-    if (one.whole.mean < 0) != faster:
+    if not one.whole.is_sure or (one.whole.mean < 0) != faster:
         return None
     before, after = (each.facts[one.arm.name] for each in measured)
     case = Case(one, explained([one])[one.arm.name], before, after)

@@ -181,8 +181,9 @@ def step_parts(analysis: Analysis, measured: Measurements) -> dict[str, StepPart
 
 
 def agrees(parts: StepParts, effect: Effect) -> bool:
-    """Return whether an effect is significant and its step changed accordingly: a metric may measure other work."""
-    return effect.verdict in ("faster", "slower") and (parts.whole.mean < 0) == (effect.verdict == "faster")
+    """Return whether effect and step changed significantly in the same direction: a metric may measure other work."""
+    is_faster = parts.whole.mean < 0
+    return parts.whole.is_sure and effect.verdict == ("faster" if is_faster else "slower")
 
 
 def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: float) -> StepParts | None:

@@ -31,6 +31,10 @@ def stored(project):
     (project.folder / "train.py").write_text(PROGRAM)
     done = project.run("bench", "--name", "mine", "--quiet")
     assert done.returncode == 0, done.stderr
+    run = project.folder / "results" / "mine" / "run.json"
+    document = json.loads(run.read_text())
+    document["design"]["max_blocks"] = 8
+    run.write_text(json.dumps(document))
     write_trials(project, {"some": {"minor_faults": -990.0, "kernel": -4.0}})
     return project
 

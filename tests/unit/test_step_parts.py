@@ -294,6 +294,15 @@ def test_an_older_run_gives_the_parts_of_its_process():
         assert line_of(tcmalloc) in (RESULTS.parent / page).read_text()
 
 
+def test_the_page_has_the_answer_that_a_run_with_both_environments_gives():
+    summary = summarise(RunFolder(RESULTS / "reference-default"))
+    (arm,) = (arm for arm in summary.plan.arms if arm.environment == "tcmalloc")
+    wanted = Wanted(arm, "baseline", "step", rule_of(MEMORY), "glibc-tuned", ("malloc", "glibc-tuned"))
+    (found,) = confirm(summary.analysis, summary.measured, [wanted])
+    assert found.confirmed
+    assert "\n".join(confirmation_lines(found)) in (RESULTS.parent / "docs/why.md").read_text()
+
+
 def test_every_report_has_the_parts(tmp_path):
     summary = run_of(tmp_path / "run", {"other": {"kernel": 5.0, "minor_faults": 2000.0}}, noise=0.004)
     found = why(summary, "other")
