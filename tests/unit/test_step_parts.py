@@ -15,6 +15,7 @@ import pytest
 
 from bench.cold import first_half_extra_s
 from envmatrix.api import answers
+from envmatrix.api.tunes import TuneResult
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
 from envmatrix.report.explanation import ANSWERS, confirmation_lines, line_of, reasons_of, tree_of
@@ -301,6 +302,15 @@ def test_the_page_has_the_answer_that_a_run_with_both_environments_gives():
     (found,) = confirm(summary.analysis, summary.measured, [wanted])
     assert found.confirmed
     assert "\n".join(confirmation_lines(found)) in (RESULTS.parent / "docs/why.md").read_text()
+
+
+def test_the_answer_of_a_search_has_the_parts_and_the_cause_of_its_gain():
+    search = TuneResult(RESULTS / "reference-tune")
+    found = search.answer.why
+    assert found.parts.part("kernel").change.high < 0
+    assert [one.rule.name for one in found.findings] == [MEMORY]
+    for text in (line_of(found), *reasons_of(found)):
+        assert f"why: {text}" in str(search).splitlines()
 
 
 def test_every_report_has_the_parts(tmp_path):
