@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from envmatrix.api.answers import explain
@@ -186,7 +186,7 @@ def _nothing_text(name: str, reasons: dict[str, str]) -> str:
     return f"run {name} has nothing to confirm{f': {told}' if told else ', because it compares nothing'}"
 
 
-def _design(run: Run, wanted: Sequence[Wanted], limits: dict[str, object]) -> Design:
+def _design(run: Run, wanted: Sequence[Wanted], limits: Mapping[str, object]) -> Design:
     """Return the stored run's design for the reference, the explained environments and those that confirm."""
     names = [wanted[0].reference, *(name for one in wanted for name in (one.arm.environment, one.by))]
     design = side_design(with_changed_values(run.design, limits), names)

@@ -37,13 +37,13 @@ def with_levels(matrix: Matrix, levels: Sequence[tuple[str, str]]) -> Matrix:
                or level not in matrix.factors[name].levels]  # fmt: skip
     if not missing:
         return matrix
-    document = parse_yaml(matrix.text, Path(matrix.path)).mapping(())
-    factors = dict(document["factors"]) if isinstance(document.get("factors"), dict) else {}
+    source = parse_yaml(matrix.text, Path(matrix.path))
+    factors = dict(source.mapping(("factors",)))
     for name, level in missing:
         reference, body = _packaged_level(name, level)
         own = factors.get(name)
         factors[name] = {**(own if isinstance(own, dict) else {reference: {}}), level: body}
-    return parse(_yaml_text({**document, "factors": factors}), Path(matrix.path))
+    return parse(_yaml_text({**source.mapping(()), "factors": factors}), Path(matrix.path))
 
 
 def _packaged_level(name: str, level: str) -> tuple[str, Data]:

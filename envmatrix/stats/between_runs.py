@@ -260,4 +260,5 @@ def _compare_arm(arm: Arm, metric: Metric, pair: _RunPair, family: int, allowed:
     names = (pair.runs[0].name, pair.runs[1].name)
     parts = unpaired_parts(arm, names, olds_measured, pair.measured[1], family, pair.level)
     is_faster = comparison.verdict == "faster"
-    return replace(comparison, why=parts and explain_runs(parts, pair.runs[1], pair.measured, faster=is_faster))
+    why = explain_runs(parts, pair.runs[1], pair.measured, faster=is_faster) if parts else None
+    return replace(comparison, why=why)
