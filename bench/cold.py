@@ -1,9 +1,20 @@
-"""A check that the caches are warm again when a turn's counted steps begin."""
+"""Checks of whether the first steps are slower: those of a turn, whose caches may be cold, and those of a trial."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+
+#: With fewer steps, the halves of a trial are not compared.
+_FEWEST_STEPS = 8
+
+
+def first_half_extra_s(steps_ns: Sequence[int]) -> float | None:
+    """Return by how many seconds the first half of the timed steps took longer than as many of the second half."""
+    half = len(steps_ns) // 2
+    if len(steps_ns) < _FEWEST_STEPS:
+        return None
+    return (sum(steps_ns[:half]) - half * statistics.fmean(steps_ns[half:])) / 1e9
 
 
 def turn_start(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float | None:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from bench import counters, digest, evidence, metric, prices, record
-from bench.cold import turn_start
+from bench.cold import first_half_extra_s, turn_start
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, orphans, programs, stops, tree
 from bench.evidence.reading import attempt
@@ -134,9 +134,11 @@ def run(
     thread = program_evidence.pop("step_thread")
     wall_ns -= probe_ns
     reported, watch_ns = numbers.reported(wall_ns), round(watched.cost_s * 1e9)
+    times = _step_times(numbers, turns)
+    usage["first_half_extra_s"] = first_half_extra_s(times.get("steps_ns") or ())
     return dict(
         record.frame(), workload=_workload(argv, wanted), skipped=None, data=None, timing={"wall_ns": wall_ns,
-        "probe_ns": probe_ns, "watch_ns": watch_ns, **_step_times(numbers, turns)}, metrics={"wall_s": wall_ns / 1e9,
+        "probe_ns": probe_ns, "watch_ns": watch_ns, **times}, metrics={"wall_s": wall_ns / 1e9,
         **usage, wanted.metric.name: reported["metric"]["value"]}, **reported, result={"output_bytes": output.total},
         step_thread=thread and dict(thread, wall_ns=wall_ns, steps=None, prices=prices.measure()),
         evidence=program_evidence,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from bench import prices, timing
+from bench.cold import first_half_extra_s
 from bench.data_sets import Prepared
 from bench.gate import Gate
 from bench.options import Options
@@ -132,6 +133,7 @@ def _metrics(times: dict[str, Any], timed: timing.Timed, place: Place) -> dict[s
         "epoch_s": statistics.fmean(timed.epochs_ns) / 1e9 if timed.epochs_ns else None,
         **latency,
         "turn_start": timed.turn_start,
+        "first_half_extra_s": first_half_extra_s(timed.steps_ns),
     }
 
 

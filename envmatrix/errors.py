@@ -140,6 +140,11 @@ class SkipEnvironmentError(EnvmatrixError):
     topic = "skipped-environment"
 
 
+def or_else(remedy: str, other: str) -> str:
+    """Return a remedy with another one behind it; the first may be a question."""
+    return f"{remedy} Or {other}" if remedy.endswith("?") else f"{remedy}; or {other}"
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Suggest the known word closest to ``word``, or list all known words if none is close."""
     words = sorted(set(known))

@@ -99,6 +99,7 @@ def measured_of(plan: Plan, cell: Cell, blocks: int, tick_s: float, chance: np.r
         "steal_ticks",
         "run_delay_s",
         "throttled_s",
+        "first_half_extra_s",
         "others_s",
         "user_s",
         "system_s",

@@ -18,6 +18,7 @@ from envmatrix.stats.effects import Effect
 from envmatrix.stats.explanation import Explanation, why_not
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.step_parts import step_parts
 from envmatrix.stats.within_run import compare_environments, compare_sides
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.units import parse_tolerance
@@ -115,20 +116,21 @@ def explain(
         StoreError: the run cannot be read.
 
     """
+    summary = Result.of(find_run_to_read(run, results)).summary
     rows = [
         row
-        for group in Result.of(find_run_to_read(run, results)).summary.groups
+        for group in summary.groups
         for row in group.all_rows
         if row.effect and not row.effect.is_control and environment in (None, row.arm.environment)
     ]
     if environment is not None and not rows:
-        known = Result.of(find_run_to_read(run, results)).summary.plan.arms
         raise InputError(
             f"the run compares no environment {environment!r} with another",
-            remedy=suggestion(environment, {arm.environment for arm in known}),
+            remedy=suggestion(environment, {arm.environment for arm in summary.plan.arms}),
         )
+    parts = step_parts(summary.analysis, summary.measured)
     return [row.why for row in rows if row.why], {
-        row.arm.shown if environment is None else row.arm.environment: why_not(row.effect)
+        row.arm.shown if environment is None else row.arm.environment: why_not(row.effect, parts.get(row.arm.name))
         for row in rows
         if row.effect and not row.why
     }

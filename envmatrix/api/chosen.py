@@ -8,7 +8,7 @@ from pathlib import Path
 from envmatrix.api.places import PathLike, find_run, has_matrix, load_matrix, matrix_of_run, run_matrix_path
 from envmatrix.api.tunes import find_study
 from envmatrix.engines.catalog import DEFAULT
-from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, suggestion
+from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, or_else, suggestion
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
 from envmatrix.results import Run, RunFolder
@@ -127,7 +127,7 @@ def _find_in_run(folder: RunFolder, run: Run, name: str) -> tuple[Environment, t
         known_names = (*run.environments, *matrix.environments)
         raise InputError(
             f"run {folder.path.name} has no environment {name!r}",
-            remedy=f"{suggestion(name, known_names)}; `--matrix FILE` takes one from another matrix",
+            remedy=or_else(suggestion(name, known_names), "take it from another matrix: `--matrix FILE`"),
         )
     return resolve_environment(matrix, name, this_host().facts()), all_libraries(matrix), Path(matrix.path)
 

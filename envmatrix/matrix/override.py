@@ -7,9 +7,10 @@ from pathlib import Path
 
 import yaml
 
+from envmatrix.matrix.include import LIBRARY_FOLDER
 from envmatrix.matrix.model import Matrix
 from envmatrix.matrix.parse import parse
-from envmatrix.matrix.yaml_positions import parse_yaml
+from envmatrix.matrix.yaml_positions import Data, parse_yaml, read_text
 
 
 class _NoAliasDumper(yaml.SafeDumper):
@@ -28,6 +29,31 @@ def with_design(
     return parse(
         _yaml_text({**document, "environments": all_environments, "designs": {name: dict(design)}}), Path(matrix.path)
     )
+
+
+def with_levels(matrix: Matrix, levels: Sequence[tuple[str, str]]) -> Matrix:
+    """Return the matrix with levels (factor, level) of the packaged files added; those that it has are unchanged."""
+    missing = [(name, level) for name, level in levels if name not in matrix.factors
+               or level not in matrix.factors[name].levels]  # fmt: skip
+    if not missing:
+        return matrix
+    source = parse_yaml(matrix.text, Path(matrix.path))
+    factors = dict(source.mapping(("factors",)))
+    for name, level in missing:
+        reference, body = _packaged_level(name, level)
+        own = factors.get(name)
+        factors[name] = {**(own if isinstance(own, dict) else {reference: {}}), level: body}
+    return parse(_yaml_text({**source.mapping(()), "factors": factors}), Path(matrix.path))
+
+
+def _packaged_level(name: str, level: str) -> tuple[str, Data]:
+    """Return the first level of a packaged factor, and the body of one of its levels."""
+    for file in sorted(LIBRARY_FOLDER.glob("*.yaml")):
+        bodies = parse_yaml(read_text(file), file).mapping(("factors", name))
+        if level in bodies:
+            return next(iter(bodies)), bodies[level]
+    msg = f"no packaged level {name}={level}"
+    raise LookupError(msg)
 
 
 def with_includes(text: str, path: Path, includes: Sequence[str]) -> Matrix:

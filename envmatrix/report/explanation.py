@@ -8,15 +8,21 @@ from dataclasses import dataclass
 
 from envmatrix.report.group import Group
 from envmatrix.stats.causes import Cause
+from envmatrix.stats.confirmation import Confirmation
 from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.reasons import Finding, is_reason
+from envmatrix.stats.step_account import FIRST_HALF
 from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
-OF_PROCESS = "These trials counted CPU time per process, not per thread, so each part is an average over its CPUs."
-PARTS_NOTE = "Why, in parts with simultaneous 95 % intervals (`envmatrix explain` shows more):"
-_SCALES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+OF_PROCESS = (
+    "CPU time was counted per process, not per thread, so each part is an average over the CPUs of the process."
+)
+PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
+#: Whether a cause is confirmed, in words.
+ANSWERS = {True: "confirmed", False: "not confirmed", None: "not yet confirmed or refuted"}
+_SCALES = ((1.0, "s", 1.0), (1e-3, "ms", 1e-4), (1e-6, "us", 0.0))
 #: A part surely smaller than this share of the difference is shown without its interval.
 _SMALL = 0.15
 #: The parts of a GPU's time in a profiled pass.
@@ -26,6 +32,8 @@ _ON_GPU = {
     "collective_ns": "waits for collectives",
     "gap_ns": "gaps between launches",
 }
+#: Events that are rarer than this per step are shown only if they change significantly.
+_RARE = 0.1
 #: The most operators that are named, and the smallest share of the difference of each.
 _OPERATORS, _LEAST_OPERATOR = 3, 0.1
 
@@ -41,7 +49,7 @@ class Scale:
     @classmethod
     def of(cls, whole: float) -> Scale:
         """Return the scale that shows a difference with two digits."""
-        seconds, unit = next(((s, u) for s, u in _SCALES if abs(whole) >= s), _SCALES[-1])
+        seconds, unit = next((scale, name) for scale, name, least in _SCALES if abs(whole) >= least)
         digits = math.floor(math.log10(abs(whole) / seconds)) if whole else 0
         return cls(seconds, unit, min(2, max(0, 1 - digits)) or int(digits < 2))
 
@@ -97,8 +105,17 @@ def reasons_of(found: Explanation) -> list[str]:
         and is_reason(part, found.parts.whole)
     ]
     said = [_counted(cause, found.per) for cause in sure]
-    named = _operators_of(found)
-    return [*said, *([named] if named else []), *(finding_text(finding, found) for finding in found.findings)]
+    more = filter(None, (_warm_up(found), _operators_of(found)))
+    return [*said, *more, *(finding_text(finding, found) for finding in found.findings)]
+
+
+def _warm_up(found: Explanation) -> str:
+    """Return by how much the first half of the steps is slower, if that changes significantly as the steps do."""
+    cause, whole, scale = found.causes.cause(FIRST_HALF), found.parts.whole, Scale.of(found.parts.whole.mean)
+    if cause is None or not cause.change.is_sure or cause.change.mean / whole.mean < _SMALL:
+        return ""
+    before, after = (scale.number(value) for value in (cause.before, cause.after))
+    return f"{cause.label}: adds {before} -> {after} {scale.unit} per {found.per}"
 
 
 def _least(cause: Cause) -> float:
@@ -143,12 +160,27 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     """Return the name of a rule, the environment it applies to, and whether another environment confirms it."""
     arm = found.parts.arm
     who = arm.environment if found.parts.whole.mean > 0 else found.parts.together.reference.partition(":")[0]
-    said = f"cause in {who}: {finding.rule.name}"
+    said = f"cause: in {who}, {finding.rule.name}"
     if finding.by is None:
         return said
     scale = Scale.of(found.parts.whole.mean)
-    other = f"{finding.by.arm.environment}, which changes only this: {scale.number(finding.by.whole.mean)} {scale.unit}"
-    return f"{said}; {'confirmed' if finding.confirmed else 'not confirmed'} by {other}"
+    other = (
+        f"{finding.by.arm.environment}, which changes only this ({scale.number(finding.by.whole.mean)} {scale.unit})"
+    )
+    return f"{said}; {ANSWERS[finding.confirmed]} by {other}"
+
+
+def confirmation_lines(found: Confirmation) -> list[str]:
+    """Return whether a cause is confirmed, and both effects on a step."""
+    wanted, both = found.wanted, (found.effect, found.other)
+    why = f" ({found.why})" if found.why else ""
+    lines = [f"{wanted.arm.shown}: {wanted.rule.name}: {ANSWERS[found.confirmed]}{why}"]
+    scale = Scale.of(max((abs(side.whole.mean) for side in both if side), default=1.0))
+    notes = ("", f" (it changes only this: {wanted.level[0]}={wanted.level[1]})")
+    for name, side, note in zip((wanted.arm.environment, wanted.by), both, notes, strict=True):
+        change = f"{scale.change(side.whole)} {scale.unit} per {wanted.per}" if side else "not measured"
+        lines.append(f"  {name}: {change}{note}")
+    return lines
 
 
 def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
@@ -159,17 +191,19 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
         0,
         (
             f"{_name(found)}: {before} -> {after} {scale.unit} per {found.per}, "
-            f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.blocks} blocks)"
+            f"{scale.change(found.parts.whole)} {scale.unit} ({found.parts.seen})"
         ),
     )
     for part in found.parts.parts:
-        share = _percent(part.share)
+        share = _percent(part.share) if part.change.is_sure else ""
         yield 1, f"{part.label} {scale.change(part.change)} {scale.unit}{f', {share}' if share else ''}"
         for cause in found.causes.causes:
-            if cause.part == part.name and (cause.before or cause.after):
+            if cause.part == part.name and (cause.change.is_sure or max(cause.before, cause.after) >= _RARE):
                 yield 2, _priced(cause, found, scale)
         if part.name in found.causes.unexplained:
             yield 2, f"unexplained {scale.change(found.causes.unexplained[part.name])} {scale.unit}"
+    if warm_up := _warm_up(found):
+        yield 1, warm_up
     yield from ((1, f"operator {name} {_both(times, found)} (a profiled pass)") for name, times in _largest(found))
     yield from (
         (1, f"GPU: {_ON_GPU[name]} {_both(times, found)} (a profiled pass, experimental)")
@@ -177,7 +211,9 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
     )
     if found.unread:
         yield 1, f"not readable: {', '.join(found.unread)}"
-    yield from ((1, f"{finding_text(one, found)} -> {one.rule.remedy}") for one in found.findings)
+    for one in found.findings:
+        yield 1, finding_text(one, found)
+        yield 2, f"remedy: {one.rule.remedy}"
 
 
 def _name(found: Explanation) -> str:

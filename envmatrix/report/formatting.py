@@ -37,11 +37,11 @@ def svg_text(text: object, limit: int = 40) -> str:
     return html.escape(printable_line(text, limit), quote=True)
 
 
-def format_ratio(value: float | None) -> str:
-    """Format a ratio."""
+def format_ratio(value: float | None, more: int = 0) -> str:
+    """Format a ratio, with ``more`` digits than usual."""
     if value is None:
         return NONE
-    return f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.3g}"
+    return f"{value:.{2 + more}f}" if 0.1 <= value < 100 else f"{value:.{3 + more}g}"
 
 
 def format_decided_ratio(value: float | None) -> str:
@@ -53,7 +53,9 @@ def format_decided_ratio(value: float | None) -> str:
 
 
 def format_speed_up(effect: Effect) -> str:
-    """Format an effect's ratio; if its interval excludes 1, the text does not read 1.00."""
+    """Format an effect's ratio, with the digits of a narrow interval; if that excludes 1, it does not read 1.00."""
+    if more := _more_digits(effect.low, effect.high):
+        return format_ratio(effect.ratio, more)
     is_decided = effect.low is not None and effect.high is not None and not effect.low <= 1.0 <= effect.high
     return format_decided_ratio(effect.ratio) if is_decided else format_ratio(effect.ratio)
 
@@ -68,11 +70,20 @@ def format_interval(effect: Effect) -> str:
 
 
 def format_bounds(low: float | None, high: float | None) -> str:
-    """Format both ends of an interval, a dash without one."""
+    """Format both ends of an interval, a dash without one; a narrow one has enough digits to show its width."""
     if low is None or high is None:
         return NONE
+    if more := _more_digits(low, high):
+        return f"{format_ratio(low, more)} to {format_ratio(high, more)}"
     format_end = format_ratio if low > _FAR or high < 1 / _FAR else _format_bound  # ">100 to >100" has no information
     return f"{format_end(low)} to {format_end(high)}"
+
+
+def _more_digits(low: float | None, high: float | None) -> int:
+    """Return how many more digits than usual the ends of an interval need to differ; 0 if they are equal."""
+    if low is None or high is None or low == high:
+        return 0
+    return next((more for more in range(5) if format_ratio(low, more) != format_ratio(high, more)), 5)
 
 
 def _format_bound(value: float) -> str:

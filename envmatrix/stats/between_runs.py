@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from envmatrix.errors import InputError, StoreError
@@ -31,6 +32,7 @@ from envmatrix.stats.comparison import (
 from envmatrix.stats.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.effects import Contended, verdict_of
 from envmatrix.stats.equal_work import work_differences_between_runs
+from envmatrix.stats.explanation import explain_runs
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.observed_host import observed_host
@@ -45,6 +47,7 @@ from envmatrix.stats.run_to_run import (
     sibling_runs,
 )
 from envmatrix.stats.slow_trials import describe_slow_trials
+from envmatrix.stats.unpaired_parts import unpaired_parts
 from envmatrix.stats.welch import Mean, mean_of_logs, quotient
 
 
@@ -201,10 +204,14 @@ class _RunPair:
                     )
         return tuple(comparable_runs)
 
-    def means(self, arm: Arm, metric: Metric) -> list[Mean]:
-        """Return the means of the older run and of the further runs with the same setup."""
+    def olds(self, arm: Arm) -> list[Measurements]:
+        """Return the numbers of the older run and of the further runs with the same setup."""
         same_setup_runs = [measured for run, measured in self.beside if is_same_setup(self.runs[0], run, arm)]
-        run_means = (self.mean(measured, arm, metric) for measured in (self.measured[0], *same_setup_runs))
+        return [self.measured[0], *same_setup_runs]
+
+    def means(self, arm: Arm, metric: Metric) -> list[Mean]:
+        """Return the means of these runs, without those that have too few trials."""
+        run_means = (self.mean(measured, arm, metric) for measured in self.olds(arm))
         return [mean for mean in run_means if mean]
 
     def mean(self, measured: Measurements, arm: Arm, metric: Metric) -> Mean | None:
@@ -244,4 +251,14 @@ def _compare_arm(arm: Arm, metric: Metric, pair: _RunPair, family: int, allowed:
     )
     before, now = (measured.facts[arm.name] for measured in pair.measured)
     comparison = withdraw_if_fails_more(comparison, before, now)
-    return unless_contended(comparison, pair.contended(arm.name)) if metric.is_speed else comparison
+    if not metric.is_speed:
+        return comparison
+    comparison = unless_contended(comparison, pair.contended(arm.name))
+    if comparison.unsure or comparison.verdict not in ("faster", "slower"):
+        return comparison
+    olds_measured = [one for one in pair.olds(arm) if pair.mean(one, arm, metric)]
+    names = (pair.runs[0].name, pair.runs[1].name)
+    parts = unpaired_parts(arm, names, olds_measured, pair.measured[1], family, pair.level)
+    is_faster = comparison.verdict == "faster"
+    why = explain_runs(parts, pair.runs[1], pair.measured, faster=is_faster) if parts else None
+    return replace(comparison, why=why)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.step_account import PRICES
+from envmatrix.stats.step_account import FIRST_HALF, PRICES
 from envmatrix.stats.step_parts import Interval, StepParts, Together
 
 Floats = NDArray[np.float64]
-#: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads.
+#: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads. The time
+#: for which the first half of the steps is slower than the second one may be in any part ('').
 EVENTS = {
     "minor_faults": ("kernel", "page faults"),
     "major_faults": ("blocked", "page faults that read a disk"),
@@ -22,6 +23,7 @@ EVENTS = {
     "memory_calls": ("kernel", "memory system calls"),
     "dtlb_misses": ("user", "data TLB misses"),
     "cache_misses": ("user", "cache misses"),
+    FIRST_HALF: ("", "slower first half of the steps"),
 }
 
 

@@ -55,7 +55,7 @@ class ArmComparison:
     that would have been called slower; where there are too few runs, had all days been alike. ``wanted`` is after about
     how many blocks of one run it would be denied, were both alike. ``unsure`` is why nothing
     is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke. ``other`` is
-    what is compared where that is no speed, such as an accuracy. ``why`` explains a difference within one run.
+    what is compared where that is no speed, such as an accuracy. ``why`` explains a significant difference.
     """
 
     name: str
@@ -253,7 +253,7 @@ def unless_contended(found: ArmComparison, contended: Contended) -> ArmCompariso
 def withdraw_if_other_work(comparison: ArmComparison, did_other_work: bool) -> ArmComparison:
     """Withdraw any answer if new did other work, which could explain its speed."""
     return (
-        replace(comparison, status="other work", smallest=None, wanted=None, unsure="")
+        replace(comparison, status="other work", smallest=None, wanted=None, unsure="", why=None)
         if did_other_work
         else comparison
     )

@@ -50,11 +50,15 @@ def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, E
     return {name: _explanation(one, parts, causes[name], run, measured) for name, one in shown.items()}
 
 
-def why_not(effect: Effect) -> str:
-    """Return why an effect has no explanation."""
+def why_not(effect: Effect, parts: StepParts | None) -> str:
+    """Return why an effect, whose step has these parts, has no explanation."""
     if effect.verdict not in ("faster", "slower"):
         return f"{effect.verdict}: no clear difference, so nothing to explain"
-    return "its records do not split the time of a step into parts"
+    if parts is None:
+        return "its records do not split the time of a step into parts"
+    if not parts.whole.is_sure:
+        return f"{effect.verdict}, but {parts.seen} are too few to say which part of a step changed"
+    return f"{effect.verdict}, but a step is not: it does another amount of work"
 
 
 def explain_pair(
@@ -69,6 +73,20 @@ def explain_pair(
     return _explanation(one, {}, explained([one])[new.name], run, measured)
 
 
+def explain_runs(
+    one: StepParts, run: Run, measured: tuple[Measurements, Measurements], *, faster: bool
+) -> Explanation | None:
+    """Return why an arm is faster or slower in a newer run than in older ones; None if its steps do not agree.
+
+    ``run`` is the newer one, and ``measured`` are an older one and the newer one.
+    """
+    if not one.whole.is_sure or (one.whole.mean < 0) != faster:
+        return None
+    before, after = (each.facts[one.arm.name] for each in measured)
+    case = Case(one, explained([one])[one.arm.name], before, after)
+    return _explained(case, findings(case, {}, None), run)
+
+
 def _explanation(
     one: StepParts, parts: Mapping[str, StepParts], causes: Explained, run: Run, measured: Measurements
 ) -> Explanation:
@@ -78,14 +96,19 @@ def _explanation(
         for name, other in parts.items()
         if (other.arm.reference, other.arm.engine) == (arm.reference, arm.engine)
     }
-    before, after = measured.facts[reference.name], measured.facts[arm.name]
+    case = Case(one, causes, measured.facts[reference.name], measured.facts[arm.name])
+    return _explained(case, findings(case, beside, run.environments.get(reference.runs)), run)
+
+
+def _explained(case: Case, found: tuple[Finding, ...], run: Run) -> Explanation:
+    per = "run" if run.workloads[case.parts.arm.workload].command else "step"
     return Explanation(
-        one,
-        causes,
-        findings(Case(one, causes, before, after), beside, run.environments.get(reference.runs)),
-        "run" if run.workloads[arm.workload].command else "step",
-        _profiled(before.operators, after.operators),
-        _profiled(before.gpu, after.gpu),
+        case.parts,
+        case.explained,
+        found,
+        per,
+        _profiled(case.reference.operators, case.environment.operators),
+        _profiled(case.reference.gpu, case.environment.gpu),
     )
 
 
@@ -124,7 +147,7 @@ def to_json(found: Explanation) -> dict[str, object]:
         "causes": [
             {
                 "event": cause.event,
-                "part": cause.part,
+                "part": cause.part or None,
                 "before": cause.before,
                 "after": cause.after,
                 "change": _interval(cause.change),

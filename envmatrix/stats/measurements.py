@@ -31,7 +31,7 @@ _CONDITION_COLUMNS = ("load_1m", "steal_ticks", "mhz")
 QUOTA = ("cpu_limit", "used_up")
 #: Values among a record's metrics that are not used for comparisons.
 TURN_START = "turn_start"
-_BESIDE = (TURN_START, "others_s", "throttled_s")
+_BESIDE = (TURN_START, "others_s", "throttled_s", step_account.FIRST_HALF)
 #: Seconds for which a trial was counted: its timed part, or the whole program (its turns, if interleaved).
 COUNTED = "counted_s"
 _COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK_COLUMNS, *_CONDITION_COLUMNS, *QUOTA, *step_account.COLUMNS, "started")

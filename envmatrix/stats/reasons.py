@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.causes import Explained
+from envmatrix.stats.step_account import FIRST_HALF
 from envmatrix.stats.step_parts import Interval, Part, StepParts
 
 #: The events' measured cost must be at least this share of a part's change.
@@ -55,23 +56,39 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    """A reason: its name, condition and remedy, and the level (factor, level) that changes only this cause.
+    """A reason: its name, condition and remedy, and the levels (factor, level) that change only this cause.
 
-    ``event`` is the event that this level changes.
+    ``less`` and ``more``: levels that remove and add the cause, in a reference with the level ``start`` of that factor
+    ('': with any). ``factors``: every level of these changes only the cause. ``event`` is the event that they change.
     """
 
     name: str
     met: Callable[[Case], bool]
     remedy: str
-    level: tuple[str, str] | None = None
+    less: tuple[str, str] | None = None
+    more: tuple[str, str] | None = None
+    start: str = ""
+    factors: tuple[str, ...] = ()
     event: str = ""
+
+    def interventions(
+        self, environment: Environment | None, reference: Environment | None, *, slower: bool
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the levels that should change the reference as this cause changes an environment, best first."""
+        if reference is None:
+            return ()
+        own, standard = levels_changed(environment, reference), self.more if slower else self.less
+        found = [(name, own[name]) for name in self.factors if name in own]
+        if standard and self.start in ("", reference.levels.get(standard[0], self.start)):
+            found.append(standard)
+        return tuple(found)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that applies. ``confirmed``: whether an environment that changes only this cause agrees (None: no such).
+    """A rule that applies. ``by``: an environment that changes only this cause (None: no such).
 
-    ``by`` has the parts of that environment.
+    ``confirmed``: whether it has at least half of the effect (None: not known, for too few blocks).
     """
 
     rule: Rule
@@ -121,6 +138,11 @@ def _other_kernel(case: Case) -> bool:
     return case.change("user") is not None and any(a and b and a != b for a, b in differs)
 
 
+def _warming_up(case: Case) -> bool:
+    cause, whole = case.explained.cause(FIRST_HALF), case.parts.whole
+    return bool(cause and whole.is_sure and cause.change.is_sure and cause.change.mean / whole.mean >= _MOST)
+
+
 def _idle_cpus(case: Case) -> bool:
     idle = not case.parts.together.thread and case.change("blocked") is not None
     return idle and not _sleeping(case) and not _fewer_threads(case)
@@ -132,26 +154,53 @@ RULES = (
         "memory returned to the kernel and faulted in again",
         _memory_returned,
         "try an allocator, or allocator settings, that keep freed memory",
-        ("malloc", "glibc-tuned"),
-        "minor_faults",
+        less=("malloc", "glibc-tuned"),
+        start="glibc",
+        event="minor_faults",
     ),
     Rule(
         "threads sleep between parallel regions",
         _sleeping,
         "OMP_WAIT_POLICY=active, a longer KMP_BLOCKTIME, or fewer threads",
-        ("wait", "passive"),
-        "voluntary_switches",
+        less=("wait", "active"),
+        more=("wait", "passive"),
+        factors=("wait",),
+        event="voluntary_switches",
     ),
-    Rule("a CPU quota holds threads back", _held_back, "a larger quota, or as many threads as it has CPUs"),
+    Rule(
+        "a CPU quota holds threads back",
+        _held_back,
+        "a larger quota, or as many threads as it has CPUs",
+        factors=("cpu-quota",),
+        event="throttled_s",
+    ),
     Rule(
         "threads spin while other programs need CPUs",
         _spinning,
         "fewer threads, or OMP_WAIT_POLICY=passive",
-        ("wait", "passive"),
-        "involuntary_switches",
+        less=("wait", "passive"),
+        more=("wait", "active"),
+        factors=("wait",),
+        event="involuntary_switches",
     ),
-    Rule("fewer threads than CPUs", _fewer_threads, "OMP_NUM_THREADS, or no CPU list that leaves CPUs out"),
-    Rule("another kernel was chosen", _other_kernel, "see `envmatrix evidence ENV` for the instruction sets"),
+    Rule(
+        "fewer threads than CPUs",
+        _fewer_threads,
+        "OMP_NUM_THREADS, or no CPU list that leaves CPUs out",
+        less=("threads", "logical"),
+        factors=("threads",),
+    ),
+    Rule(
+        "another kernel was chosen",
+        _other_kernel,
+        "see `envmatrix evidence ENV` for the instruction sets",
+        factors=("isa",),
+    ),
+    Rule(
+        "first steps are slower (warm-up)",
+        _warming_up,
+        "time later steps: raise `warmup_steps`, or `warmup` of a program's metric",
+    ),
     Rule("CPUs idle", _idle_cpus, "see which operators use one thread: `profile_steps` in the workload"),
 )
 
@@ -159,30 +208,46 @@ RULES = (
 def findings(
     case: Case, arms: Mapping[str, tuple[StepParts, Environment | None]], reference: Environment | None
 ) -> tuple[Finding, ...]:
-    """Return the rules that apply; ``arms`` are all others with the same ``reference`` and engine."""
+    """Return the rules that apply; ``arms`` are all with the same ``reference`` and engine."""
     return tuple(_checked(rule, case, arms, reference) for rule in RULES if rule.met(case))
+
+
+def levels_changed(environment: Environment | None, reference: Environment | None) -> dict[str, str]:
+    """Return the levels, by factor, that an environment has and its reference does not have."""
+    if environment is None or reference is None:
+        return {}
+    return {name: level for name, level in environment.levels.items() if reference.levels.get(name) != level}
 
 
 def _checked(
     rule: Rule, case: Case, arms: Mapping[str, tuple[StepParts, Environment | None]], reference: Environment | None
 ) -> Finding:
     """Check a rule against an environment of the run that changes only its cause, if there is one."""
-    for parts, environment in arms.values():
-        if parts is case.parts or not environment or not reference or rule.level is None:
-            continue
-        differs = {(f, level) for f, level in environment.levels.items() if reference.levels.get(f) != level}
-        if differs == {rule.level} and _same_events(parts, case.parts, rule):
-            return Finding(rule, _brings_back(parts.whole, case.parts.whole), parts)
+    environment = arms.get(case.parts.arm.name, (case.parts, None))[1]
+    wanted = rule.interventions(environment, reference, slower=bool(case.slower))
+    for parts, other in arms.values():
+        changed = tuple(levels_changed(other, reference).items())
+        is_other = parts.arm.name != case.parts.arm.name
+        if is_other and len(changed) == 1 and changed[0] in wanted and same_events(parts, case.parts, rule):
+            return Finding(rule, brings_back(parts.whole, case.parts.whole), parts)
     return Finding(rule)
 
 
-def _same_events(one: StepParts, case: StepParts, rule: Rule) -> bool:
-    """Return whether the intervention changed the number of events in the same direction."""
+def same_events(one: StepParts, case: StepParts, rule: Rule) -> bool:
+    """Return whether the intervention changed the number of events in the same direction, if they are counted."""
+    if not rule.event:
+        return True
     before, after = one.means(rule.event)
     first, last = case.means(rule.event)
     return (after - before) * (last - first) > 0
 
 
-def _brings_back(one: Interval, whole: Interval) -> bool:
-    """Return whether the intervention's change is significant, and at least half of the environment's."""
-    return one.is_sure and one.mean / whole.mean >= _MOST
+def brings_back(one: Interval, whole: Interval) -> bool | None:
+    """Return whether the intervention's change is significant, and at least half of the environment's.
+
+    None: neither that nor the opposite is significant.
+    """
+    ratios = sorted(end / whole.mean for end in (one.low, one.high) if end is not None)
+    if len(ratios) < 2 or (ratios[0] <= 0 and ratios[1] >= _MOST):
+        return None
+    return ratios[0] > 0 and one.mean / whole.mean >= _MOST

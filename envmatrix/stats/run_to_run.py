@@ -7,11 +7,11 @@ much; more blocks in one run do not.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from envmatrix.errors import StoreError
@@ -22,6 +22,7 @@ from envmatrix.stats.effects import LEVEL, rescale_p_value
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.welch import Mean, Quotient
 
+Floats = NDArray[np.float64]
 #: With fewer runs of the same setup, the variation between runs is unknown.
 FEWEST_RUNS = 3
 _BUILD_FACT_PREFIXES = ("package ", "system ", "base_digest")
@@ -34,15 +35,24 @@ def compare_with_runs(olds: Sequence[Mean], new: Mean, comparisons: int = 1, lev
     freedom less than old runs, and the variance of their means, which includes noise within a run. If the new run is
     noisier, its excess is added. Intervals of ``comparisons`` are simultaneous (Bonferroni).
     """
-    means = np.array([old.mean for old in olds])
-    count, mean = len(olds), new.mean - float(means.mean())
-    noisier = max(0.0, new.error**2 - float(np.mean([old.error**2 for old in olds])))
-    error = math.sqrt(float(means.var(ddof=1)) * (1.0 + 1.0 / count) + noisier)
+    count, sides = len(olds), [(one.mean, one.error) for one in (*olds, new)]
+    mean, error = map(float, prediction(*np.array(sides).T))
     if error == 0:
         return Quotient(ratio_from_log(mean), ratio_from_log(mean), ratio_from_log(mean), 0.0 if mean else 1.0)
     reach = float(stdtrit(count - 1, 1.0 - (1.0 - level) / (2 * comparisons))) * error
     p = rescale_p_value(2.0 * comparisons * float(stdtr(count - 1, -abs(mean) / error)), level)
     return Quotient(ratio_from_log(mean), ratio_from_log(mean - reach), ratio_from_log(mean + reach), p)
+
+
+def prediction(means: Floats, errors: Floats) -> tuple[Floats, Floats]:
+    """Return the difference of the last run from the mean of the others, and its standard error.
+
+    Both arguments have one number per run on their last axis.
+    """
+    olds, noise = means[..., :-1], errors**2
+    noisier = np.maximum(0.0, noise[..., -1] - noise[..., :-1].mean(axis=-1))
+    variance = olds.var(axis=-1, ddof=1) * (1.0 + 1.0 / olds.shape[-1]) + noisier
+    return means[..., -1] - olds.mean(axis=-1), np.sqrt(variance)
 
 
 def run_identity(run: Run) -> tuple[str, str]:

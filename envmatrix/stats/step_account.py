@@ -27,6 +27,8 @@ _OF_BOTH = ("minor_faults", "major_faults", "voluntary_switches", "involuntary_s
 EVENTS = (*_OF_BOTH, "dtlb_misses", "cache_misses")
 #: Events whose cost is measured in the trial, with the record's field for it (nanoseconds).
 PRICES = {"minor_faults": "minor_fault_ns", "voluntary_switches": "wake_up_ns", "memory_calls": "memory_call_ns"}
+#: By how many seconds the first half of the timed steps took longer than the second half.
+FIRST_HALF = "first_half_extra_s"
 _TIMES = ("user", "kernel", "waiting")
 _OTHERS = "others_cpu"
 #: Columns of ``Measurements.table``: totals over the timed steps; memory calls are per step of the profiled pass.
@@ -94,7 +96,8 @@ def accounts(measured: Measurements, rows: list[int], *, thread: bool) -> Mappin
         found = {name: table[column] / each for name, column in _OF_PROCESS.items()}
         found |= {name: table[name] / steps if name in _OF_BOTH else np.full_like(whole, np.nan) for name in EVENTS}
     found["cpus"] = np.ones_like(whole) if thread else table["thread.cpus"]
-    found |= {"throttled_s": table["throttled_s"] / steps, "memory_calls": table["profiled.memory_calls"]}
+    found |= {name: table[name] / steps for name in ("throttled_s", FIRST_HALF)}
+    found["memory_calls"] = table["profiled.memory_calls"]
     blocked = whole - found["user"] - found["kernel"] - np.nan_to_num(found["waiting"])
     prices = {f"price.{name}": table[f"price.{name}"] for name in PRICES}
     blocked = np.where(blocked < -_BELOW * whole, np.nan, blocked)  # exceeds the whole: not of one thread

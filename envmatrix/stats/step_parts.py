@@ -62,7 +62,8 @@ class Together:
     """The differences of environments from one reference, which are judged together.
 
     ``differences``: arrays (arms, blocks) by name, NaN if a trial is missing. ``means``: those of the reference and of
-    the environments (arms,) over the same blocks. ``prices``: arrays (blocks,) for ``step_account.PRICES``.
+    the environments (arms,) over the same blocks. ``prices``: arrays (blocks,) for ``step_account.PRICES``. ``seen`` is
+    what was compared, as text, if that is not blocks.
     """
 
     reference: str
@@ -75,6 +76,7 @@ class Together:
     comparisons: int
     copies: int
     level: float
+    seen: str = ""
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -84,28 +86,34 @@ class Together:
 
     def intervals(self, values: Floats, held: int) -> list[Interval]:
         """Return mean differences with intervals from (arms, blocks), as one of ``held`` families judged together."""
-        found = summarise_pairs(values, self.far)
-        errors, own = moderated_errors(found.error, found.units, self.comparisons)
         return [
-            Interval(float(mean))
-            if count < 2 or not np.isfinite(error)
-            else _around(float(mean), self._critical(int(units), held, own=bool(alone)) * float(error))
-            for mean, error, units, count, alone in zip(found.mean, errors, found.units, found.blocks, own, strict=True)
+            _around(float(mean), float(reach)) if np.isfinite(reach) else Interval(float(mean))
+            for mean, reach in zip(*self.estimates(values, held), strict=True)
         ]
+
+    def estimates(self, values: Floats, held: int, *, own: bool = False) -> tuple[Floats, Floats]:
+        """Return mean differences and half-widths of their intervals (NaN: none). ``own``: each with its own error."""
+        found = summarise_pairs(values, self.far)
+        errors, alone = found.error, np.ones(len(values), dtype=np.bool_)
+        if not own:
+            errors, alone = moderated_errors(found.error, found.units, self.comparisons)
+        keys = list(zip(found.units.tolist(), alone.tolist(), strict=True))
+        critical = {key: self._critical(key[0], held, own=key[1]) for key in set(keys)}
+        reach = np.array([critical[key] for key in keys]) * errors
+        return found.mean, np.where(found.blocks < 2, np.nan, reach)
 
     def share(self, part: Floats, whole: Floats, held: int) -> Interval | None:
         """Return the ratio of two mean differences (blocks,) with Fieller's interval; None if that is unbounded."""
-        mean = float(np.nanmean(whole))
-        ratio = float(np.nanmean(part)) / mean if mean else 0.0
-        first = summarise_pairs((part - ratio * whole)[None], self.far)
-        critical = self._critical(int(first.units[0]), held, own=True)
-        width = critical * float(first.error[0]) / abs(mean) if mean else np.inf
+        (part_mean, mean), _ = self.estimates(np.stack([part, whole]), held, own=True)
+        ratio = float(part_mean / mean) if mean else 0.0
+        _, (first,) = self.estimates((part - ratio * whole)[None], held, own=True)
+        width = float(first / abs(mean)) if mean else np.inf
         if not np.isfinite(width):
             return None
         for reach in _REACHES:
             tried = ratio + np.linspace(-reach, reach, 2 * _POINTS + 1) * width
-            found = summarise_pairs(part - tried[:, None] * whole, self.far)
-            outside = np.abs(found.mean) > critical * found.error
+            means, reaches = self.estimates(part - tried[:, None] * whole, held, own=True)
+            outside = np.abs(means) > reaches
             if width == 0 or (outside[:_POINTS].any() and outside[_POINTS:].any()):
                 low = int(np.flatnonzero(outside[:_POINTS])[-1]) if width else 0
                 high = _POINTS + int(np.flatnonzero(outside[_POINTS:])[0]) if width else 0
@@ -143,6 +151,11 @@ class StepParts:
         """The number of blocks that have both."""
         return int(np.isfinite(self.of("whole")).sum())
 
+    @property
+    def seen(self) -> str:
+        """What was compared, as text."""
+        return self.together.seen or f"{self.blocks} blocks"
+
     def of(self, name: str) -> Floats:
         """Return its differences by block."""
         return np.asarray(self.together.differences[name][self.row])
@@ -168,8 +181,9 @@ def step_parts(analysis: Analysis, measured: Measurements) -> dict[str, StepPart
 
 
 def agrees(parts: StepParts, effect: Effect) -> bool:
-    """Return whether an effect is significant and its step changed accordingly: a metric may measure other work."""
-    return effect.verdict in ("faster", "slower") and (parts.whole.mean < 0) == (effect.verdict == "faster")
+    """Return whether effect and step changed significantly in the same direction: a metric may measure other work."""
+    is_faster = parts.whole.mean < 0
+    return parts.whole.is_sure and effect.verdict == ("faster" if is_faster else "slower")
 
 
 def pair_parts(plan: Plan, old: Arm, new: Arm, measured: Measurements, level: float) -> StepParts | None:
@@ -191,7 +205,7 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
         if not name.startswith("price.")
     }
     there = np.isfinite(known["whole"][1] - known["whole"][0])
-    prices = {name[6:]: _per_block(values) for name, values in found.items() if name.startswith("price.")}
+    prices = {name[6:]: per_block(values) for name, values in found.items() if name.startswith("price.")}
     return Together(
         family.reference,
         family.arms,
@@ -223,7 +237,7 @@ def _part(together: Together, row: int, name: str, change: Interval) -> Part:
     return Part(name, change, together.share(*rows, len(together.counted)))
 
 
-def _per_block(values: Floats) -> Floats:
+def per_block(values: Floats) -> Floats:
     """Return the median over all arms for each block; NaN if none was measured."""
     there = np.isfinite(values)
     return np.array([np.median(values[there[:, b], b]) if there[:, b].any() else np.nan for b in range(len(there.T))])

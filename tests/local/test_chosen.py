@@ -111,7 +111,9 @@ def test_what_cannot_be_had_of_a_run_is_told_with_what_to_do(own):
         done = own.run(*words)
         assert done.returncode == 2
         assert "run mine has no environment 'warp'" in done.stderr
-        assert "--matrix FILE" in done.stderr
+        assert "; or take it from another matrix: `--matrix FILE`" in done.stderr
+    near = own.run("export", "one-thraed").stderr
+    assert "did you mean 'one-thread'? Or take it from another matrix: `--matrix FILE`" in near
     run.write_text(whole.replace("venv/bin/python", "gone/bin/python"))
     for words in (
         ["export", "one-thread"],

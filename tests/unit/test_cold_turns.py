@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.cold import turn_start
+from bench.cold import first_half_extra_s, turn_start
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.cold_turns import cold_turns
@@ -70,3 +70,17 @@ def test_nothing_is_said_of_fewer_than_six_trials_nor_where_no_turns_were_taken(
     values.flat[5] = 1.5
     [cold] = cold_turns(PLAN, replace(few, table={**few.table, TURN_START: values})).values()
     assert cold.low < 1.5 < cold.high
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "extra_s"),
+    [
+        ([10] * 8, 0.0),
+        ([30, 20, 10, 10, 10, 10, 10, 10], 0.03),
+        ([10, 10, 10, 10, 12, 12, 12, 12, 12], -0.008),
+        ([30, 20, 10, 10, 10, 10, 10], None),  # too few
+    ],
+)
+def test_the_first_half_of_a_trial_is_compared_with_the_second(steps_ms, extra_s):
+    found = first_half_extra_s([round(1e6 * ms) for ms in steps_ms])
+    assert found == (None if extra_s is None else pytest.approx(extra_s))

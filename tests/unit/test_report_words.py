@@ -309,6 +309,26 @@ def test_an_interval_far_beyond_a_factor_of_a_hundred_has_both_its_ends():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (1.0281, 1.0342, "1.028 to 1.034"),
+        (1.03001, 1.03002, "1.03001 to 1.03002"),
+        (1.02, 1.03, "1.02 to 1.03"),
+        (1.0001, 1.0002, "1.0001 to 1.0002"),
+        (144.21, 144.4, "144.2 to 144.4"),
+        (1.03, 1.03, "1.03 to 1.03"),
+    ],
+)
+def test_an_interval_narrower_than_its_last_digit_has_another(low, high, text):
+    assert format_bounds(low, high) == text
+    (row,) = told(FAST, Machine({"fast": 1.2})).groups[0].rows
+    ratio = (low + high) / 2
+    shown = format_speed_up(replace(row.effect, ratio=ratio, low=low, high=high))
+    digits = len(text.split()[0].partition(".")[2])
+    assert shown == f"{ratio:.{digits}f}"
+
+
 def test_the_terminal_has_the_three_gravest_warnings_and_the_command_for_the_others():
     summary = told(FAST, Machine({"fast": 1.2}))
     kinds = (WarningKind.DRIFT, WarningKind.FAILED, WarningKind.SHORT_RUN, WarningKind.UNEQUAL_WORK, WarningKind.STEAL)
