@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from bench import data_sets, digest, evidence, needs, record
 from bench.errors import BenchError, RunError, SkipError
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 def run(
     options: Options, data_dir: str | None, member: Member | None = None, node: Node | None = None,
-    gate: str | None = None, look_s: float | None = None,
+    gate: str | None = None, look_s: float | None = None, keep: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
     ``member`` is this process's part in a job of several (``bench.parallel.rank``), or None for the process that starts
     the job and gets its record. ``node`` is this machine's part in a job on several machines: only the first one gets
     the record, the others get None. ``gate`` is the folder of the gate for an interleaved run. ``look_s`` makes it a
-    steady-state run of that many seconds.
+    steady-state run of that many seconds. ``keep`` receives the record of an interleaved trial whose process goes on.
     """
     if gate and choices.has_ranks(options):
         raise BenchError("--gate: a workload of several processes takes no turns")
@@ -50,7 +50,20 @@ def run(
     document = dict(
         record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None
     )
-    steal, place = None, None
+    place: Place | None = None
+
+    def finish(measured: dict[str, Any], steal: int | None = None) -> None:
+        document.update(measured)
+        document["evidence"] = evidence.collect(early_evidence, affinity_after, steal)
+        if choices.is_chosen(options):
+            from bench.parallel import seen
+
+            seen.add(document, options, place, member)
+
+    def keep_trial(measured: dict[str, Any], steal: int | None) -> None:
+        finish(measured, steal)
+        keep(document)
+
     try:
         resolved_options = choices.resolve_options(options)
         needs.check(resolved_options)
@@ -61,16 +74,13 @@ def run(
             from bench import trial
 
             measured, steal = trial.measure(
-                resolved_options, prepared, place, import_ns, Gate(gate) if gate else None, look_s
+                resolved_options, prepared, place, import_ns, Gate(gate) if gate else None, look_s, keep_trial
             )
-        document.update(measured)
+        if "evidence" not in document:
+            finish(measured, steal)
     except SkipError as reason:
-        document.update(data=None, timing=None, metrics=None, result=None, step_thread=None, skipped=str(reason))
-    document["evidence"] = evidence.collect(early_evidence, affinity_after, steal)
-    if choices.is_chosen(options):
-        from bench.parallel import seen
-
-        seen.add(document, options, place, member)
+        nothing = dict.fromkeys(("data", "timing", "metrics", "result", "step_thread"))
+        finish(dict(nothing, skipped=str(reason)))
     return document
 
 

@@ -1,0 +1,44 @@
+"""Steps after a trial: its process goes on in stretches until it has had some seconds of steps (docs/record.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.gate import Gate
+from bench.place import Place
+from bench.tensors import Batch
+from bench.timing import Length, Loop
+
+
+class LaterSteps(Loop):
+    """Yields batches until the process has had ``seconds`` of steps, ``ran_ns`` of them in the trial.
+
+    ``step_ns`` is the mean time of a step so far. The length of each stretch comes from the gate.
+    """
+
+    def __init__(
+        self, source: Iterator[Batch], place: Place, gate: Gate, seconds: float, ran_ns: int, step_ns: float
+    ) -> None:
+        super().__init__(source, place, Length(checked=0, warm_up=0, timed=0, epoch=0), gate)
+        self._stop_line, self._after_ns, self._until_ns, self._step_ns = gate, ran_ns, round(1e9 * seconds), step_ns
+
+    def __iter__(self) -> Iterator[Batch]:
+        while left := self._steps_left():
+            yield from self._turn(self._stop_line.turn(left))
+            stretch = self._stretches[-1]
+            self._step_ns = stretch.total_ns / len(stretch.steps_ns)
+        self._stop_line.end()
+
+    def _steps_left(self) -> int:
+        """Return how many steps remain if they are as fast as those of the last stretch."""
+        left_ns = self._until_ns - self._after_ns - self.ran_ns
+        return -int(-left_ns // self._step_ns) if left_ns > 0 else 0
+
+    def times(self) -> dict[str, Any]:
+        """Return the times of all its steps, and of those before them, in the record's form."""
+        stretches = [
+            {"apart_ns": list(turn.apart_ns), "counted_ns": list(stretch.steps_ns)}
+            for turn, stretch in zip(self._turns, self._stretches)
+        ]
+        return {"after_ns": self._after_ns, "stretches": stretches}
