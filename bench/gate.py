@@ -1,8 +1,8 @@
 """The gate at which interleaved processes wait for their turns (docs/record.md): two named pipes in a folder.
 
 The process writes ``ready LEFT``, its number of remaining timed steps, and waits. The answer is ``go APART COUNTED``, a
-turn of that many steps, or ``end``. After ``end MILLISECONDS`` it writes its record, and then asks for turns again
-until it has had steps for that long. None of its timers run while it waits, so it may be stopped for any time.
+turn of that many steps, or ``end``. After ``end MILLISECONDS`` it writes its record, and then asks for turns again,
+for that long in steps. None of its timers run while it waits, so it may be stopped for any time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Gate:
     def end(self) -> float | None:
         """Wait until all processes have had their turns, because later work would disturb them.
 
-        Return the seconds of steps after which the process ends if it goes on, otherwise None.
+        Return for how many seconds of steps the process goes on, or None if it ends.
         """
         answer = self._ask(0)
         if answer[:1] != ["end"] or not all(text.isdecimal() for text in answer[1:]):

@@ -1,4 +1,4 @@
-"""Steps after a trial: its process goes on in stretches until it has had some seconds of steps (docs/record.md)."""
+"""Steps after a trial: its process goes on in stretches for some seconds of steps (docs/record.md)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from bench.place import Place
 from bench.tensors import Batch
 from bench.timing import Length, Loop
 
+#: The last stretch may be this share of the time too short: a further stretch of a few steps would tell nothing.
+_REST = 0.05
+
 
 class LaterSteps(Loop):
-    """Yields batches until the process has had ``seconds`` of steps, ``ran_ns`` of them in the trial.
+    """Yields batches for ``seconds`` of steps, after steps of ``ran_ns`` in the trial.
 
     ``step_ns`` is the mean time of a step so far. The length of each stretch comes from the gate.
     """
@@ -21,7 +24,7 @@ class LaterSteps(Loop):
         self, source: Iterator[Batch], place: Place, gate: Gate, seconds: float, ran_ns: int, step_ns: float
     ) -> None:
         super().__init__(source, place, Length(checked=0, warm_up=0, timed=0, epoch=0), gate)
-        self._stop_line, self._after_ns, self._until_ns, self._step_ns = gate, ran_ns, round(1e9 * seconds), step_ns
+        self._stop_line, self._after_ns, self._length_ns, self._step_ns = gate, ran_ns, round(1e9 * seconds), step_ns
 
     def __iter__(self) -> Iterator[Batch]:
         while left := self._steps_left():
@@ -32,8 +35,8 @@ class LaterSteps(Loop):
 
     def _steps_left(self) -> int:
         """Return how many steps remain if they are as fast as those of the last stretch."""
-        left_ns = self._until_ns - self._after_ns - self.ran_ns
-        return -int(-left_ns // self._step_ns) if left_ns > 0 else 0
+        left_ns = self._length_ns - self.ran_ns
+        return -int(-left_ns // self._step_ns) if left_ns > _REST * self._length_ns else 0
 
     def times(self) -> dict[str, Any]:
         """Return the times of all its steps, and of those before them, in the record's form."""

@@ -111,7 +111,7 @@ def _measure_work(
 def _go_on(
     work: Work, place: Place, gate: Gate, seconds: float, ran_ns: int, measured: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run further steps until the process has had ``seconds`` of them; return their times."""
+    """Run further steps for ``seconds``; return their times."""
     step_ns = statistics.fmean(measured["timing"]["steps_ns"])
     steps = later.LaterSteps(work.source, place, gate, seconds, ran_ns, step_ns)
     work.drive(steps)

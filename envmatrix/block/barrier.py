@@ -49,7 +49,7 @@ class Gate:
         self._send(f"go {discarded_steps} {timed_steps}\n")
 
     def end(self, later_s: float | None = None) -> None:
-        """Let the process finish its trial, and go on until it has had ``later_s`` seconds of steps (None: end)."""
+        """Let the process finish its trial, and go on for ``later_s`` seconds of steps (None: end)."""
         self._send("end\n" if later_s is None else f"end {round(1000 * later_s)}\n")
 
     def _send(self, text: str) -> None:

@@ -168,7 +168,7 @@ class BrokenOffError(Exception):
 class Interleaving:
     """Runs the batches of a schedule and their rounds; if ``stop`` becomes readable, everything is aborted.
 
-    ``later_s``: processes of a single batch go on after their trials until each has had so many seconds of steps.
+    ``later_s``: processes of a single batch go on after their trials, each for so many seconds of steps.
     """
 
     schedule: Schedule
@@ -250,7 +250,7 @@ class Interleaving:
         return (member.apart, self.schedule.steps) if self.schedule.steps else (0, member.left or 0)
 
     def _go_on(self, members: Sequence[Member], seconds: float) -> None:
-        """Let processes complete their trials, and then go on in stretches until each has had ``seconds`` of steps."""
+        """Let processes complete their trials, and then go on in stretches, each for ``seconds`` of steps."""
         going = [member for member in members if not (member.over or member.pauses_itself)]
         for member in going:
             member.left, member.due = None, time.monotonic() + self.schedule.limit_s * len(members)

@@ -36,7 +36,7 @@ class GoingOn:
     def seconds(
         self, slots: Collection[Slot], complete: int, block_s: float, left_s: float, measured: Measurements
     ) -> float | None:
-        """Return the seconds of steps until which the processes of a block go on; None if they do not.
+        """Return for how many seconds of steps each process of a block goes on; None if they do not.
 
         ``complete`` blocks took ``block_s`` each, and ``left_s`` seconds of the budget are left.
         """
@@ -65,6 +65,11 @@ class GoingOn:
         self._announce(seconds, processes, block_s)
         return seconds
 
+    def report_missing(self) -> None:
+        """Report at the end of a run that no block went on."""
+        if self._is_wanted and not self._made:
+            self._say_once("no steady effects: no process could go on after its trial; all results are of first steps")
+
     def _say_no_time(self, processes: int, block_s: float) -> None:
         if not self._made:
             needed_s = block_s * self._plan.min_blocks + MIN_GROUPS * processes * MIN_S
@@ -77,8 +82,8 @@ class GoingOn:
         full_s = block_s * self._plan.min_blocks + MIN_GROUPS * processes * FULL_S
         more = "" if seconds == FULL_S else f"; --budget {as_duration(1.1 * full_s)} is enough for {FULL_S:.0f} s"
         self._say_once(
-            f"for the steady effect, the processes of {MIN_GROUPS} or more blocks go on until each has {seconds:.1f} s"
-            f" of steps (about {as_duration(processes * seconds)} a block){more}"
+            f"for the steady effect, the processes of {MIN_GROUPS} or more blocks go on for {seconds:.1f} s"
+            f" of steps each (about {as_duration(processes * seconds)} a block){more}"
         )
 
     def _say_once(self, text: str) -> None:

@@ -91,6 +91,7 @@ def run(
                 if loop.first.lost and launcher.measures_here and not loop.unwritten:
                     break
             if launcher.measures_here and not loop.first.lost:
+                loop.going_on.report_missing()
                 for look in loop.looks():
                     with interrupts.held():
                         folder.append_steady_state_run(look)
@@ -316,7 +317,7 @@ class _Loop:
         return max(first_s, self._budget_s - spent_s, 0.0)
 
     def _later_s(self, group: list[Slot]) -> float | None:
-        """Return the seconds of steps until which the processes of a block go on; None if they do not."""
+        """Return for how many seconds of steps each process of a block goes on; None if they do not."""
         complete = self.complete
         if not complete:
             return None

@@ -1,15 +1,16 @@
-"""Speed of a process that went on after its trial: in its second half, relative to its trial."""
+"""Speed of a process that went on after its trial: in the second half of all its steps, relative to its trial."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
 from envmatrix.evidence.record import Later, Record
 from envmatrix.stats.metrics import finite_or_nan
 
-#: Columns of a trial: the log of its later speed over that of its trial, the log of the speed in its last quarter over
-#: that in the quarter before, and the seconds of steps that it had.
+#: Columns of a trial: the log of its later speed over that of its trial, the log of the later speed in its second half
+#: over that in the first half, and the seconds of all its steps.
 CHANGE, TREND, WATCHED = COLUMNS = ("later_change", "later_trend", "watched_s")
 
 
@@ -24,11 +25,13 @@ def row(record: Record) -> tuple[float, float, float]:
     if not steps or not trial_step_s > 0:
         return unknown
     watched_s = steps[-1][0] + steps[-1][1]
-    half, third, last = (
-        _mean([step for begin, step in steps if low <= begin / watched_s < high])
-        for low, high in ((0.5, 1.0), (0.5, 0.75), (0.75, 1.0))
+    late = [step for begin, step in steps if begin >= watched_s / 2]
+    middle_s = sum(late) / 2
+    ends = list(itertools.accumulate(late))
+    halves = (
+        [step for end, step in zip(ends, late, strict=True) if (end > middle_s) is second] for second in (False, True)
     )
-    return _log_ratio(trial_step_s, half), _log_ratio(third, last), watched_s
+    return _log_ratio(trial_step_s, _mean(late)), _log_ratio(*map(_mean, halves)), watched_s
 
 
 def _steps(later: Later) -> Iterator[tuple[float, float]]:

@@ -98,8 +98,10 @@ class _Rows:
 def _family_effects(family: Family, plan: Plan, measured: Measurements, analysis: Analysis) -> dict[str, SteadyEffect]:
     rows = _Rows(family, plan, measured)
     change, trend = (_paired(measured.table[name], rows) for name in (CHANGE, TREND))
+    if change is None or trend is None:
+        return {}
     found = {}
-    for index, arm in enumerate(family.arms if change and trend else ()):
+    for index, arm in enumerate(family.arms):
         effect, groups = analysis.find(arm.name), int(change.groups[index])
         if groups < MIN_GROUPS or effect is None or effect.low is None or effect.high is None or not effect.ratio:
             continue
@@ -107,6 +109,8 @@ def _family_effects(family: Family, plan: Plan, measured: Measurements, analysis
         metric = analysis.primary[arm.workload]
         logs = metric.sign * logs_of(measured.table[metric.name])
         both = _paired(measured.table[CHANGE] / groups + logs / effect.blocks, rows)
+        if both is None:
+            continue
         reach = groups * both.reach(index, family.together, analysis.level)
         others = max(0, effect.blocks - groups) / effect.blocks
         mean = math.log(effect.ratio) + float(change.mean[index])

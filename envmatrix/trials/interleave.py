@@ -94,7 +94,7 @@ def run_interleaved(
 ) -> list[Trial]:
     """Run interleaved trials until all have ended. ``lengths``: varying turn lengths (None: the design's).
 
-    ``later_s``: their processes go on afterwards until each has had so many seconds of steps (None: they end).
+    ``later_s``: their processes go on afterwards, each for so many seconds of steps (None: they end).
     If a trial cannot start, rebuild what is missing and start the group again. A second failure counts for its
     environment, and the others continue without it. Raises EngineGoneError like ``run_with_rebuild``.
     """
