@@ -8,7 +8,7 @@ from envmatrix.plan import Slot
 from envmatrix.plan.going_on import FULL_S, MIN_GROUPS, MIN_S, seconds_of_steps, share
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.steady_effect import change_variance
+from envmatrix.stats.steady_effect import variances
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.units import as_duration
@@ -49,14 +49,14 @@ class GoingOn:
         self, slots: Collection[Slot], complete: int, block_s: float, left_s: float, measured: Measurements
     ) -> float | None:
         processes = sum(not self._run.workloads[slot.arm.workload].command for slot in slots)
-        if not self._is_wanted or not processes or complete + 1 < self._plan.min_blocks - 1:
+        if not self._is_wanted or not processes or complete < self._plan.min_blocks - MIN_GROUPS:
             return None
         room_s = left_s - block_s * max(1, self._plan.min_blocks - complete)
         if len(self._made) < MIN_GROUPS:
             seconds = seconds_of_steps(room_s, MIN_GROUPS - len(self._made), processes)
         else:
             later_s = processes * (self._seconds or FULL_S)
-            wanted = share(*change_variance(self._plan, measured), later_s, block_s) * (complete + 1)
+            wanted = share(*variances(self._plan, measured), later_s, block_s) * (complete + 1)
             seconds = seconds_of_steps(room_s, 1, processes) if len(self._made) < wanted else None
         if seconds is None:
             self._say_no_time(processes, block_s)

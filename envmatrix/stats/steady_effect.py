@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.plan import Plan
-from envmatrix.plan.going_on import MIN_GROUPS
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.later_steps import CHANGE, TREND, WATCHED
 from envmatrix.stats.maxt import student_quantile
@@ -21,6 +20,8 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import Family, Floats, families, log_ratios_over_copies, logs_of, ratio_from_log
 
+#: With one block that went on, the variance of the change is unknown.
+_LEAST_GROUPS = 2
 #: A smaller change of an effect from one quarter to the next is not reported.
 _SMALL_TREND = 0.02
 
@@ -67,20 +68,20 @@ def steady_effects(plan: Plan, measured: Measurements, analysis: Analysis) -> Ma
     return found
 
 
-def change_variance(plan: Plan, measured: Measurements) -> tuple[float, float]:
-    """Return the variance of a paired log change in one block, and of a paired log ratio, as means over the arms.
+def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
+    """Return the variance of a paired log change, and of a later log ratio less that, as means over the arms.
 
-    NaN below two blocks that went on.
+    A later ratio is that of the trial times its change, which share the noise of the trial. NaN below two blocks that
+    went on.
     """
-    changes, speeds = [], []
+    changes, rests = [], []
     for family in families(plan):
-        rows = _Rows(family, plan, measured)
-        change = _paired(measured.table[CHANGE], rows)
-        if change is not None:
+        rows, logs = _Rows(family, plan, measured), measured.table[CHANGE]
+        change, later = (_paired(logs + more, rows) for more in (0.0, logs_of(measured.table[THROUGHPUT.name])))
+        if change and later:
             changes.append(float((change.variance * change.groups).mean()))
-            logs = log_ratios_over_copies(logs_of(measured.table[THROUGHPUT.name][rows.family]), rows.copies)
-            speeds.append(float(np.nanmean(np.nanvar(logs, axis=1, ddof=1))))
-    return (float(np.mean(changes)), float(np.mean(speeds))) if changes else (math.nan, math.nan)
+            rests.append(float((later.variance * later.groups).mean()) - changes[-1])
+    return (float(np.mean(changes)), float(np.mean(rests))) if changes else (math.nan, math.nan)
 
 
 class _Rows:
@@ -103,7 +104,7 @@ def _family_effects(family: Family, plan: Plan, measured: Measurements, analysis
     found = {}
     for index, arm in enumerate(family.arms):
         effect, groups = analysis.find(arm.name), int(change.groups[index])
-        if groups < MIN_GROUPS or effect is None or effect.low is None or effect.high is None or not effect.ratio:
+        if groups < _LEAST_GROUPS or effect is None or effect.low is None or effect.high is None or not effect.ratio:
             continue
         # The blocks that went on are in both means: their variance is that of their part of the sum.
         metric = analysis.primary[arm.workload]
@@ -139,7 +140,7 @@ def _paired(logs: Floats, rows: _Rows) -> _Paired | None:
     there = logs[rows.alike][:, np.isfinite(logs[rows.family[: rows.copies]]).all(axis=0)]
     whole = there[np.isfinite(there).all(axis=1)]
     freedom = (whole.shape[0] - 1) * (whole.shape[1] - 1)
-    if whole.shape[1] < MIN_GROUPS or freedom < 1:
+    if whole.shape[1] < _LEAST_GROUPS or freedom < 1:
         return None
     residuals = whole - whole.mean(axis=0) - whole.mean(axis=1, keepdims=True) + whole.mean()
     pooled = float((residuals**2).sum()) / freedom * (1.0 + 1.0 / rows.copies)
