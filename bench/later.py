@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.gate import Gate
 from bench.place import Place
+from bench.second_half import second_half
 from bench.tensors import Batch
 from bench.timing import Length, Loop
 
@@ -17,14 +18,15 @@ _REST = 0.05
 class LaterSteps(Loop):
     """Yields batches for ``seconds`` of steps, after steps of ``ran_ns`` in the trial.
 
-    ``step_ns`` is the mean time of a step so far. The length of each stretch comes from the gate.
+    ``step_ns`` is the mean time of a step of the trial. The length of each stretch comes from the gate.
     """
 
     def __init__(
         self, source: Iterator[Batch], place: Place, gate: Gate, seconds: float, ran_ns: int, step_ns: float
     ) -> None:
         super().__init__(source, place, Length(checked=0, warm_up=0, timed=0, epoch=0), gate)
-        self._stop_line, self._after_ns, self._length_ns, self._step_ns = gate, ran_ns, round(1e9 * seconds), step_ns
+        self._stop_line, self._after_ns, self._length_ns = gate, ran_ns, round(1e9 * seconds)
+        self._step_ns = self._trial_step_ns = step_ns
 
     def __iter__(self) -> Iterator[Batch]:
         while left := self._steps_left():
@@ -44,4 +46,5 @@ class LaterSteps(Loop):
             {"apart_ns": list(turn.apart_ns), "counted_ns": list(stretch.steps_ns)}
             for turn, stretch in zip(self._turns, self._stretches)
         ]
-        return {"after_ns": self._after_ns, "stretches": stretches}
+        means = second_half(self._parts(), self._trial_step_ns, self._after_ns)
+        return {**means, "after_ns": self._after_ns, "stretches": stretches}

@@ -62,8 +62,15 @@ class Stretch(Part):
 
 
 class Later(Part):
-    """The steps of a process that went on after its trial; ``after_ns`` is the time of its steps before."""
+    """The steps after a trial, or of a user's program (bench/second_half.py): means, and all times of ``stretches``.
 
+    ``after_ns`` is the time of the steps before them.
+    """
+
+    watched_ns: Integer = None
+    trial_step_ns: Float = None
+    late_step_ns: Float = None
+    halves_step_ns: list[Float] | None = None
     after_ns: Integer = None
     stretches: list[Stretch] | None = None
 

@@ -66,7 +66,7 @@ class Group:
     """All environments of one workload on one engine; ``rows`` are best first, without the copies of the baseline.
 
     ``alone`` are copies of the references that run separately, for environments that do so too. ``choice`` is the best
-    set and the recommendation, None if no environment is significantly faster.
+    set and the recommendation, None if no environment is significantly faster. ``steps`` are those that a trial has.
     """
 
     workload: str
@@ -83,6 +83,7 @@ class Group:
     first: str = ""
     quota: str = ""
     margin: float = 0.03
+    steps: str = "first steps"
 
     @property
     def title(self) -> str:
@@ -139,7 +140,7 @@ class Group:
         slow = f" {best.slow} than its others." if best.slow else ""
         if best.steady:
             as_fast = self.metric.as_fast_as(reference)
-            times, interval = steady_text.steady_gain(best.steady, effect, self.choice.gain, as_fast)
+            times, interval = steady_text.steady_gain(best.steady, effect, self.choice.gain, as_fast, self.steps)
         return (
             f"{best.arm.environment} is {times}",
             f"{interval}; corrected for {selection}",

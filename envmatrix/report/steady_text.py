@@ -19,19 +19,22 @@ def cell_text(steady: SteadyEffect) -> tuple[str, str]:
     return format_ratio(steady.ratio), format_bounds(steady.low, steady.high)
 
 
-def steady_gain(steady: SteadyEffect, effect: Effect, gain: float, as_fast: str) -> tuple[str, str]:
-    """Return the claim about an environment that is faster in its first steps, and its figures.
+def steady_gain(
+    steady: SteadyEffect, effect: Effect, gain: float, as_fast: str, trial: str = "first steps"
+) -> tuple[str, str]:
+    """Return the claim about an environment that is faster in its trials, and its figures.
 
     ``gain`` is the ratio of the trials, corrected for picking the best; the steady ratio is corrected likewise.
+    ``trial`` says which steps a trial has.
     """
     first = f"{format_decided_ratio(gain)} times {as_fast}"
     first_figures = f"{format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
     ratio, bounds, when = gain * steady.change, format_bounds(steady.low, steady.high), seconds_text(steady)
     if steady.low > 1.0 and ratio > 1.0:
         claim = f"{format_decided_ratio(ratio)} times {as_fast} in {when} of its steps"
-        return claim, f"95 % CI {bounds}; first steps {format_decided_ratio(gain)}, {first_figures}"
+        return claim, f"95 % CI {bounds}; {trial} {format_decided_ratio(gain)}, {first_figures}"
     verdict = "slower" if steady.high < 1.0 else "not significantly faster"
-    claim = f"{first} in its first steps, but {verdict} in {when} of its steps"
+    claim = f"{first} in its {trial}, but {verdict} in {when} of its steps"
     return claim, f"95 % CI {first_figures}; later {format_ratio(ratio)}, {bounds}"
 
 
@@ -43,10 +46,7 @@ def steady_note(
         return ""
     shortest = min(steady.values(), key=lambda one: one.until_s)
     groups = format_count(min(one.groups for one in steady.values()), "block")
-    texts = [
-        f"Steady effects: {seconds_text(shortest)} of the steps of each process, in {groups} that went on after the "
-        "trials."
-    ]
+    texts = [f"Steady effects: {seconds_text(shortest)} of the steps of each process, in {groups}."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

@@ -208,6 +208,7 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         first_seconds,
         under_quota(quota_around(run, measured)),
         run.plan.margin,
+        "all steps" if workload_entry and workload_entry.command else "first steps",
     )
 
 

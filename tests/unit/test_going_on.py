@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench.second_half import second_half
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.going_on import FULL_S, MIN_S, seconds_of_steps, share
@@ -24,10 +25,10 @@ def went_on(trial, seconds, change, noise=0.0):
     """Return a trial whose process went on with ``change`` times its speed."""
     document = trial.document
     trial_s = document["metrics"]["training_s"]
-    later_ns = round(1e9 * trial_s / document["result"]["steps"] / change * math.exp(noise))
-    stretch = {"apart_ns": [], "counted_ns": [later_ns] * max(1, round(1e9 / later_ns))}
-    later = {"after_ns": 10**9, "stretches": [stretch] * round(seconds)}
-    timing = {**document["timing"], "training_ns": round(1e9 * trial_s), "later": later}
+    step_ns = 1e9 * trial_s / document["result"]["steps"]
+    later_ns = round(step_ns / change * math.exp(noise))
+    stretches = seconds * [([], [later_ns] * max(1, round(1e9 / later_ns)))]
+    timing = {**document["timing"], "later": second_half(stretches, step_ns, 10**9)}
     return replace(trial, document={**document, "timing": timing})
 
 
@@ -51,7 +52,7 @@ def carry_out(tmp_path, monkeypatch):
             ended = [replace(t, started=1e9 + 1000 * block, wall_s=BLOCK_S, together=count) for t in ended]
             if later_s is None:
                 return ended
-            return [replace(went_on(t, later_s, 1.0, noise(t)), later_s=later_s * count) for t in ended]
+            return [replace(went_on(t, round(later_s), 1.0, noise(t)), later_s=later_s * count) for t in ended]
 
         monkeypatch.setattr(runner, "run_interleaved", interleaved)
         engine = SimpleNamespace(sweep=lambda run: 0, started=lambda job: None)

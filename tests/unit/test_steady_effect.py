@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from bench.second_half import of_program, second_half
+from envmatrix.matrix.model import Workload
 from envmatrix.report.exports import effects_csv
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
@@ -21,6 +23,7 @@ from tests.unit.test_going_on import went_on
 
 NAMES = ("baseline", "fast", "slow", "same")
 SPEED = {"fast": 1.25, "slow": 0.8}
+OWN = {"name": "cnn", "command": ["python", "x.py"], "metric": {"steps": "^step"}}
 
 
 def summary_of(change, *, speed=None, blocks=(4, 5), noise=0.0, trial_noise=0.01, changed=lambda trial: trial):
@@ -105,15 +108,51 @@ def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(chang
     assert told.split("(")[0] in " ".join(text.getvalue().split())
 
 
+def test_the_second_half_of_all_steps_is_that_of_their_time():
+    slow, fast = [3 * 10**9] * 2, [10**9] * 6
+    found = second_half([([10**9], slow), ([10**9], fast)], 2e9)
+    assert found == {"watched_ns": 14 * 10**9, "trial_step_ns": 2e9, "late_step_ns": 1e9, "halves_step_ns": [1e9, 1e9]}
+    assert second_half([([], [4, 1, 1, 2])], 2.0)["halves_step_ns"] == [1.0, 2.0]
+    assert second_half([], 2.0, 7)["late_step_ns"] is None
+
+
+def test_a_program_of_ones_own_has_its_second_half_in_its_trial_if_it_is_long_enough():
+    steps = [10**9] * 6 + [2 * 10**9] * 3
+    found = of_program([([10**8], steps)])
+    assert (found["trial_step_ns"], found["late_step_ns"]) == (pytest.approx(12e9 / 9), 2e9)
+    assert of_program([([10**8], steps[:3])]) == {"watched_ns": 31 * 10**8}
+    assert of_program([]) == {"watched_ns": 0}
+
+
+def test_a_program_of_ones_own_reports_its_second_half_next_to_all_its_steps():
+    plan, own = make_plan(NAMES), Workload.model_validate(OWN)
+
+    def trials(watched_s):
+        for trial in make_trials(plan, Machine(SPEED, noise=0.01), 8):
+            later = {"watched_ns": round(1e9 * watched_s), "trial_step_ns": 1.0}
+            later |= {"late_step_ns": 1.05 if trial.environment == "fast" else 1.0, "halves_step_ns": [1.0, 1.0]}
+            later = later if watched_s >= 10 else {"watched_ns": later["watched_ns"]}
+            document = {**trial.document, "timing": {"later": later}}
+            document["metrics"] = {"value": document["metrics"]["samples_per_s"]}
+            yield replace(trial, document=document)
+
+    long, short = (
+        summarise_measurements(make_run(plan, workloads={"cnn": own}), fold_trials(plan, trials(seconds)))
+        for seconds in (20.0, 5.0)
+    )
+    assert "in seconds 10 to 20 of its steps (95 % CI" in long.groups[0].headline
+    assert "; all steps 1.2" in long.groups[0].headline
+    assert rows_of(long)["fast"].steady.groups == 8
+    assert "First seconds: each trial has 5 s of steps." in to_markdown(short)
+    assert not any(row.steady for row in rows_of(short).values())
+
+
 def test_an_effect_that_still_changes_is_named():
     def slows_down(trial):
-        later = trial.document["timing"]["later"]
-        factor = 1.3 if trial.environment == "fast" else 1.0
-        stretches = [
-            {**one, "counted_ns": [round(step * (1 + (factor - 1) * number / 9)) for step in one["counted_ns"]]}
-            for number, one in enumerate(later["stretches"])
-        ]
-        timing = {**trial.document["timing"], "later": {**later, "stretches": stretches}}
+        timing = trial.document["timing"]
+        first, second = timing["later"]["halves_step_ns"]
+        factor = 1.2 if trial.environment == "fast" else 1.0
+        timing = {**timing, "later": {**timing["later"], "halves_step_ns": [first, second * factor]}}
         return replace(trial, document={**trial.document, "timing": timing})
 
     summary = summary_of({}, changed=slows_down, noise=0.002)
