@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from bench.parallel.rank import Member
     from bench.place import Place
 
+#: Parts of a record that a skipped workload does not have.
+_MEASURED = ("data", "timing", "metrics", "result", "step_thread")
+
 
 def run(
     options: Options, data_dir: str | None, member: Member | None = None, node: Node | None = None,
@@ -52,17 +55,10 @@ def run(
     )
     place: Place | None = None
 
-    def finish(measured: dict[str, Any], steal: int | None = None) -> None:
-        document.update(measured)
-        document["evidence"] = evidence.collect(early_evidence, affinity_after, steal)
-        if choices.is_chosen(options):
-            from bench.parallel import seen
-
-            seen.add(document, options, place, member)
-
-    def keep_trial(measured: dict[str, Any], steal: int | None) -> None:
-        finish(measured, steal)
-        keep(document)
+    def finish(measured: dict[str, Any], steal: int | None = None) -> dict[str, Any]:
+        document.update(measured, evidence=evidence.collect(early_evidence, affinity_after, steal))
+        _add_parallel_part(document, options, place, member)
+        return document
 
     try:
         resolved_options = choices.resolve_options(options)
@@ -73,15 +69,22 @@ def run(
         ):
             from bench import trial
 
+            waits_at = Gate(gate) if gate else None
             measured, steal = trial.measure(
-                resolved_options, prepared, place, import_ns, Gate(gate) if gate else None, look_s, keep_trial
+                resolved_options, prepared, place, import_ns, waits_at, look_s, lambda *trial: keep(finish(*trial))
             )
         if "evidence" not in document:
             finish(measured, steal)
     except SkipError as reason:
-        nothing = dict.fromkeys(("data", "timing", "metrics", "result", "step_thread"))
-        finish(dict(nothing, skipped=str(reason)))
+        finish(dict(dict.fromkeys(_MEASURED), skipped=str(reason)))
     return document
+
+
+def _add_parallel_part(document: dict[str, Any], options: Options, place: Place | None, member: Member | None) -> None:
+    if choices.is_chosen(options):
+        from bench.parallel import seen
+
+        seen.add(document, options, place, member)
 
 
 def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None) -> AbstractContextManager[Place]:

@@ -188,8 +188,8 @@ def main() -> None:
     chosen = parser.parse_args()
     chance = np.random.default_rng(chosen.seed)
     found: list[Figure] = []
-    parts = [figures(chosen.runs, blocks, groups, chance) for blocks, groups in ((6, 2), (6, 3), (8, 4), (12, 8))]
-    parts += [allocations(max(20, chosen.runs // 10), 60.0 * minutes, chance) for minutes in (8, 12, 25)]
+    parts = [figures(chosen.runs, blocks, groups, chance) for blocks, groups in ((6, 3), (12, 8))]
+    parts += [allocations(max(20, chosen.runs // 10), 60.0 * minutes, chance) for minutes in (12, 25)]
     for figure in itertools.chain(*parts):
         found.append(figure)
         print(figure.line(), flush=True)
