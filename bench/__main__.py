@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 # If started by path, Python puts this folder first in its search path, but our modules are imported as bench.NAME.
@@ -183,7 +184,8 @@ def _run(parsed: argparse.Namespace) -> None:
     node = nodes.from_arguments(parsed, values)
     place, gate, look_s = parsed.data_dir or _cache_folder(), parsed.gate, parsed.look
     with _report_memory_kill(parsed):
-        document = workload.run(values, place, node=node, gate=gate, look_s=look_s)
+        keep = partial(record.write, path=parsed.record)
+        document = workload.run(values, place, node=node, gate=gate, look_s=look_s, keep=keep)
     if document is None:
         return
     record.write(document, parsed.record)

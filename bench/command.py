@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from bench import counters, digest, evidence, metric, prices, record
+from bench import counters, digest, evidence, metric, prices, record, second_half
 from bench.cold import first_half_extra_s, turn_start
 from bench.errors import BenchError, RunError
 from bench.evidence import cgroup, orphans, programs, stops, tree
@@ -176,6 +176,9 @@ def _step_times(numbers: metric.Numbers, turns: Turns | None) -> dict[str, Any]:
         None if turn_times is None else [{"apart_ns": apart, "steps": len(counted)} for apart, counted in turn_times]
     )
     times |= {"steps_ns": numbers.marks.steps_ns(), "turns": turn_parts}
+    # Without turns, the first step's time is that of the start too.
+    uninterrupted = [(apart[1:], counted) for apart, counted in numbers.marks.turns()] if turn_times is None else []
+    times["later"] = second_half.of_program(turn_times or uninterrupted)
     return {**times, "averaged_steps": numbers.marks.averaged, "dropped_steps": numbers.marks.dropped}
 
 

@@ -1,7 +1,8 @@
 """The gate at which interleaved processes wait for their turns (docs/record.md): two named pipes in a folder.
 
 The process writes ``ready LEFT``, its number of remaining timed steps, and waits. The answer is ``go APART COUNTED``, a
-turn of that many steps, or ``end``. None of its timers run meanwhile, so it may be stopped for any time.
+turn of that many steps, or ``end``. After ``end MILLISECONDS`` it writes its record, and then asks for turns again,
+for that long in steps. None of its timers run while it waits, so it may be stopped for any time.
 """
 
 from __future__ import annotations
@@ -47,10 +48,15 @@ class Gate:
             raise RunError("the gate gave a turn without a step")
         return Turn(turn.apart, min(turn.counted, left))
 
-    def end(self) -> None:
-        """Wait until all processes have had their turns, because later work would disturb them."""
-        if self._ask(0) != ["end"]:
+    def end(self) -> float | None:
+        """Wait until all processes have had their turns, because later work would disturb them.
+
+        Return for how many seconds of steps the process goes on, or None if it ends.
+        """
+        answer = self._ask(0)
+        if answer[:1] != ["end"] or not all(text.isdecimal() for text in answer[1:]):
             raise RunError("the gate gave a turn, and no step is left")
+        return int(answer[1]) / 1000 if len(answer) > 1 else None
 
     def _ask(self, left: int) -> list[str]:
         self._told.write(f"ready {left}\n")

@@ -127,6 +127,7 @@ class Network:
         options, profile_result, graph = self.options, None, None
         if options["profile_steps"]:
             profile_result = profiling.profile(self.step, self.source, options["profile_steps"], self.place.device)
+        trains = self.whole.training
         loss, accuracy = inference.evaluate(self.whole, self.samples, options, self.place.device)
         if not self.samples.is_whole():
             prepared = self.prepared
@@ -134,6 +135,8 @@ class Network:
         size = compress.size_bytes(self.model) if self.model_bytes is None else self.model_bytes
         if options["onnx"] and not self.place.rank:
             graph = onnx_graph.export(self.model.to("cpu"), tensors.to_float(self.samples.test_images[:1]))
+        if trains:  # the process may go on with further steps
+            self.whole.train()
         result = {
             "loss": finite(loss),
             "accuracy": accuracy,

@@ -117,6 +117,7 @@ class Loop:
         self._turns: list[Taken] = []
         self._samples = 0
         self._is_timed = False
+        self.goes_on_s: float | None = None
 
     @property
     def steps(self) -> int:
@@ -154,14 +155,17 @@ class Loop:
         while remaining:
             turn: Turn = gate.turn(remaining)
             yield from self._warm_up(self.length.untimed - len(self._untimed_ns))
-            apart: Sequence[int] = ()
-            if turn.apart:
-                yield from self._window(range(turn.apart))
-                apart = self._closed().steps_ns
-            yield from self._window(range(turn.counted))
-            self._stretches.append(self._closed())
-            self._turns.append(Taken(apart, turn.counted))
+            yield from self._turn(turn)
             remaining -= turn.counted
+
+    def _turn(self, turn: Turn) -> Iterator[Batch]:
+        apart: Sequence[int] = ()
+        if turn.apart:
+            yield from self._window(range(turn.apart))
+            apart = self._closed().steps_ns
+        yield from self._window(range(turn.counted))
+        self._stretches.append(self._closed())
+        self._turns.append(Taken(apart, turn.counted))
 
     def _window(self, steps: Iterable[int]) -> Iterator[Batch]:
         """Yield a batch for each of ``steps``, as one timed stretch that all processes start together."""
@@ -199,7 +203,7 @@ class Loop:
         counted = dict(_summed(self._stretches), peak_rss_bytes=counters.peak_rss_bytes())
         peak_gpu_bytes = self._device.peak_bytes()
         if self._gate is not None:
-            self._gate.end()
+            self.goes_on_s = self._gate.end()
         steps_ns = [step_ns for stretch in self._stretches for step_ns in stretch.steps_ns]
         compile_ns, first_ns, warmup_ns = self._untimed()
         last_loss = [] if self._loss is None else [self._loss]
@@ -220,6 +224,12 @@ class Loop:
             turn_start=None if self._gate is None else turn_start(self._parts()),
             thread=step_thread.summed([stretch.thread for stretch in self._stretches]),
         )
+
+    @property
+    def ran_ns(self) -> int:
+        """The time of all steps so far, except the first one, which runs next to other processes."""
+        apart_ns = sum(sum(turn.apart_ns) for turn in self._turns)
+        return sum(self._untimed_ns[1:]) + apart_ns + sum(stretch.total_ns for stretch in self._stretches)
 
     def _parts(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Return each turn's step times as (set apart, counted)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol
 
-from bench import prices, timing
+from bench import later, prices, timing
 from bench.cold import first_half_extra_s
 from bench.data_sets import Prepared
 from bench.gate import Gate
@@ -18,6 +18,8 @@ from bench.tensors import Batch
 
 #: The times of the record that are also metrics, in seconds.
 _SECONDS = ("training", "data_wait")
+#: Takes the record's parts and stolen ticks of a trial whose process goes on, to write its record.
+Keep = Callable[[dict[str, Any], "int | None"], object]
 #: Times that are metrics only if no other process prepared at the same time.
 _ALONE = ("startup", "import", "preparation", "compile", "warmup", "first_step")
 
@@ -47,15 +49,21 @@ def measure(
     import_ns: int,
     gate: Gate | None = None,
     look_s: float | None = None,
+    keep: Keep = lambda *_: None,
 ) -> tuple[dict[str, Any], int | None]:
     """Run the workload at its place; return (the record's parts, stolen ticks of the timed part).
 
-    With ``look_s`` it is a steady-state run of that many seconds, timed from the first step.
+    With ``look_s`` it is a steady-state run of that many seconds, timed from the first step. If the process goes on
+    after an interleaved trial, ``keep`` receives the trial before that, and ``timing.later`` is added to it.
     """
     choices.check(options)
     work = _prepare_work(options, prepared, place)
     try:
-        return _measure_work(work, place, import_ns, gate, look_s)
+        measured, steal, loop = _measure_work(work, place, import_ns, gate, look_s)
+        if loop.goes_on_s is not None and gate is not None:
+            keep(measured, steal)
+            measured["timing"]["later"] = _go_on(work, place, gate, loop.goes_on_s, loop.ran_ns, measured)
+        return measured, steal
     finally:
         work.close()
 
@@ -72,7 +80,7 @@ def _prepare_work(options: Options, prepared: Prepared | None, place: Place) -> 
 
 def _measure_work(
     work: Work, place: Place, import_ns: int, gate: Gate | None, look_s: float | None
-) -> tuple[dict[str, Any], int | None]:
+) -> tuple[dict[str, Any], int | None, timing.Loop]:
     length = work.length if look_s is None else work.length.look(look_s)
     loop = timing.Loop(work.source, place, length, gate)
     work.drive(loop)
@@ -98,7 +106,17 @@ def _measure_work(
     result.update(training_loss=timed.last_loss, samples=timed.samples, steps=len(timed.steps_ns))
     metrics = dict(_metrics(times, timed, place), **counted)
     thread = timed.thread and dict(timed.thread, steps=len(timed.steps_ns), prices=prices.measure())
-    return dict(result_parts, result=result, timing=times, metrics=metrics, step_thread=thread), steal
+    return dict(result_parts, result=result, timing=times, metrics=metrics, step_thread=thread), steal, loop
+
+
+def _go_on(
+    work: Work, place: Place, gate: Gate, seconds: float, ran_ns: int, measured: dict[str, Any]
+) -> dict[str, Any]:
+    """Run further steps for ``seconds``; return their times."""
+    step_ns = statistics.fmean(measured["timing"]["steps_ns"])
+    steps = later.LaterSteps(work.source, place, gate, seconds, ran_ns, step_ns)
+    work.drive(steps)
+    return steps.times()
 
 
 #: Results that a kind of work does not have are null in its record.

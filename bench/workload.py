@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from bench import data_sets, digest, evidence, needs, record
 from bench.errors import BenchError, RunError, SkipError
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
     from bench.parallel.rank import Member
     from bench.place import Place
 
+#: Parts of a record that a skipped workload does not have.
+_MEASURED = ("data", "timing", "metrics", "result", "step_thread")
+
 
 def run(
     options: Options, data_dir: str | None, member: Member | None = None, node: Node | None = None,
-    gate: str | None = None, look_s: float | None = None,
+    gate: str | None = None, look_s: float | None = None, keep: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Run the workload and return its record; ``data_dir`` may be read-only, or None for a temporary one.
 
     ``member`` is this process's part in a job of several (``bench.parallel.rank``), or None for the process that starts
     the job and gets its record. ``node`` is this machine's part in a job on several machines: only the first one gets
     the record, the others get None. ``gate`` is the folder of the gate for an interleaved run. ``look_s`` makes it a
-    steady-state run of that many seconds.
+    steady-state run of that many seconds. ``keep`` receives the record of an interleaved trial whose process goes on.
     """
     if gate and choices.has_ranks(options):
         raise BenchError("--gate: a workload of several processes takes no turns")
@@ -50,7 +53,13 @@ def run(
     document = dict(
         record.frame(), workload={"digest": digest.options_digest(options), "options": options}, skipped=None
     )
-    steal, place = None, None
+    place: Place | None = None
+
+    def finish(measured: dict[str, Any], steal: int | None = None) -> dict[str, Any]:
+        document.update(measured, evidence=evidence.collect(early_evidence, affinity_after, steal))
+        _add_parallel_part(document, options, place, member)
+        return document
+
     try:
         resolved_options = choices.resolve_options(options)
         needs.check(resolved_options)
@@ -60,18 +69,22 @@ def run(
         ):
             from bench import trial
 
+            waits_at = Gate(gate) if gate else None
             measured, steal = trial.measure(
-                resolved_options, prepared, place, import_ns, Gate(gate) if gate else None, look_s
+                resolved_options, prepared, place, import_ns, waits_at, look_s, lambda *trial: keep(finish(*trial))
             )
-        document.update(measured)
+        if "evidence" not in document:
+            finish(measured, steal)
     except SkipError as reason:
-        document.update(data=None, timing=None, metrics=None, result=None, step_thread=None, skipped=str(reason))
-    document["evidence"] = evidence.collect(early_evidence, affinity_after, steal)
+        finish(dict(dict.fromkeys(_MEASURED), skipped=str(reason)))
+    return document
+
+
+def _add_parallel_part(document: dict[str, Any], options: Options, place: Place | None, member: Member | None) -> None:
     if choices.is_chosen(options):
         from bench.parallel import seen
 
         seen.add(document, options, place, member)
-    return document
 
 
 def _placed(options: Options, member: Member | None, cpus: Sequence[int] | None) -> AbstractContextManager[Place]:

@@ -48,9 +48,9 @@ class Gate:
         """Give the process a turn, which starts when the process is continued."""
         self._send(f"go {discarded_steps} {timed_steps}\n")
 
-    def end(self) -> None:
-        """Let the process finish."""
-        self._send("end\n")
+    def end(self, later_s: float | None = None) -> None:
+        """Let the process finish its trial, and go on for ``later_s`` seconds of steps (None: end)."""
+        self._send("end\n" if later_s is None else f"end {round(1000 * later_s)}\n")
 
     def _send(self, text: str) -> None:
         os.write(self._go, text.encode())

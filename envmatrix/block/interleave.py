@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import time
@@ -18,6 +19,8 @@ from envmatrix.block.process import Exit
 
 #: The length of a process's next turn (untimed steps, timed steps), given how many turns it has had.
 TurnLengths = Callable[[int], tuple[int, int]]
+#: Seconds of a stretch of steps after the trials.
+STRETCH_S = 1.0
 
 
 class Running(Protocol):
@@ -85,6 +88,7 @@ class Member:
     ``due`` is the deadline for reaching its gate, by the monotonic clock.
     ``pauses_itself``: the process at the gate pauses the measured program by itself, and is not stopped.
     ``apart``: number of untimed steps at the start of each turn. ``on_end`` is called when it has ended by itself.
+    ``later_s``: the seconds that it went on after its trial (None: it did not).
     """
 
     name: str
@@ -99,6 +103,7 @@ class Member:
     turns: int = 0
     timed_out: bool = False
     over: bool = False
+    later_s: float | None = None
 
     def look(self, ready: Sequence[object]) -> bool:
         """Read a message or the exit of the process; return whether it waits at its gate or has ended."""
@@ -127,17 +132,28 @@ class Member:
         self.timed_out = self.over = True
         self.running.end()
 
-    def exit(self) -> Exit:
-        """Wait until it ends, and return its exit."""
-        return replaced(self.running.exit(), timed_out=self.timed_out)
+    def ended(self, together: int) -> Ended:
+        """Wait until it ends, and return how; a trial that was complete before its process went on stays successful."""
+        exit_status = replaced(self.running.exit(), timed_out=self.timed_out)
+        if self.later_s is None:
+            return Ended(exit_status, together)
+        wall_s = max(0.0, exit_status.wall_s - self.later_s)
+        failure = "" if exit_status.ok else str(exit_status)
+        return Ended(Exit(0, wall_s, stops=exit_status.stops), together, self.later_s, failure)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How an interleaved process ended; ``together``: the most processes that were alive with it, including itself."""
+    """How an interleaved process ended; ``together``: the most processes that were alive with it, including itself.
+
+    ``later_s``: the seconds that it went on after its trial (None: it did not); ``later_failed``: why it did not go on
+    to the end.
+    """
 
     exit: Exit
     together: int
+    later_s: float | None = None
+    later_failed: str = ""
 
 
 #: Starts a process by its name and registers its end with the stack; None if it cannot be started.
@@ -150,12 +166,16 @@ class BrokenOffError(Exception):
 
 @dataclass
 class Interleaving:
-    """Runs the batches of a schedule and their rounds; if ``stop`` becomes readable, everything is aborted."""
+    """Runs the batches of a schedule and their rounds; if ``stop`` becomes readable, everything is aborted.
+
+    ``later_s``: processes of a single batch go on after their trials, each for so many seconds of steps.
+    """
 
     schedule: Schedule
     start: Start
     lengths: TurnLengths | None = None
     stop: interrupts.Readable | None = None
+    later_s: float | None = None
     round: int = field(default=0, init=False)
 
     def run(self) -> dict[str, Ended]:
@@ -168,7 +188,7 @@ class Interleaving:
             for number, names in enumerate(self.schedule.batches):
                 ends |= (batch_ends := self._run_batch(number, names, kept))
                 most_alive = max(most_alive, len(kept) + len(batch_ends))
-            return ends | {member.name: Ended(member.exit(), most_alive) for member in kept}
+            return ends | {member.name: member.ended(most_alive) for member in kept}
 
     def _run_batch(self, number: int, names: Sequence[str], kept: Sequence[Member]) -> dict[str, Ended]:
         batch: list[Member] = []
@@ -179,8 +199,10 @@ class Interleaving:
             with _end_all_on_error(alive):
                 self._take_turns(alive, number)
                 to_finish = alive if is_last else batch
+                if self.later_s is not None and not kept and is_last:
+                    self._go_on(batch, self.later_s)
                 self._finish([member for member in to_finish if not member.over])
-                return {member.name: Ended(member.exit(), len(alive)) for member in batch}
+                return {member.name: member.ended(len(alive)) for member in batch}
 
     def _start_all(self, names: Sequence[str], stack: ExitStack, members: list[Member]) -> None:
         """Start processes and wait until all are ready; at most ``at_once`` get ready at the same time.
@@ -227,9 +249,32 @@ class Interleaving:
             return self.lengths(member.turns)
         return (member.apart, self.schedule.steps) if self.schedule.steps else (0, member.left or 0)
 
-    def take_turn(self, member: Member) -> None:
+    def _go_on(self, members: Sequence[Member], seconds: float) -> None:
+        """Let processes complete their trials, and then go on in stretches, each for ``seconds`` of steps."""
+        going = [member for member in members if not (member.over or member.pauses_itself)]
+        for member in going:
+            member.left, member.due = None, time.monotonic() + self.schedule.limit_s * len(members)
+            member.gate.end(seconds)
+            member.release()
+        self._wait_until_held(going)
+        went_on = [member for member in going if not member.over]
+        began = time.monotonic()
+        for member in went_on:
+            member.ran_s = member.later_s = 0.0
+        stretches = math.ceil(seconds / STRETCH_S) if self.schedule.steps else 1
+        for number in itertools.count():
+            waiting = {member.name: member for member in went_on if member.left and not member.over}
+            for name in turn_order(self.schedule.seed, self.schedule.block, self.round + number, waiting):
+                member = waiting[name]
+                steps = math.ceil((member.left or 0) / max(1, stretches - number))
+                self.take_turn(member, (member.apart if self.schedule.steps else 0, steps))
+                member.later_s = time.monotonic() - began
+            if not waiting:
+                break
+
+    def take_turn(self, member: Member, length: tuple[int, int] | None = None) -> None:
         """Let a process run until it is back at its gate or has ended."""
-        member.gate.go(*self._turn_length(member))
+        member.gate.go(*(length or self._turn_length(member)))
         member.turns += 1
         began = time.monotonic()
         member.due = began + self.schedule.limit_s - member.ran_s

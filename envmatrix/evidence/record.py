@@ -54,6 +54,27 @@ class Turn(Part):
     steps: Integer = None
 
 
+class Stretch(Part):
+    """A stretch of steps after a trial: times of its uncounted first steps, and of the counted ones after them."""
+
+    apart_ns: Times = None
+    counted_ns: Times = None
+
+
+class Later(Part):
+    """The steps after a trial, or of a user's program (bench/second_half.py): means, and all times of ``stretches``.
+
+    ``after_ns`` is the time of the steps before them.
+    """
+
+    watched_ns: Integer = None
+    trial_step_ns: Float = None
+    late_step_ns: Float = None
+    halves_step_ns: list[Float] | None = None
+    after_ns: Integer = None
+    stretches: list[Stretch] | None = None
+
+
 class Timing(Part):
     """Times in nanoseconds (monotonic clock); the last six are those of a user's program."""
 
@@ -69,6 +90,7 @@ class Timing(Part):
     training_ns: Integer = None
     look_s: Float = None
     turns: list[Turn] | None = None
+    later: Later | None = None
     wall_ns: Integer = None
     probe_ns: Integer = None
     watch_ns: Integer = None

@@ -347,7 +347,8 @@ class Design(Frozen):
     )
     steady: bool = Field(
         False,
-        description="one steady-state run per environment, in a fifth of the budget: when does it become steady",
+        description="measure effects in the steady state too: the processes of some blocks go on for some seconds of "
+        "steps. If the design is not interleaved: one steady-state run per environment, in a fifth of the budget",
     )
     race: bool = Field(False, description="stop environments early that are surely not the best (docs/choosing.md)")
     cpus: Cpus | None = Field(None, description="CPU list that every trial is confined to; default: all")

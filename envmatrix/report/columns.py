@@ -21,6 +21,7 @@ from envmatrix.report.formatting import (
 )
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import reason
+from envmatrix.report.steady_text import cell_text, seconds_text
 from envmatrix.report.summary import Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.failures import BROKEN_OUTCOMES
@@ -215,6 +216,24 @@ def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
     return value
 
 
+def _steady(row: Row, _group: Group) -> Cell:
+    return Cell(*cell_text(row.steady)) if row.steady else Cell("" if row.effect else "1")
+
+
+def _steady_title(group: Group) -> str:
+    return seconds_text(next(row.steady for row in group.rows if row.steady))
+
+
+def _of_steady(name: str) -> Callable[[Row, Effect], Value]:
+    """Return what gives a figure of an effect in the steady state."""
+
+    def value(row: Row, effect: Effect) -> Value:
+        found: Value = getattr(row.steady, name) if row.steady and effect.primary else None
+        return found
+
+    return value
+
+
 def _step_change(row: Row, effect: Effect) -> Value:
     return row.why.parts.whole.mean if row.why and effect.primary else None
 
@@ -237,6 +256,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("primary", value=lambda _, effect: effect.primary),
     Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up),
     Column("interval", "95 % CI", cell=_interval),
+    Column("steady", _steady_title, cell=_steady, shown=lambda group: group.has_steady, gives_way=7),
     Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
     Column("best", "at best", lambda _, effect: effect.best, _best, shown=_reference_failed, gives_way=4),
     Column("low", value=lambda _, effect: effect.low),
@@ -267,6 +287,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("incomplete_blocks", value=lambda _, effect: effect.incomplete),
     Column("spread", value=lambda _, effect: effect.spread),
     Column("notes", value=lambda _, effect: list(effect.notes)),
+    *(
+        Column(f"steady_{name}", value=_of_steady(name))
+        for name in ("ratio", "low", "high", "groups", "since_s", "until_s", "changes")
+    ),
     Column("step_change_s", value=_step_change),
     *(Column(f"{part}_{end}_s", value=_part(part, end)) for part in PARTS for end in ("mean", "low", "high")),
 )

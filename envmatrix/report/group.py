@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
+from envmatrix.report import steady_text
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, reference_name
 from envmatrix.report.headline import (
     barred,
@@ -26,6 +27,7 @@ from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.selection import Choice
 from envmatrix.stats.slow_trials import SlowTrials
+from envmatrix.stats.steady_effect import SteadyEffect
 from envmatrix.units import QUIET_FIRST
 
 
@@ -36,7 +38,7 @@ class Row:
     ``value`` is the geometric mean, of which the speed-up is made; ``median``, ``memory`` and ``accuracy`` are medians.
     ``cv`` is the standard deviation of its values over their mean; ``slow`` is None where no trial is slow.
     ``disturbed`` is the share of the time that its threads could have run in which they had no CPU. ``why`` is there if
-    its effect is shown.
+    its effect is shown. ``steady`` is its effect in the steady state, and ``later_failed`` why a process ended before.
     """
 
     arm: Arm
@@ -56,6 +58,8 @@ class Row:
     slow: SlowTrials | None = None
     disturbed: float | None = None
     why: Explanation | None = None
+    steady: SteadyEffect | None = None
+    later_failed: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Group:
     """All environments of one workload on one engine; ``rows`` are best first, without the copies of the baseline.
 
     ``alone`` are copies of the references that run separately, for environments that do so too. ``choice`` is the best
-    set and the recommendation, None if no environment is significantly faster.
+    set and the recommendation, None if no environment is significantly faster. ``steps`` are those that a trial has.
     """
 
     workload: str
@@ -80,6 +84,7 @@ class Group:
     first: str = ""
     quota: str = ""
     margin: float = 0.03
+    steps: str = "first steps"
 
     @property
     def title(self) -> str:
@@ -134,6 +139,9 @@ class Group:
         times = f"{format_decided_ratio(self.choice.gain)} times {self.metric.as_fast_as(reference)}"
         interval = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
         slow = f" {best.slow} than its others." if best.slow else ""
+        if best.steady:
+            as_fast = self.metric.as_fast_as(reference)
+            times, interval = steady_text.steady_gain(best.steady, effect, self.choice.gain, as_fast, self.steps)
         return (
             f"{best.arm.environment} is {times}",
             f"{interval}; corrected for {selection}",
@@ -197,9 +205,21 @@ class Group:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the intervals do not cover: longer times, later steps; empty if there is no interval."""
+        """What the intervals cover, and what not: longer times, later steps; empty if there is no interval."""
         has_interval = any(row.effect and row.effect.low is not None for row in self.rows)
-        return tuple(filter(None, (self.short, self.first))) if has_interval else ()
+        return tuple(filter(None, (self.short, self._steady_note or self.first))) if has_interval else ()
+
+    @property
+    def has_steady(self) -> bool:
+        """Whether any environment has an effect in the steady state."""
+        return any(row.steady for row in self.rows)
+
+    @property
+    def _steady_note(self) -> str:
+        steady = {row.arm.environment: row.steady for row in self.rows if row.steady}
+        failed = {row.arm.environment: row.later_failed for row in self.rows if row.later_failed}
+        missing = [row.arm.environment for row in self.rows if row.effect and row.effect.ratio and not row.steady]
+        return steady_text.steady_note(steady, missing, failed, self.baseline_name)
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
         "ratio": _finite(effect.ratio) if effect else None,
         "low": _finite(effect.low) if effect else None,
         "high": _finite(effect.high) if effect else None,
+        "steady": asdict(row.steady) if row.steady else None,
         "flags": list(effect.flags) if effect else [],
         "withheld": (effect.withheld or None) if effect else None,
         "outcomes": dict(row.outcomes),
@@ -75,6 +76,7 @@ def _best_to_json(group: Group) -> dict[str, object]:
         "may_be_behind": _finite(group.choice.ahead[1]) if group.choice and group.choice.ahead else None,
         "equal_work_checked": not group.unchecked,
         "gain": _finite(group.choice.gain) if group.choice else None,
+        "steady": asdict(best.steady) if best and best.steady else None,
         "headline": group.headline,
     }
 

@@ -34,6 +34,7 @@ from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import SlowTrials, describe_slow_trials
 from envmatrix.stats.startup import Start, first_seconds_note, starts
+from envmatrix.stats.steady_effect import SteadyEffect, steady_effects
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def _row(
     analysis: Analysis,
     slow: Mapping[str, SlowTrials],
     why: Explanation | None,
+    steady: SteadyEffect | None,
 ) -> Row:
     metric = analysis.primary[arm.workload]
     entry = run.environments.get(arm.runs)
@@ -162,6 +164,8 @@ def _row(
         slow=slow.get(arm.name),
         reference_value=run.design.reference_values.get(arm.environment, ""),
         why=why,
+        steady=steady,
+        later_failed=next(iter(measured.facts[arm.name].later_failed), ""),
     )
 
 
@@ -205,16 +209,17 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         first_seconds,
         under_quota(quota_around(run, measured)),
         run.plan.margin,
+        "all steps" if workload_entry and workload_entry.command else "first steps",
     )
 
 
 def _groups(run: Run, measured: Measurements, analysis: Analysis) -> tuple[Group, ...]:
     collected: dict[tuple[str, str], list[Row]] = {}
     slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
-    why = explain(run, measured, analysis)
+    why, steady = explain(run, measured, analysis), steady_effects(run.plan, measured, analysis)
     for arm in run.plan.arms:
         collected.setdefault(table_key(arm, run.plan), []).append(
-            _row(arm, run, measured, analysis, slow, why.get(arm.name))
+            _row(arm, run, measured, analysis, slow, why.get(arm.name), steady.get(arm.name))
         )
     return tuple(
         _group(workload, engine, rows, run, measured, analysis) for (workload, engine), rows in collected.items()

@@ -13,13 +13,16 @@ class ElapsedTime:
     """The seconds in which at least one trial was alive, so that the time of interleaved trials counts once.
 
     Interleaved trials start one after another, so each is alive for less time than the group. Gaps between trials do
-    not count, and blocks on several nodes add up. ``trials`` is the number of trials counted.
+    not count, and blocks on several nodes add up. ``trials`` is the number of trials counted. ``later_s``: the seconds
+    in which processes went on after their trials.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.later_s = 0.0
         self.trials = 0
         self._spans: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+        self._later_spans: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
 
     def add(self, trial: TrialFacts) -> None:
         """Add one trial; an older one without a start time counts with its share of its group."""
@@ -28,10 +31,10 @@ class ElapsedTime:
         if trial.started is None:
             self.seconds += wall_s / (trial.together or 1)
             return
-        spans = self._spans[trial.block, trial.node]
-        covered_before = covered_s(spans)
-        bisect.insort(spans, (trial.started, trial.started + wall_s))
-        self.seconds += covered_s(spans) - covered_before
+        end = trial.started + wall_s
+        self.seconds += _newly_covered_s(self._spans[trial.block, trial.node], trial.started, end)
+        if trial.later_s:
+            self.later_s += _newly_covered_s(self._later_spans[trial.block, trial.node], end, end + trial.later_s)
 
     @property
     def mean_trial_s(self) -> float:
@@ -44,7 +47,14 @@ def trials_elapsed_s(trials: Iterable[TrialFacts]) -> float:
     elapsed = ElapsedTime()
     for trial in trials:
         elapsed.add(trial)
-    return elapsed.seconds
+    return elapsed.seconds + elapsed.later_s
+
+
+def _newly_covered_s(spans: list[tuple[float, float]], begin: float, end: float) -> float:
+    """Add a span to sorted spans, and return the length that only it covers."""
+    covered_before = covered_s(spans)
+    bisect.insort(spans, (begin, end))
+    return covered_s(spans) - covered_before
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:

@@ -49,8 +49,9 @@ class TrialFacts:
     discarded attempts: the trial was stopped (SIGSTOP, a suspended job) or could not write its folder. ``node_checks``
     are the checks of its nodes before the block, in node order (empty: not checked). ``together`` counts the
     interleaved trials, including this one (None: run separately). ``waves`` is the number of batches they were split
-    into because memory was short; references are in every batch (None: one batch). Unknown keys are ignored. It is a
-    plain dataclass, as a run can have very many.
+    into because memory was short; references are in every batch (None: one batch). ``later_s`` is how long its
+    process went on after the trial (None: it did not), and ``later_failed`` why it ended too early. Unknown keys are
+    ignored. It is a plain dataclass, as a run can have very many.
     """
 
     trial: str
@@ -71,6 +72,8 @@ class TrialFacts:
     node_checks: tuple[NodeCheck, ...] = ()
     together: int | None = None
     waves: int | None = None
+    later_s: float | None = None
+    later_failed: str = ""
     schema: Annotated[int, Field(le=SCHEMA)] = SCHEMA
 
     @property

@@ -20,6 +20,7 @@ from envmatrix.results import Reading, RunFolder, Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.results.plan_check import RejectedLine
 from envmatrix.runner.budget_check import FirstBlockCheck
+from envmatrix.runner.going_on import GoingOn
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.racing import Race
@@ -90,6 +91,7 @@ def run(
                 if loop.first.lost and launcher.measures_here and not loop.unwritten:
                     break
             if launcher.measures_here and not loop.first.lost:
+                loop.going_on.report_missing()
                 for look in loop.looks():
                     with interrupts.held():
                         folder.append_steady_state_run(look)
@@ -195,6 +197,7 @@ class _Loop:
             experiment, experiment.folder.looks(experiment.plan), progress, is_local=launcher.measures_here
         )
         self.first = FirstBlockCheck(experiment, width, len(self.long.left))
+        self.going_on = GoingOn(experiment, progress, is_local=launcher.measures_here)
 
     def announce(self) -> None:
         """Report before the first block the time reserved for steady-state runs, and a budget that is too short."""
@@ -209,6 +212,7 @@ class _Loop:
         """Count a finished trial."""
         self.done.add(trial.trial)
         self._elapsed.add(trial)
+        self.going_on.count(trial)
         self.groups_of.note(trial)
         self.finished[trial.block] += 1
         self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
@@ -312,11 +316,30 @@ class _Loop:
         first_s = spent_s / complete * max(0, self.experiment.plan.first - complete) if complete else 0.0
         return max(first_s, self._budget_s - spent_s, 0.0)
 
+    def _later_s(self, group: list[Slot]) -> float | None:
+        """Return for how many seconds of steps each process of a block goes on; None if they do not."""
+        complete = self.complete
+        if not complete:
+            return None
+        running_arms = self._running_arms(group[0].block)
+        slots = [slot for slot in self.experiment.plan.block(group[0].block) if slot.arm.name in running_arms]
+        left_s = self.experiment.plan.budget_s - self.spent_s - self._later_spent_s
+        return self.going_on.seconds(slots, complete, self.spent_s / complete, left_s, self.estimate.measured)
+
+    @property
+    def _later_spent_s(self) -> float:
+        """The seconds that steady-state runs and processes that went on took."""
+        return self.long.spent_s + self._elapsed.later_s
+
     @property
     def _budget_s(self) -> float:
         """The seconds that blocks may take: those for a verdict have priority over steady-state runs."""
         plan = self.experiment.plan
-        return plan.budget_s - (self.long.reserved_s if self.complete >= plan.min_blocks else self.long.spent_s)
+        return (
+            plan.budget_s
+            - self._elapsed.later_s
+            - (self.long.reserved_s if self.complete >= plan.min_blocks else self.long.spent_s)
+        )
 
     def looks(self) -> Iterator[Trial]:
         """Make the steady-state runs that there is time for, except for arms that never succeeded."""
@@ -330,7 +353,7 @@ class _Loop:
 
     @property
     def _steady_runs_left_s(self) -> float:
-        return self.experiment.plan.budget_s - self.spent_s / self.width - self.long.spent_s
+        return self.experiment.plan.budget_s - self.spent_s / self.width - self._later_spent_s
 
     def begins(self, slot: Slot, together: int = 1) -> None:
         """Notify the observer that a trial begins, or ``together`` interleaved ones."""
@@ -347,8 +370,10 @@ class _Loop:
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine."""
         if self.groups_of.runs_side_by_side(group[0]):
-            for company in self.groups_of.split_by_memory(group):
-                ended_trials = run_interleaved(self.experiment, company, self.progress)
+            companies = self.groups_of.split_by_memory(group)
+            later_s = self._later_s(group) if len(companies) == 1 else None
+            for company in companies:
+                ended_trials = run_interleaved(self.experiment, company, self.progress, later_s=later_s)
                 for self.unwritten, trial in zip(reversed(range(len(ended_trials))), ended_trials, strict=True):
                     yield trial
         else:

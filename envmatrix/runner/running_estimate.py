@@ -11,7 +11,7 @@ from envmatrix.runner.time_to_decision import decision_forecast, effect_label
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag, may_be_best
 from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.measurements import MeasurementBuilder
+from envmatrix.stats.measurements import MeasurementBuilder, Measurements
 from envmatrix.stats.precision import is_precise_enough
 from envmatrix.stats.racing import Race, next_arms
 
@@ -42,6 +42,11 @@ class RunningEstimate:
         """Add a trial."""
         self._builder.add(trial)
         self._analysis = None
+
+    @property
+    def measured(self) -> Measurements:
+        """The measurements so far."""
+        return self._builder.measured()
 
     def outcomes(self) -> Mapping[str, Mapping[str, int]]:
         """Return how the trials of each arm ended."""

@@ -41,7 +41,7 @@ class SteadyStateRuns:
                 and arm.name not in run.skipped
                 and has_one_process(run.workloads[arm.workload])
             ]
-            if run.design.steady and is_local
+            if run.design.steady and is_local and run.design.schedule != "turns"  # otherwise blocks go on
             else []
         )
         if run.design.steady and not is_local:

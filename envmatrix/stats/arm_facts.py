@@ -56,8 +56,9 @@ class ArmFacts:
     ``longest_s`` is the duration of the longest trial, failed ones included. ``in_turns`` counts interleaved trials,
     with at most ``together`` alive; ``in_waves`` counts those in groups split for lack of memory. ``in_one_go`` counts
     uninterrupted trials that ran in a group. ``tolerances`` maps each check of a user's program to the fraction it
-    allows. ``operators`` maps an operator to its self time in seconds per step, one number per profiled trial it ran
-    in; ``gpu`` does so for the parts of a GPU's time.
+    allows. ``later_failed``: why processes ended too early after their trials. ``operators`` maps an operator to its
+    self time in seconds per step, one number per profiled trial it ran in; ``gpu`` does so for the parts of a GPU's
+    time.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -71,6 +72,7 @@ class ArmFacts:
     data: Counter[str] = field(default_factory=Counter)
     work: Counter[str] = field(default_factory=Counter)
     tolerances: dict[str, float] = field(default_factory=dict)
+    later_failed: Counter[str] = field(default_factory=Counter)
     operators: dict[str, list[float]] = field(default_factory=dict)
     gpu: dict[str, list[float]] = field(default_factory=dict)
     stand_in: int = 0

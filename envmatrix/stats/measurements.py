@@ -16,7 +16,7 @@ from envmatrix.evidence.evidence import System
 from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
-from envmatrix.stats import step_account
+from envmatrix.stats import later_steps, step_account
 from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial, texts_of
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.slow_phases import apart
@@ -34,7 +34,17 @@ TURN_START = "turn_start"
 _BESIDE = (TURN_START, "others_s", "throttled_s", step_account.FIRST_HALF)
 #: Seconds for which a trial was counted: its timed part, or the whole program (its turns, if interleaved).
 COUNTED = "counted_s"
-_COLUMNS = (*METRICS, *_BESIDE, COUNTED, *WORK_COLUMNS, *_CONDITION_COLUMNS, *QUOTA, *step_account.COLUMNS, "started")
+_COLUMNS = (
+    *METRICS,
+    *_BESIDE,
+    COUNTED,
+    *WORK_COLUMNS,
+    *_CONDITION_COLUMNS,
+    *QUOTA,
+    *step_account.COLUMNS,
+    *later_steps.COLUMNS,
+    "started",
+)
 #: Most numbers of a user's program kept per run.
 _MAX_OWN_METRICS = 64
 #: Evidence about the machine, independent of the environment.
@@ -166,6 +176,8 @@ class MeasurementBuilder:
         facts.in_one_go += ran_together and is_uninterrupted
         facts.together = max(facts.together, trial.together or 0)
         facts.in_waves += (trial.waves or 0) > 1
+        if trial.later_failed:
+            count_text(facts.later_failed, trial.later_failed)
         self._who.append(self._index[trial.arm])
         self._block.append(trial.block)
         self._outcome.append(OUTCOMES.index(trial.outcome))
@@ -261,6 +273,7 @@ def _row(trial: Reading | Trial, record: Record) -> list[float]:
         *(finite_or_nan(getattr(system, name)) for name in _CONDITION_COLUMNS),
         *_quota(record),
         *step_account.row(record),
+        *later_steps.row(record),
         finite_or_nan(trial.started),
     ]
 

@@ -14,6 +14,7 @@ from envmatrix.evidence.record import Timing
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.results import Trial
+from envmatrix.stats.later_steps import WATCHED
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.steady import Steadiness, classify
@@ -66,6 +67,9 @@ def starts(
 def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> str:
     """Return a note if an answer is only about the first seconds of a program, otherwise ''."""
     steps, step_s = (_median(measured, arm, name) for name in ("steps", "step_median_s"))
+    watched_s = _median(measured, arm, WATCHED)
+    if workload.command and watched_s and watched_s < _FIRST_S:
+        return f"First seconds: each trial has {show_seconds(watched_s)} of steps. In a longer run the gain may differ."
     if workload.command or not steps or not step_s:
         return ""
     before = _option(workload, "warmup_steps")

@@ -86,10 +86,15 @@ class _Process:
 
 
 def run_interleaved(
-    experiment: Experiment, company: InterleavedGroup, progress: ProgressCallback, lengths: TurnLengths | None = None
+    experiment: Experiment,
+    company: InterleavedGroup,
+    progress: ProgressCallback,
+    lengths: TurnLengths | None = None,
+    later_s: float | None = None,
 ) -> list[Trial]:
     """Run interleaved trials until all have ended. ``lengths``: varying turn lengths (None: the design's).
 
+    ``later_s``: their processes go on afterwards, each for so many seconds of steps (None: they end).
     If a trial cannot start, rebuild what is missing and start the group again. A second failure counts for its
     environment, and the others continue without it. Raises EngineGoneError like ``run_with_rebuild``.
     """
@@ -98,7 +103,7 @@ def run_interleaved(
     while True:
         try:
             remaining = company.without(trials_by_name)
-            new_trials = _run_group(experiment, remaining, lengths) if remaining.slots else []
+            new_trials = _run_group(experiment, remaining, lengths, later_s) if remaining.slots else []
         except _NotStartedError as error:
             rebuild_image(experiment, error.slot, error.cause, progress)
             if error.slot.trial in retried:
@@ -109,12 +114,14 @@ def run_interleaved(
         return [trials_by_name[slot.trial] for slot in company.slots]
 
 
-def _run_group(experiment: Experiment, company: InterleavedGroup, lengths: TurnLengths | None) -> list[Trial]:
+def _run_group(
+    experiment: Experiment, company: InterleavedGroup, lengths: TurnLengths | None, later_s: float | None
+) -> list[Trial]:
     """Run trials together, and remove their work folders."""
     ended_before = orphans.end_processes()
     folder = orphans.work_folder() / experiment.run.name
     try:
-        trials = _Company(experiment, company, folder).run(lengths)
+        trials = _Company(experiment, company, folder).run(lengths, later_s)
     finally:
         for slot in company.slots:
             remove_folder(folder / slot.trial)
@@ -131,9 +138,9 @@ class _Company:
         self.processes: dict[str, _Process] = {}
         self.broken: list[Trial] = []
 
-    def run(self, lengths: TurnLengths | None) -> list[Trial]:
+    def run(self, lengths: TurnLengths | None, later_s: float | None) -> list[Trial]:
         """Run all of them; those that cannot be started as they are say so in a trial."""
-        ended = Interleaving(self._schedule(), self._start, lengths).run()
+        ended = Interleaving(self._schedule(), self._start, lengths, later_s=later_s).run()
         return [self._make_trial(self.processes[name], how) for name, how in ended.items()] + self.broken
 
     def _schedule(self) -> Schedule:
@@ -185,8 +192,8 @@ class _Company:
             own_program.place_program_files(self.experiment.engines[slot.arm.engine], job, *program) if program else job
         )
         job = replace(job, env={**job.env, **orphans.trial_mark(self.experiment.run.name, slot)})
-        # The supervisor's own limit is behind those of getting ready (some at once), all turns, and finishing.
-        seconds = (4 * len(self.slots) + 1) * job.limits.seconds
+        # The supervisor's own limit is behind those of getting ready (some at once), turns, finishing, and going on.
+        seconds = (6 * len(self.slots) + 1) * job.limits.seconds
         return replace(job, limits=replace(job.limits, seconds=seconds))
 
     def _make_trial(self, process: _Process, ended: Ended) -> Trial:
@@ -195,7 +202,14 @@ class _Company:
             raise _NotStartedError(slot, NoTrialError(f"image {job.prepared.image} went away while it ran"))
         trial = make_finished_trial(self.experiment, slot, how, job, started=process.started)
         waves = len(self.company.waves)
-        return replace(trial, together=ended.together, waves=waves if waves > 1 else None, ended_before=0)
+        return replace(
+            trial,
+            together=ended.together,
+            waves=waves if waves > 1 else None,
+            ended_before=0,
+            later_s=ended.later_s,
+            later_failed=ended.later_failed,
+        )
 
 
 def cpus_of(design: Design) -> int:

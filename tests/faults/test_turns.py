@@ -70,7 +70,7 @@ import os, signal, threading, time
 from bench import digest, record, variables
 from bench.gate import Gate
 
-def run(options, data_dir, member=None, node=None, gate=None, look_s=None):
+def run(options, data_dir, member=None, node=None, gate=None, look_s=None, keep=None):
     if os.fork() == 0:
         while True: pass
     how, at, left, turns = os.environ.get("HOW"), gate and Gate(gate), options["steps"], []

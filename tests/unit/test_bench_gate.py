@@ -29,6 +29,15 @@ def test_a_process_says_what_is_left_and_takes_the_turns_it_is_given(ends):
     assert os.read(told, 100) == b"ready 12\nready 2\nready 0\n"
 
 
+def test_a_process_may_go_on_after_its_last_turn_for_some_seconds_of_steps(ends):
+    _, go, folder = ends
+    os.write(go, b"end 6250\nend\nend x\n")
+    gate = Gate(str(folder))
+    assert (gate.end(), gate.end()) == (6.25, None)
+    with pytest.raises(RunError, match="the gate"):
+        gate.end()
+
+
 @pytest.mark.parametrize("said", [b"go\n", b"go 1\n", b"go -1 2\n", b"go x 2\n", b"go 2 0\n", b"end\n", b"\n"])
 def test_what_is_no_turn_is_told_in_words(ends, said):
     _, go, folder = ends

@@ -47,6 +47,8 @@ def test_steps_after_the_warm_up_are_timed_from_one_line_to_the_next(tmp_path):
     assert min(times) > 0
     assert sum(times) < record["timing"]["wall_ns"]
     assert record["timing"]["turns"] is None
+    assert sum(times) < record["timing"]["later"]["watched_ns"] < record["timing"]["wall_ns"]
+    assert "late_step_ns" not in record["timing"]["later"], "too short for a steady state"
     assert record["metric"] == {"name": "speed", "value": pytest.approx(9e9 / sum(times)), "better": "higher"}
     assert record["workload"]["options"]["metric"]["warmup"] == 3
 

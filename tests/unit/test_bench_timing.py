@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import gate, timing  # noqa: E402 - it imports torch
+from bench import gate, later, timing  # noqa: E402 - it imports torch
 from bench.devices import Cpu  # noqa: E402
 from bench.place import Place  # noqa: E402
 from bench.tensors import Batch  # noqa: E402
@@ -40,6 +40,9 @@ class Gate:
     def end(self):
         self.clock.now += self.PAUSE
         self.ended = True
+        return self.goes_on_s
+
+    goes_on_s = None
 
 
 def taken(clock, length, device=None, log=None, at=None, cold=()):
@@ -177,6 +180,37 @@ def test_nothing_is_left_out_of_the_start_of_what_takes_turns():
 
 def test_in_one_go_there_are_no_turns(clock):
     assert taken(clock, timing.Length(checked=0, warm_up=1, timed=2, epoch=0)).turns is None
+
+
+def test_a_process_goes_on_for_the_seconds_of_steps_that_the_gate_names(clock):
+    step = WAIT + STEP
+    at = Gate(clock, (2, 2), (1, 4), (1, 4), (0, 9))
+    at.goes_on_s = 12 * step / 1e9
+    length, source = timing.Length(checked=0, warm_up=3, timed=2, epoch=0), endless(clock)
+    loop = timing.Loop(source, Place(Cpu()), length, at)
+    timing.drive(lambda _: tick(clock), loop)
+    assert len(loop.end().steps_ns) == 2, "no later step is part of the trial"
+    assert (loop.goes_on_s, loop.ran_ns) == (at.goes_on_s, 6 * step), "the first step ran next to others"
+    steps = later.LaterSteps(source, Place(Cpu()), at, loop.goes_on_s, loop.ran_ns, step)
+    timing.drive(lambda _: tick(clock), steps)
+    assert at.left == [2, 12, 7, 2]
+    stretches = steps.times()["stretches"]
+    assert steps.times()["after_ns"] == 6 * step
+    assert [(len(one["apart_ns"]), one["counted_ns"]) for one in stretches] == [
+        (1, [step] * 4), (1, [step] * 4), (0, [step] * 2),
+    ]  # fmt: skip
+
+
+def endless(clock):
+    """Yield batches for which a process waits."""
+    while True:
+        clock.now += WAIT
+        yield Batch(torch.empty(0), torch.empty(0), 1)
+
+
+def tick(clock):
+    """Take a step."""
+    clock.now += STEP
 
 
 def test_counters_of_turns_are_summed_and_one_that_was_not_read_makes_the_sum_unknown(clock, monkeypatch):

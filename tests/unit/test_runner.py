@@ -173,7 +173,9 @@ def begin(tmp_path, plan, machine, progress, **more):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "run_with_rebuild", lambda experiment, slot, progress: made[slot.trial])
         patch.setattr(
-            runner, "run_interleaved", lambda experiment, company, progress: [made[at.trial] for at in company.slots]
+            runner,
+            "run_interleaved",
+            lambda _experiment, company, _progress, **_: [made[at.trial] for at in company.slots],
         )
         ended = runner.run(experiment, Here(), Watcher(), progress)
     folder.unlock()

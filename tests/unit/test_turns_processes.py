@@ -32,14 +32,21 @@ def stick():
     signal.pause()
 if how == "never": stick()
 told, heard = open(folder + "/ready", "w"), open(folder + "/go")
-turns = 0
+turns = trial = 0
 while True:
     told.write("nonsense\\n" if how == "lies" and turns else f"ready {steps}\\n")
     told.flush()
     said = heard.readline().split()
-    if said[0] == "end":
+    if said[0] == "end" and len(said) == 1:
         break
+    if said[0] == "end":
+        os.write(log, f"{os.getpid()} later {said[1]} 0\\n".encode())
+        trial, steps = turns, 2 * int(sys.argv[4])
+        if how == "dies at its end": os.kill(os.getpid(), signal.SIGKILL)
+        continue
     turns += 1
+    if how == "dies later" and trial and turns == trial + 2: os.kill(os.getpid(), signal.SIGKILL)
+    if how == "hangs later" and trial and turns == trial + 2: stick()
     if how == "dies" and turns == 2: os.kill(os.getpid(), signal.SIGKILL)
     if how == "hangs" and turns == 2: stick()
     steps -= min(steps, int(said[2]))
@@ -142,7 +149,7 @@ def together_of(tmp_path, monkeypatch):
     monkeypatch.setattr(block, "interrupts", SimpleNamespace(wait_readable=wait))
 
     def run(*hows, steps=6, limit_s=60.0, turn=2, start=guarded_job, room=99, one_turn=False, cpus=None,
-            lengths=None):  # fmt: skip
+            lengths=None, later_s=None):  # fmt: skip
         plan = make_plan(tuple(f"e{number}" for number in range(len(hows) - 2)))
         slots = plan.block(0)
         behaves = dict(zip((slot.trial for slot in slots), hows, strict=True))
@@ -166,7 +173,7 @@ def together_of(tmp_path, monkeypatch):
         made = SimpleNamespace(run=run, plan=plan, engines={"local": Engine(start, those)}, prepared={})
         whole = order.split_into_waves(slots, dict.fromkeys((slot.arm.name for slot in slots), 1), room, steps // turn)
         whole = whole or order.InterleavedGroup((tuple(slots),), one_turn=one_turn)
-        found = interleave.run_interleaved(made, whole, pytest.fail, lengths)
+        found = interleave.run_interleaved(made, whole, pytest.fail, lengths, later_s)
         assert [trial.trial for trial in found] == [slot.trial for slot in whole.slots]
         found.sort(key=lambda trial: trial.position)
         assert not list((tmp_path / "cache").glob("work/*/*/*"))
@@ -188,6 +195,45 @@ def test_one_process_runs_while_all_others_are_stopped_until_all_steps_are_taken
 def test_turns_may_differ_by_how_many_a_process_has_had(together_of):
     _, log, _ = together_of("", "", "", lengths=lambda had: (0, 1) if had < 2 else (3, 9))
     assert [line[1:] for line in log] == [["0", "1", "5"]] * 3 + [["0", "1", "4"]] * 3 + [["3", "9", "0"]] * 3
+
+
+def test_processes_go_on_after_their_trials_in_stretches_while_all_others_are_stopped(together_of):
+    trials, log, those = together_of("", "", "", steps=6, turn=3, later_s=4.0)
+    assert [(trial.outcome, trial.together, trial.later_failed) for trial in trials] == [("ok", 3, "")] * 3
+    assert all(trial.later_s > 0 for trial in trials)
+    assert [line[1:] for line in log[:6]] == [["3", "3", left] for left in ("3", "0") for _ in range(3)]
+    assert sorted(line[1:] for line in log[6:9]) == [["later", "4000", "0"]] * 3, "all have ended their trials before"
+    assert [line[1:] for line in log[9:]] == [["3", "3", left] for left in ("9", "6", "3", "0") for _ in range(3)]
+    assert len({tuple(line[0] for line in log[first : first + 3]) for first in range(9, 21, 3)}) > 1, "random order"
+    assert those.seen[6 + 3 : 6 + 3 + 12] == [[]] * 12
+
+
+def test_those_that_must_not_be_held_between_steps_go_on_in_one_stretch(together_of):
+    _, log, _ = together_of("", "", "", steps=5, one_turn=True, later_s=4.0)
+    assert (
+        sorted(line[1:] for line in log)
+        == [["0", "10", "0"]] * 3 + [["0", "5", "0"]] * 3 + [["later", "4000", "0"]] * 3
+    )
+
+
+@pytest.mark.parametrize(("how", "words"), [("dies later", "SIGKILL"), ("hangs later", "past its limit")])
+def test_a_process_that_breaks_after_its_trial_leaves_the_trial_and_the_others(together_of, how, words):
+    trials, log, _ = together_of("", how, "", later_s=4.0)
+    assert [trial.outcome for trial in trials] == ["ok"] * 3
+    assert [words in trial.later_failed for trial in trials] == [False, True, False]
+    assert len([line for line in log if line[1:] == ["3", "3", "0"]]) == 2, "the others had all their steps"
+
+
+def test_a_process_that_breaks_before_its_record_is_written_has_no_trial(together_of):
+    trials, _, _ = together_of("", "dies at its end", "", later_s=4.0)
+    assert [trial.outcome for trial in trials] == ["ok", "failed", "ok"]
+    assert [trial.later_s is None for trial in trials] == [False, True, False]
+
+
+def test_in_smaller_groups_no_process_goes_on(together_of):
+    trials, log, _ = together_of("", "", "", "", "", room=4, later_s=4.0)
+    assert {trial.later_s for trial in trials} == {None}
+    assert not [line for line in log if line[1] == "later"]
 
 
 @pytest.mark.parametrize(("cpus", "most"), [("0", 1), ("0-2", 3)])

@@ -1,0 +1,92 @@
+"""Decides which blocks go on after their trials, to see effects in the steady state (docs/steady-state.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from envmatrix.plan import Slot
+from envmatrix.plan.going_on import FULL_S, MIN_GROUPS, MIN_S, seconds_of_steps, share
+from envmatrix.results import Reading, Trial
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.steady_effect import variances
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.experiment import Experiment
+from envmatrix.units import as_duration
+
+
+class GoingOn:
+    """The blocks of a run that went on so far, and the decision for the next one.
+
+    The first ones are the last that a verdict needs, so that an interrupted run has its blocks.
+    """
+
+    def __init__(self, experiment: Experiment, progress: ProgressCallback, *, is_local: bool) -> None:
+        self._run, self._plan, self._say = experiment.run, experiment.plan, progress
+        self._is_wanted = experiment.run.design.steady and experiment.run.design.schedule == "turns" and is_local
+        self._made: set[int] = set()
+        self._decided: dict[int, float | None] = {}
+        self._seconds: float | None = None
+        self._said: set[str] = set()
+
+    def count(self, trial: Reading | Trial) -> None:
+        """Count a finished trial."""
+        if trial.later_s is not None:
+            self._made.add(trial.block)
+
+    def seconds(
+        self, slots: Collection[Slot], complete: int, block_s: float, left_s: float, measured: Measurements
+    ) -> float | None:
+        """Return for how many seconds of steps each process of a block goes on; None if they do not.
+
+        ``complete`` blocks took ``block_s`` each, and ``left_s`` seconds of the budget are left.
+        """
+        block = next(iter(slots)).block
+        if block not in self._decided:
+            self._decided[block] = self._decide(slots, complete, block_s, left_s, measured)
+        return self._decided[block]
+
+    def _decide(
+        self, slots: Collection[Slot], complete: int, block_s: float, left_s: float, measured: Measurements
+    ) -> float | None:
+        processes = sum(not self._run.workloads[slot.arm.workload].command for slot in slots)
+        if not self._is_wanted or not processes or complete < self._plan.min_blocks - MIN_GROUPS:
+            return None
+        room_s = left_s - block_s * max(1, self._plan.min_blocks - complete)
+        if len(self._made) < MIN_GROUPS:
+            seconds = seconds_of_steps(room_s, MIN_GROUPS - len(self._made), processes)
+        else:
+            later_s = processes * (self._seconds or FULL_S)
+            wanted = share(*variances(self._plan, measured), later_s, block_s) * (complete + 1)
+            seconds = seconds_of_steps(room_s, 1, processes) if len(self._made) < wanted else None
+        if seconds is None:
+            self._say_no_time(processes, block_s)
+            return None
+        self._seconds = seconds = min(seconds, self._seconds or FULL_S)
+        self._announce(seconds, processes, block_s)
+        return seconds
+
+    def report_missing(self) -> None:
+        """Report at the end of a run that no block went on."""
+        if self._is_wanted and not self._made:
+            self._say_once("no steady effects: no process could go on after its trial; all results are of first steps")
+
+    def _say_no_time(self, processes: int, block_s: float) -> None:
+        if not self._made:
+            needed_s = block_s * self._plan.min_blocks + MIN_GROUPS * processes * MIN_S
+            self._say_once(
+                f"no steady effects: the budget of {as_duration(self._plan.budget_s)} ends before them; use --budget "
+                f"{as_duration(1.1 * needed_s)} or more"
+            )
+
+    def _announce(self, seconds: float, processes: int, block_s: float) -> None:
+        full_s = block_s * self._plan.min_blocks + MIN_GROUPS * processes * FULL_S
+        more = "" if seconds == FULL_S else f"; --budget {as_duration(1.1 * full_s)} is enough for {FULL_S:.0f} s"
+        self._say_once(
+            f"for the steady effect, the processes of {MIN_GROUPS} or more blocks go on for {seconds:.1f} s"
+            f" of steps each (about {as_duration(processes * seconds)} a block){more}"
+        )
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)

@@ -1,0 +1,176 @@
+"""Effects in the steady state: the blocks' effect times its change in processes that went on, and what reports say."""
+
+import csv
+import io
+import json
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from bench.second_half import of_program, second_half
+from envmatrix.matrix.model import Workload
+from envmatrix.report.exports import effects_csv
+from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.markdown import to_markdown
+from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.terminal import print_summary
+from envmatrix.stats.measurements import fold_trials
+from tests.synthetic import Machine, make_plan, make_run, make_trials
+from tests.unit.test_going_on import went_on
+
+NAMES = ("baseline", "fast", "slow", "same")
+SPEED = {"fast": 1.25, "slow": 0.8}
+OWN = {"name": "cnn", "command": ["python", "x.py"], "metric": {"steps": "^step"}}
+
+
+def summary_of(change, *, speed=None, blocks=(4, 5), noise=0.0, trial_noise=0.01, changed=lambda trial: trial):
+    """Return the summary of a run in which environments ``change`` in the blocks that went on."""
+    plan, chance = make_plan(NAMES), random.Random(4)
+    trials = (
+        changed(replace(went_on(trial, 9, change.get(trial.environment, 1.0), chance.gauss(0, noise)), later_s=30.0))
+        if trial.block in blocks
+        else trial
+        for trial in make_trials(plan, Machine(speed or SPEED, noise=trial_noise), 8)
+    )
+    return summarise_measurements(make_run(plan), fold_trials(plan, trials))
+
+
+def rows_of(summary):
+    return {row.arm.environment: row for group in summary.groups for row in group.all_rows}
+
+
+def test_a_steady_effect_is_that_of_the_blocks_times_its_change():
+    rows = rows_of(summary_of({"fast": 0.9, "slow": 1.1}))
+    for name, change in (("fast", 0.9), ("slow", 1.1), ("same", 1.0), ("control", 1.0)):
+        effect, steady = rows[name].effect, rows[name].steady
+        assert steady.ratio == pytest.approx(effect.ratio * change, rel=1e-6)
+        assert steady.change == pytest.approx(change, rel=1e-6)
+        assert steady.low < steady.ratio < steady.high
+        assert (steady.groups, steady.changes) == (2, False)
+    assert rows["baseline"].steady is None
+
+
+def test_its_interval_holds_the_variance_of_the_change_too():
+    quiet, noisy = (rows_of(summary_of({}, noise=noise))["fast"] for noise in (0.0, 0.05))
+    first = math.log(quiet.effect.high / quiet.effect.low)
+    assert math.log(quiet.steady.high / quiet.steady.low) < 2 * first
+    assert math.log(noisy.steady.high / noisy.steady.low) > 3 * first
+
+
+def test_without_noise_in_the_change_more_blocks_that_went_on_change_nothing():
+    two, four = (rows_of(summary_of({"fast": 0.9}, blocks=blocks))["fast"].steady for blocks in ((4, 5), (4, 5, 6, 7)))
+    assert four.ratio == pytest.approx(two.ratio, rel=1e-6)
+    assert (two.groups, four.groups) == (2, 4)
+
+
+def test_one_block_that_went_on_gives_no_steady_effect():
+    summary = summary_of({"fast": 0.9}, blocks=(4,))
+    assert not any(row.steady for row in rows_of(summary).values())
+    assert "times as fast as baseline (95 % CI" in summary.groups[0].headline
+    assert "seconds" not in to_markdown(summary).partition("## Start")[0].replace("First seconds", "")
+
+
+def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment():
+    def died(trial):
+        if trial.environment != "slow" or trial.block != 5:
+            return trial
+        timing = {key: value for key, value in trial.document["timing"].items() if key != "later"}
+        return replace(trial, document={**trial.document, "timing": timing}, later_failed="was killed by SIGKILL")
+
+    summary = summary_of({"fast": 0.9}, changed=died)
+    rows = rows_of(summary)
+    assert rows["slow"].steady is None
+    assert rows["slow"].effect.verdict == "slower", "its trial stands"
+    assert rows["slow"].outcomes == {"ok": 8}
+    assert rows["fast"].steady.groups == 2
+    assert "slow ended before: it was killed by SIGKILL." in to_markdown(summary)
+
+
+@pytest.mark.parametrize(
+    ("change", "headline"),
+    [
+        (0.96, "fast is 1.20 times as fast as baseline in seconds 5 to 10 of its steps (95 % CI "),
+        (0.80, "fast is 1.25 times as fast as baseline in its first steps, but not significantly faster in seconds "),
+        (0.70, "fast is 1.25 times as fast as baseline in its first steps, but slower in seconds "),
+    ],
+)
+def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(change, headline):
+    summary = summary_of({"fast": change}, noise=0.005)
+    told = summary.groups[0].headline
+    assert told.startswith(headline)
+    assert "corrected for picking the best of 3" in told
+    assert ("first steps 1.25" in told) is (change == 0.96)
+    text = io.StringIO()
+    print_summary(summary, Console(file=text, width=200))
+    assert told.split("(")[0] in " ".join(text.getvalue().split())
+
+
+def test_the_second_half_of_all_steps_is_that_of_their_time():
+    slow, fast = [3 * 10**9] * 2, [10**9] * 6
+    found = second_half([([10**9], slow), ([10**9], fast)], 2e9)
+    assert found == {"watched_ns": 14 * 10**9, "trial_step_ns": 2e9, "late_step_ns": 1e9, "halves_step_ns": [1e9, 1e9]}
+    assert second_half([([], [4, 1, 1, 2])], 2.0)["halves_step_ns"] == [1.0, 2.0]
+    assert second_half([], 2.0, 7)["late_step_ns"] is None
+
+
+def test_a_program_of_ones_own_has_its_second_half_in_its_trial_if_it_is_long_enough():
+    steps = [10**9] * 6 + [2 * 10**9] * 3
+    found = of_program([([10**8], steps)])
+    assert (found["trial_step_ns"], found["late_step_ns"]) == (pytest.approx(12e9 / 9), 2e9)
+    assert of_program([([10**8], steps[:3])]) == {"watched_ns": 31 * 10**8}
+    assert of_program([]) == {"watched_ns": 0}
+
+
+def test_a_program_of_ones_own_reports_its_second_half_next_to_all_its_steps():
+    plan, own = make_plan(NAMES), Workload.model_validate(OWN)
+
+    def trials(watched_s):
+        for trial in make_trials(plan, Machine(SPEED, noise=0.01), 8):
+            later = {"watched_ns": round(1e9 * watched_s), "trial_step_ns": 1.0}
+            later |= {"late_step_ns": 1.05 if trial.environment == "fast" else 1.0, "halves_step_ns": [1.0, 1.0]}
+            later = later if watched_s >= 10 else {"watched_ns": later["watched_ns"]}
+            document = {**trial.document, "timing": {"later": later}}
+            document["metrics"] = {"value": document["metrics"]["samples_per_s"]}
+            yield replace(trial, document=document)
+
+    long, short = (
+        summarise_measurements(make_run(plan, workloads={"cnn": own}), fold_trials(plan, trials(seconds)))
+        for seconds in (20.0, 5.0)
+    )
+    assert "in seconds 10 to 20 of its steps (95 % CI" in long.groups[0].headline
+    assert "; all steps 1.2" in long.groups[0].headline
+    assert rows_of(long)["fast"].steady.groups == 8
+    assert "First seconds: each trial has 5 s of steps." in to_markdown(short)
+    assert not any(row.steady for row in rows_of(short).values())
+
+
+def test_an_effect_that_still_changes_is_named():
+    def slows_down(trial):
+        timing = trial.document["timing"]
+        first, second = timing["later"]["halves_step_ns"]
+        factor = 1.2 if trial.environment == "fast" else 1.0
+        timing = {**timing, "later": {**timing["later"], "halves_step_ns": [first, second * factor]}}
+        return replace(trial, document={**trial.document, "timing": timing})
+
+    summary = summary_of({}, changed=slows_down, noise=0.002)
+    rows = rows_of(summary)
+    assert rows["fast"].steady.changes
+    assert not rows["same"].steady.changes
+    assert "The effect of fast over baseline still changed" in to_markdown(summary)
+
+
+def test_files_for_programs_have_both_effects():
+    summary = summary_of({"fast": 0.9}, noise=0.01)
+    document = json.loads(json.dumps(summary_to_json(summary), allow_nan=False))
+    arm = next(one for one in document["arms"] if one["environment"] == "fast")
+    assert arm["ratio"] == pytest.approx(1.25, abs=0.03)
+    assert arm["steady"]["ratio"] == pytest.approx(1.25 * 0.9, abs=0.04)
+    assert document["best"][0]["steady"] == arm["steady"]
+    lines = list(csv.DictReader(io.StringIO(effects_csv(summary))))
+    line = next(one for one in lines if one["environment"] == "fast" and one["primary"] == "True")
+    assert float(line["steady_ratio"]) == arm["steady"]["ratio"]
+    assert float(line["steady_low"]) < float(line["steady_ratio"]) < float(line["steady_high"])
+    assert {one["steady_ratio"] for one in lines if one["primary"] == "False"} == {""}
