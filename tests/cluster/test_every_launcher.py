@@ -83,7 +83,7 @@ def test_what_breaks_has_its_outcome_and_the_others_go_on_whatever_the_clock_say
         "baseline": "ok", "control": "ok", "dies": "failed", "hangs": "timed_out", "eats": "failed", "pauses": "ok",
     }  # fmt: skip
     assert "signal 9 (Killed)" in trials["dies"]["reason"]
-    assert "memory" in trials["eats"]["reason"]
+    assert "MemoryError" in trials["eats"]["reason"]
     assert (trials["pauses"]["repeated"], trials["baseline"]["repeated"] or 0) == (1, 0)
     assert all(0 < trial["wall_s"] < 60 for trial in trials.values())
     assert ("ahead of this machine's" in done.stderr) == (project.launcher == "slurm")
