@@ -120,6 +120,7 @@ def test_the_newest_run_is_meant_when_none_is_named(results):
         ({"ok": 4}, 0, False, ExitCode.FINE),
         ({"ok": 4, "skipped": 2}, 0, False, ExitCode.FINE),
         ({"ok": 4, "timed_out": 1}, 0, False, ExitCode.SOME_FAILED),
+        ({"ok": 4, "invalid": 1}, 0, False, ExitCode.SOME_FAILED),
         ({"ok": 4}, 1, False, ExitCode.SOME_FAILED),
         ({"failed": 4}, 0, False, ExitCode.NOTHING_RAN),
         ({}, 0, False, ExitCode.NOTHING_RAN),

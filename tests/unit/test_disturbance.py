@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -77,7 +78,7 @@ def test_a_wait_that_was_hardly_seen_is_not_known_and_one_half_seen_is_taken_for
 def test_doctor_names_who_takes_the_cpu(neighbour):
     (found,) = neighbours(Path("/"))
     assert found.state == "bad"
-    assert "of a CPU" in found.found
+    assert int(re.search(r"(\d+)% of a CPU", found.found)[1]) < 300  # a thread has one CPU; a busy machine looks late
 
 
 def test_no_counter_is_ever_below_zero_or_zero_where_there_is_none():

@@ -12,7 +12,8 @@ from bench.errors import BenchError, RunError
 from bench.parallel import launch, nodes
 from envmatrix.evidence import checks
 from envmatrix.evidence.record import read_evidence
-from envmatrix.trials.verification import contradicting_ranks
+from envmatrix.trials.verification import contradicting_ranks, verify_evidence
+from tests.synthetic import make_environment
 
 
 def options(**chosen):
@@ -132,3 +133,7 @@ def test_a_claim_must_hold_on_every_rank_and_the_one_that_breaks_it_is_named():
     promised = checks.parse_claims({"openmp": ["libgomp"], "threads": ["1"]})
     assert contradicting_ranks(promised, evidence) == ["rank 1 (node n2) claims openmp is libgomp, but it was libomp"]
     assert contradicting_ranks(promised, read_evidence({"openmp": {}})) == []
+    environment = make_environment("fast", claims=promised[:1], variables={}, preload=())
+    assert verify_evidence(environment, evidence).wrong == (
+        "rank 1 (node n2) claims openmp is libgomp, but it was libomp",
+    )

@@ -91,6 +91,17 @@ def test_what_broke_fails_and_what_is_only_slower_passes(summary):
     assert cases["other-work"].find("failure").get("type") == "unequal-work"
 
 
+def test_a_trial_that_failed_fails_the_test_of_its_environment_even_if_the_reference_fails_as_often():
+    plan = make_plan(("fast",))
+    trials = [
+        replace(trial, outcome="failed", document=None) if trial.block == 3 else trial
+        for trial in make_trials(plan, Machine({}), 12)
+    ]
+    summary = summarise_measurements(make_run(plan), fold_trials(plan, trials))
+    (fast,) = (case for case in ET.fromstring(to_junit(summary)).iter("testcase") if case.get("name") == "fast")
+    assert fast.find("failure").get("message").startswith("1 of 12 trials broke")
+
+
 def test_too_few_blocks_are_a_test_that_was_skipped():
     plan = make_plan(("fast",))
     few = summarise_measurements(make_run(plan), fold_trials(plan, make_trials(plan, Machine({}), 3)))

@@ -83,6 +83,8 @@ def test_summary_json_has_the_promised_keys_and_the_right_answer(made):
     fast = next(e for e in body["effects"] if (e["environment"], e["metric"]) == ("fast", "samples_per_s"))
     assert fast["low"] < 1.25 < fast["high"]
     assert fast["verdict"] == "faster"
+    row = next(row for row in body["arms"] if row["environment"] == "fast")
+    assert [row[key] for key in ("ratio", "low", "high")] == [fast[key] for key in ("ratio", "low", "high")]
     assert body["control"]["low"] < 1 < body["control"]["high"]
     assert body["best"][0]["environment"] == "fast"
     assert "stand-in-data" in fast["flags"]
