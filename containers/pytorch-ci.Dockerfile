@@ -1,4 +1,4 @@
-# pytorch-ci: what PyTorch's own CPU dashboard sets
+# pytorch-ci: the settings of PyTorch's own CPU benchmarks
 # openmp=intel, malloc=jemalloc-decay, threads=physical, affinity=compact, wait=blocktime-1
 # Generated from matrix.yaml by `envmatrix definitions`; do not edit. Build it by hand:
 #   envmatrix context pytorch-ci --output build/context
@@ -66,7 +66,7 @@ LABEL org.envmatrix.bench="${BENCH}" \
       org.opencontainers.image.base.digest="${BASE_DIGEST}" \
       org.opencontainers.image.base.name="${BASE_NAME}" \
       org.opencontainers.image.created="2025-01-01T00:00:00Z" \
-      org.opencontainers.image.description="what PyTorch's own CPU dashboard sets" \
+      org.opencontainers.image.description="the settings of PyTorch's own CPU benchmarks" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.source="${SOURCE}" \
