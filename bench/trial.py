@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, Callable, Protocol
 
-from bench import later, prices, timing
+from bench import continuation, prices, timing
 from bench.cold import first_half_extra_s
 from bench.data_sets import Prepared
 from bench.gate import Gate
@@ -114,7 +114,7 @@ def _go_on(
 ) -> dict[str, Any]:
     """Run further steps for ``seconds``; return their times."""
     step_ns = statistics.fmean(measured["timing"]["steps_ns"])
-    steps = later.LaterSteps(work.source, place, gate, seconds, ran_ns, step_ns)
+    steps = continuation.LaterSteps(work.source, place, gate, seconds, ran_ns, step_ns)
     work.drive(steps)
     return steps.times()
 

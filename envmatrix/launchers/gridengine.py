@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from envmatrix.block.order import DELETED, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, check_commands
+from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
 from envmatrix.launchers.block_orders import block_order, block_seconds, job_prefix
-from envmatrix.launchers.elsewhere import BlockLauncher, Trials, common_host
 from envmatrix.launchers.node_start import STOPPED, copy_package, start_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot

@@ -15,8 +15,8 @@ from envmatrix.block import interrupts
 from envmatrix.block.order import NO_PYTHON, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, check_commands
+from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
 from envmatrix.launchers.block_orders import block_order
-from envmatrix.launchers.elsewhere import BlockLauncher, Trials, common_host
 from envmatrix.launchers.node_start import STOPPED, copy_package, find_lines, start_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot

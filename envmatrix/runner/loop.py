@@ -20,7 +20,7 @@ from envmatrix.results import Reading, RunFolder, Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.results.plan_check import RejectedLine
 from envmatrix.runner.budget_check import FirstBlockCheck
-from envmatrix.runner.going_on import GoingOn
+from envmatrix.runner.continuations import Continuations
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.racing import Race
@@ -91,7 +91,7 @@ def run(
                 if loop.first.lost and launcher.measures_here and not loop.unwritten:
                     break
             if launcher.measures_here and not loop.first.lost:
-                loop.going_on.report_missing()
+                loop.continuations.report_missing()
                 for look in loop.looks():
                     with interrupts.held():
                         folder.append_steady_state_run(look)
@@ -197,7 +197,7 @@ class _Loop:
             experiment, experiment.folder.looks(experiment.plan), progress, is_local=launcher.measures_here
         )
         self.first = FirstBlockCheck(experiment, width, len(self.long.left))
-        self.going_on = GoingOn(experiment, progress, is_local=launcher.measures_here)
+        self.continuations = Continuations(experiment, progress, is_local=launcher.measures_here)
 
     def announce(self) -> None:
         """Report before the first block the time reserved for steady-state runs, and a budget that is too short."""
@@ -212,7 +212,7 @@ class _Loop:
         """Count a finished trial."""
         self.done.add(trial.trial)
         self._elapsed.add(trial)
-        self.going_on.count(trial)
+        self.continuations.count(trial)
         self.groups_of.note(trial)
         self.finished[trial.block] += 1
         self.ended.outcomes[trial.outcome] = self.ended.outcomes.get(trial.outcome, 0) + 1
@@ -324,7 +324,7 @@ class _Loop:
         running_arms = self._running_arms(group[0].block)
         slots = [slot for slot in self.experiment.plan.block(group[0].block) if slot.arm.name in running_arms]
         left_s = self.experiment.plan.budget_s - self.spent_s - self._later_spent_s
-        return self.going_on.seconds(slots, complete, self.spent_s / complete, left_s, self.estimate.measured)
+        return self.continuations.seconds(slots, complete, self.spent_s / complete, left_s, self.estimate.measured)
 
     @property
     def _later_spent_s(self) -> float:

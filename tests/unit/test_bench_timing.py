@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import gate, later, timing  # noqa: E402 - it imports torch
+from bench import continuation, gate, timing  # noqa: E402 - it imports torch
 from bench.devices import Cpu  # noqa: E402
 from bench.place import Place  # noqa: E402
 from bench.tensors import Batch  # noqa: E402
@@ -191,7 +191,7 @@ def test_a_process_goes_on_for_the_seconds_of_steps_that_the_gate_names(clock):
     timing.drive(lambda _: tick(clock), loop)
     assert len(loop.end().steps_ns) == 2, "no later step is part of the trial"
     assert (loop.goes_on_s, loop.ran_ns) == (at.goes_on_s, 6 * step), "the first step ran next to others"
-    steps = later.LaterSteps(source, Place(Cpu()), at, loop.goes_on_s, loop.ran_ns, step)
+    steps = continuation.LaterSteps(source, Place(Cpu()), at, loop.goes_on_s, loop.ran_ns, step)
     timing.drive(lambda _: tick(clock), steps)
     assert at.left == [2, 12, 7, 2]
     stretches = steps.times()["stretches"]

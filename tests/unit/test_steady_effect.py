@@ -19,7 +19,7 @@ from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.terminal import print_summary
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials
-from tests.unit.test_going_on import went_on
+from tests.unit.test_continuations import went_on
 
 NAMES = ("baseline", "fast", "slow", "same")
 SPEED = {"fast": 1.25, "slow": 0.8}

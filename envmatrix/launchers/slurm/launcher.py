@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from envmatrix.block.order import CANNOT_WRITE
 from envmatrix.errors import EngineError
 from envmatrix.launchers.base import Ask, Work
+from envmatrix.launchers.block_launcher import BlockLauncher, Trials
 from envmatrix.launchers.block_orders import job_prefix, widest_workload
-from envmatrix.launchers.elsewhere import BlockLauncher, Trials
 from envmatrix.launchers.slurm import jobs, reasons
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
 from envmatrix.launchers.slurm.pending_block import (

@@ -1,4 +1,4 @@
-"""Effects in the steady state on simulated processes: `python -m validation.simulated_going_on --runs 1000`.
+"""Effects in the steady state on simulated processes: `python -m validation.simulated_continuations --runs 1000`.
 
 The speed of each process follows a course over its seconds of steps. The last blocks go on, and the code for real runs
 estimates the effects in the second half. `--to FOLDER` keeps the figures.
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.plan.going_on import share
+from envmatrix.plan.continuation import share
 from envmatrix.results import trial_of
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.later_steps import CHANGE, TREND, WATCHED
@@ -181,7 +181,7 @@ def allocations(runs: int, budget_s: float, chance: np.random.Generator) -> Iter
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m validation.simulated_going_on", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m validation.simulated_continuations", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="simulated runs a figure (default: 1000)")
     parser.add_argument("--seed", type=int, default=1, help="seed (default: 1)")
     parser.add_argument("--to", type=Path, help="folder for steady.json")

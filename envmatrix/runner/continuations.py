@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from envmatrix.plan import Slot
-from envmatrix.plan.going_on import FULL_S, MIN_GROUPS, MIN_S, seconds_of_steps, share
+from envmatrix.plan.continuation import FULL_S, MIN_GROUPS, MIN_S, seconds_of_steps, share
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.steady_effect import variances
@@ -14,7 +14,7 @@ from envmatrix.trials.experiment import Experiment
 from envmatrix.units import as_duration
 
 
-class GoingOn:
+class Continuations:
     """The blocks of a run that went on so far, and the decision for the next one.
 
     The first ones are the last that a verdict needs, so that an interrupted run has its blocks.
