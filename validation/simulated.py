@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.moderated_variance import is_moderated, moderated
-from envmatrix.stats.noise import NOISES, deal_into_blocks, scale_noise
 from envmatrix.stats.selftest import false_alarm_rate
+from validation.noise import NOISES, deal_into_blocks, scale_noise
 
 Floats = NDArray[np.float64]
 #: Noise of a trial's log time within its block.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.plan import make_arms
-from envmatrix.stats.noise import drifting
+from validation.noise import drifting
 from validation.simulated import SIZE, Floats
 
 #: One environment is truly 5 % faster than all others.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from envmatrix.stats.nodes import OnNode, anova_p_value, holm
-from envmatrix.stats.noise import NOISES
+from validation.noise import NOISES
 from validation.simulated import Figure, Floats, rate
 
 _BLOCK_S, _LEVEL = 37.0, 0.05

@@ -8,9 +8,9 @@ import numpy as np
 
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value, student_quantile
-from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import summarise_pairs
 from envmatrix.stats.slow_phases import PHASE_S, apart, slow_cosine_error
+from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 
 _EACH_HALF = (1.0 + LEVEL) / 2

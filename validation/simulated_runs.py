@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import LEVEL, draw_conclusion
-from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import summarise_pairs
 from envmatrix.stats.run_to_run import FEWEST_RUNS, compare_with_runs
 from envmatrix.stats.welch import Mean, Quotient, mean_of_logs, quotient
+from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, over_two_copies, rate, trials_of
 
 _BLOCKS = 10

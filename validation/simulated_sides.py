@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.noise import NOISES
+from validation.noise import NOISES
 from validation.simulated import Figure, Floats, rate
 from validation.simulated_models import skewed, without_slowest
 from validation.simulated_pairs import arms_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.noise import NOISES
 from envmatrix.stats.slow_trials import find_slow_trials
+from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, MARKED
 from validation.simulated_table import measured_of, plan_of

@@ -22,7 +22,6 @@ from envmatrix.stats.comparison import status_of
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
-from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import log_ratios_over_copies
 from envmatrix.stats.racing import next_arms
 from envmatrix.stats.run_to_run import FEWEST_RUNS, compare_with_runs
@@ -30,6 +29,7 @@ from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.slow_phases import too_short
 from envmatrix.stats.slow_trials import SlowTrials
 from envmatrix.stats.welch import mean_of_logs
+from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, SELECTED, TRIAL_S, Model, Trials
 

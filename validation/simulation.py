@@ -22,10 +22,10 @@ from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.moderated_variance import moderated_errors
-from envmatrix.stats.noise import NOISES
 from envmatrix.stats.pairing import Views, families
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.racing import FamilyData, final_levels, race_family, surely_near_best
+from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
 from validation.simulated_choice import choices, simplicity
 from validation.simulated_history import histories

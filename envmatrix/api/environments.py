@@ -11,7 +11,7 @@ from envmatrix.api.places import PathLike
 from envmatrix.engines.base import HasImageFiles
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
-from envmatrix.plan.export import BUNDLE_FOLDER, dockerfile, export_lines
+from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines
 from envmatrix.report.group import Group
 from envmatrix.results import write_whole
 from envmatrix.system.progress import ProgressCallback, silent

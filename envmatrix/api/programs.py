@@ -290,7 +290,7 @@ def _make_starter(
         *(find(evidence) for find in (notices.missing_gpu, notices.work_elsewhere, notices.unverifiable_programs))
     ):
         progress(f"warning: {line}")
-    progress(_environments_text(selected, torch=torch, record=first_run.record))
+    progress(_selection_text(selected, torch=torch, record=first_run.record))
     progress(time_text(budget_s, trial_s, (len(requested) or len(selected)) + 2, overrides))
     limit_s = max(60.0, 10 * first_run.wall_s)
     return MatrixTemplate(
@@ -332,7 +332,7 @@ def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:
     return matrix.model_copy(update={"environments": kept_environments, "factors": factors})
 
 
-def _environments_text(environments: Sequence[str], *, torch: bool, record: Record) -> str:
+def _selection_text(environments: Sequence[str], *, torch: bool, record: Record) -> str:
     """Describe what is benchmarked, and why recipes are left out."""
     environments_text = f"environments: {', '.join(environments)}"
     evidence = record.evidence

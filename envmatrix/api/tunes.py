@@ -20,7 +20,7 @@ from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, 
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
-from envmatrix.plan.export import export_lines
+from envmatrix.plan.export_lines import export_lines
 from envmatrix.results.run import LauncherOptions
 from envmatrix.runner.loop import RunEnding
 from envmatrix.search.answer import TuneAnswer, make_answer

@@ -14,8 +14,8 @@ from dataclasses import replace as replaced
 from typing import Protocol
 
 from envmatrix.block import interrupts
-from envmatrix.block.barrier import Gate, GateError
 from envmatrix.block.process import Exit
+from envmatrix.block.turn_gate import Gate, GateError
 
 #: The length of a process's next turn (untimed steps, timed steps), given how many turns it has had.
 TurnLengths = Callable[[int], tuple[int, int]]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO
 
 from envmatrix.block import interrupts, orphans
-from envmatrix.block.barrier import Gate, open_gate
 from envmatrix.block.interleave import BrokenOffError, Interleaving, Member, Schedule
 from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError
 from envmatrix.block.memory import free_memory, memory_kills, usable_memory
@@ -25,6 +24,7 @@ from envmatrix.block.overlay import make_overlay, remove_folder
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Overlay, SupervisedProcess
 from envmatrix.block.program_folder import lay_out
 from envmatrix.block.srun import GRACE_S, Nodes, trial_variables
+from envmatrix.block.turn_gate import Gate, open_gate
 
 #: Seconds within which a failed node ends its whole job.
 _NODE_FAILS_S = 5.0

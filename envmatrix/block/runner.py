@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from envmatrix.block import interrupts, node_checks, orphans
-from envmatrix.block.barrier import FOLDER
 from envmatrix.block.job_files import WRITE_ERRORS, JobFiles, StopError, lock_host
 from envmatrix.block.order import (
     BUSY,
@@ -31,6 +30,7 @@ from envmatrix.block.overlay import SCRATCH, remove_folder
 from envmatrix.block.parts import Outcome, PartRun
 from envmatrix.block.process import NotStartedError
 from envmatrix.block.srun import Nodes, inspect_task, rank_task
+from envmatrix.block.turn_gate import FOLDER
 
 #: How often a trial is repeated if it was suspended or could not write.
 _REPEATS = 3

@@ -54,7 +54,7 @@ from envmatrix.engines.ready import prepare_ready_image
 from envmatrix.engines.ready_sif import ARCHIVE, ready_sif
 from envmatrix.errors import EngineError, EnvmatrixError
 from envmatrix.plan.environment import Environment, Image, Library
-from envmatrix.plan.export import posix_quote, program_command
+from envmatrix.plan.export_lines import posix_quote, program_command
 from envmatrix.system.process import Exit, Finished, run
 from envmatrix.system.progress import ProgressCallback
 

@@ -36,8 +36,8 @@ from envmatrix.engines.confinement import (
 )
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
-from envmatrix.plan.export import posix_quote
-from envmatrix.plan.export import program_command as words_of
+from envmatrix.plan.export_lines import posix_quote
+from envmatrix.plan.export_lines import program_command as words_of
 from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run, started
 from envmatrix.system.progress import ProgressCallback

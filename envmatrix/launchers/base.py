@@ -57,7 +57,7 @@ def check_race(*, race: bool, width: int) -> None:
         )
 
 
-def check_commands(kind: str, engines: Sequence[Engine]) -> None:
+def refuse_engines_without_commands(kind: str, engines: Sequence[Engine]) -> None:
     """Reject an engine whose jobs are not commands, for a launcher that sends scripts to other machines."""
     from envmatrix.engines.base import RunsAsCommand
 

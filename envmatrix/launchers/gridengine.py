@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from envmatrix.block.order import DELETED, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, check_commands
+from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, refuse_engines_without_commands
 from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
 from envmatrix.launchers.block_orders import block_order, block_seconds, job_prefix
 from envmatrix.launchers.node_start import STOPPED, copy_package, start_lines
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
-from envmatrix.plan.export import posix_quote
+from envmatrix.plan.export_lines import posix_quote
 from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system.host import Host
 from envmatrix.system.process import Finished, run
@@ -71,7 +71,7 @@ class GridEngineKind(LauncherKind):
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Check that the queue has hosts that fit and answer, all with the same CPU layout."""
-        check_commands(self.name, engines)
+        refuse_engines_without_commands(self.name, engines)
         names = _fitting_hosts(asked)
         hosts = {name: host for name, host in _read_hosts(_do("qhost", "-xml")).items() if name in names}
         for name in sorted(names - set(hosts)):

@@ -19,7 +19,7 @@ from envmatrix.block.order import (
     OTHER_NODE,
 )
 from envmatrix.build.cache import disk_errors
-from envmatrix.plan.export import posix_quote
+from envmatrix.plan.export_lines import posix_quote
 from envmatrix.system.bench_options import folder_digest
 
 _SOURCE = Path(block.__file__).parent

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from envmatrix.block import interrupts
 from envmatrix.block.order import NO_PYTHON, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, check_commands
+from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, refuse_engines_without_commands
 from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
 from envmatrix.launchers.block_orders import block_order
 from envmatrix.launchers.node_start import STOPPED, copy_package, find_lines, start_lines
@@ -73,7 +73,7 @@ class SshKind(LauncherKind):
         self, design: Design, asked: LauncherOptions, engines: Sequence[Engine], span: int, progress: ProgressCallback
     ) -> Host:
         """Check that every host answers, has a Python, and has the same CPU layout as the others."""
-        check_commands(self.name, engines)
+        refuse_engines_without_commands(self.name, engines)
         return common_host({name: _inspect_host(name) for name in requested_hosts(asked)}, "name hosts of one shape")
 
     def open(self, experiment: Experiment, progress: ProgressCallback, ask: Ask | None) -> Launcher:

@@ -54,7 +54,7 @@ REPORTS: Catalog[Report] = Catalog(
 #: Figure -> the function that draws it as SVG from a Summary and one of its groups.
 FIGURES: Mapping[str, str] = {
     "forest": "envmatrix.report.forest:forest_figure",
-    "start": "envmatrix.report.curve:start_figure",
+    "start": "envmatrix.report.step_time_figure:start_figure",
     "time": "envmatrix.report.timeline:time_figure",
 }
 

@@ -18,9 +18,9 @@ from envmatrix.report.catalog import Report, draw_figure
 from envmatrix.report.columns import effect_values, value_names
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.pdf import to_pdf
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import standalone_svg
+from envmatrix.report.svg_to_pdf import to_pdf
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import own_metrics
 from envmatrix.stats.step_account import COLUMNS

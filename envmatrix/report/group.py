@@ -13,9 +13,9 @@ from envmatrix.report.formatting import format_bounds, format_count, format_deci
 from envmatrix.report.headline import (
     barred,
     busy_machine,
+    control_doubt,
     explained,
     is_faster_by_little,
-    of_control,
     percent_of,
     recommendation_reason,
     without_contention,
@@ -123,7 +123,7 @@ class Group:
         busy, (claim, figures, doubts) = busy_machine(effects, best, self.baseline_name), self._gain or self._no_gain
         if busy and not best:
             claim = f"{claim[0].lower()}{claim[1:]}. {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}"
-        doubts += of_control(control, best, gain, self.baseline_name)
+        doubts += control_doubt(control, best, gain, self.baseline_name)
         return f"{self.quota}{busy}{claim}", figures, doubts + (" Equal work not checked." if self.unchecked else "")
 
     @property

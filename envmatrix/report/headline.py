@@ -70,7 +70,7 @@ def explained(effects: Sequence[Effect], as_fast: str) -> str:
     )
 
 
-def of_control(control: Effect | None, best: Effect | None, gain: float, reference: str) -> str:
+def control_doubt(control: Effect | None, best: Effect | None, gain: float, reference: str) -> str:
     """Return a doubt from the control: it differs from 1, or its interval is as wide as the gain."""
     low, high = (control.low, control.high) if control else (None, None)
     if control is None or low is None or high is None or low <= 0:

@@ -18,7 +18,6 @@ from envmatrix.report.attribution import (
     waterfall_rows,
 )
 from envmatrix.report.columns import Cell, Column, columns_of
-from envmatrix.report.curve import step_time_curve
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.explanation import line_of, notes_of, reasons_of, whys
@@ -32,6 +31,7 @@ from envmatrix.report.part_bars import part_bars
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
+from envmatrix.report.step_time_figure import step_time_curve
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, figure_style, marker_element, palette
 from envmatrix.report.timeline import environment_colours, timeline

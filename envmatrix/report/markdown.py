@@ -43,10 +43,10 @@ _WORST = (
 
 def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a Markdown table; cells are escaped only here."""
-    return _escaped_table(head, [tuple(markdown_cell(cell) for cell in row) for row in rows])
+    return _join_table(head, [tuple(markdown_cell(cell) for cell in row) for row in rows])
 
 
-def _escaped_table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
+def _join_table(head: tuple[str, ...], body: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [*lines, *body])
 
@@ -111,7 +111,7 @@ def _warnings_section(summary: Summary) -> str:
         (item.kind.value, markdown_cell(item.about), markdown_text(item.text), markdown_text(item.remedy))
         for item in summary.cautions
     ]
-    return "## Warnings\n\n" + _escaped_table(("warning", "about", "seen", "remedy"), rows) + "\n"
+    return "## Warnings\n\n" + _join_table(("warning", "about", "seen", "remedy"), rows) + "\n"
 
 
 def _run_section(summary: Summary) -> str:

@@ -22,7 +22,7 @@ def part_bars(group: Group, name: str = "why") -> str:
     explained = whys(group)
     if not explained:
         return ""
-    ends = [end for _, why in explained for end in _ends(why)]
+    ends = [end for _, why in explained for end in _bar_ends(why)]
     unit = Unit.of(max(ends, key=abs))
     bottom = _TOP + _ROW * len(explained) + 6
     scale = Scale(min(0.0, *ends), max(0.0, *ends), _LEFT, _WIDTH - _RIGHT)
@@ -39,7 +39,7 @@ def part_bars(group: Group, name: str = "why") -> str:
     return svg_drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
 
 
-def _ends(why: Explanation) -> tuple[float, float]:
+def _bar_ends(why: Explanation) -> tuple[float, float]:
     """Return the positions of a bar's ends on either side of 0."""
     means = [part.change.mean for part in why.parts.parts]
     return sum(mean for mean in means if mean < 0), sum(mean for mean in means if mean > 0)

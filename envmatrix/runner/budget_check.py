@@ -89,7 +89,7 @@ class FirstBlockCheck:
         )
 
     @property
-    def lost(self) -> str:
+    def why_lost(self) -> str:
         """Why the run cannot give an answer: every reference failed, and no copy of one succeeded; otherwise ''."""
         references = set(self._copies.values())
         if not references or references - set(self._broken) or self._working_references:
@@ -102,7 +102,7 @@ class FirstBlockCheck:
         )
 
     def _log_end_lines(self) -> list[str]:
-        if not self.lost:
+        if not self.why_lost:
             return []
         log = self._experiment.folder.logs / f"{next(iter(self._broken.values())).trial}.log"
         lines = [f"  | {_shorten(printable_text(line))}" for line in log_tail(log)]

@@ -88,9 +88,9 @@ def run(
                     recorded = folder.append(trial)
                     loop.count(recorded)
                     loop.tell(trial)
-                if loop.first.lost and launcher.measures_here and not loop.unwritten:
+                if loop.first.why_lost and launcher.measures_here and not loop.unwritten:
                     break
-            if launcher.measures_here and not loop.first.lost:
+            if launcher.measures_here and not loop.first.why_lost:
                 loop.continuations.report_missing()
                 for look in loop.looks():
                     with interrupts.held():
@@ -100,8 +100,8 @@ def run(
         launcher.interrupted()
         loop.ended.interrupted = True
         loop.ended.why = "interrupted"
-    if loop.first.lost and not loop.ended.interrupted:
-        loop.ended.why, loop.ended.lost = loop.first.lost, True
+    if loop.first.why_lost and not loop.ended.interrupted:
+        loop.ended.why, loop.ended.lost = loop.first.why_lost, True
     whole = loop.ended.interrupted or loop.ended.lost
     loop.ended.incomplete = 0 if whole else max(0, loop.given - loop.complete)
     return loop.ended
@@ -292,8 +292,8 @@ class _Loop:
         """Return why no block beyond the ``given`` ones is needed, or '' if one is."""
         plan = self.experiment.plan
         complete = self.complete
-        if self.first.lost:
-            return self.first.lost
+        if self.first.why_lost:
+            return self.first.why_lost
         if complete == 0:
             return ""
         if self.race.finished:

@@ -133,7 +133,7 @@ def _fewer_threads(case: Case) -> bool:
     return int((before, after)[case.slower]) < int((before, after)[1 - case.slower])
 
 
-def _other_kernel(case: Case) -> bool:
+def _other_compute_kernel(case: Case) -> bool:
     differs = [case.seen(path) for path in ("torch.cpu_capability", "onednn.isa", "onednn.implementation")]
     return case.change("user") is not None and any(a and b and a != b for a, b in differs)
 
@@ -192,7 +192,7 @@ RULES = (
     ),
     Rule(
         "another kernel was chosen",
-        _other_kernel,
+        _other_compute_kernel,
         "see `envmatrix evidence ENV` for the instruction sets",
         factors=("isa",),
     ),

@@ -11,7 +11,6 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import CONFIDENCE, LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.noise import autoregressive
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
 
 Floats = NDArray[np.float64]
@@ -50,6 +49,17 @@ def is_alarm(differences: Floats) -> NDArray[np.bool_]:
     blocks = int(statistics.blocks[0])
     reach = critical_value(blocks, 1, level=LEVEL) * statistics.spread / np.sqrt(blocks)
     return np.asarray(np.abs(statistics.mean) > reach)
+
+
+def autoregressive(runs: int, trials: int, size: float, memory: float, rng: np.random.Generator) -> Floats:
+    """Return a stationary first-order autoregression with standard deviation ``size``."""
+    from scipy.signal import lfilter  # slow import: longer than the rest of a self-test
+
+    steps = rng.normal(0.0, size * np.sqrt(1.0 - memory**2), (runs, trials))
+    values = np.empty((runs, trials))
+    values[:, :1] = initial = rng.normal(0.0, size, (runs, 1))
+    values[:, 1:], _ = lfilter([1.0], [1.0, -memory], steps[:, 1:], zi=memory * initial)
+    return values
 
 
 def drifting_pairs(comparisons: int, blocks: int, noise: float, rng: np.random.Generator) -> Floats:

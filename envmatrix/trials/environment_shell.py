@@ -16,7 +16,7 @@ from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
-from envmatrix.plan.export import memory_policy_command
+from envmatrix.plan.export_lines import memory_policy_command
 from envmatrix.system.host import this_host
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback

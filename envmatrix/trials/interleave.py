@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from envmatrix.block import barrier
+from envmatrix.block import turn_gate
 from envmatrix.block.interleave import Ended, Interleaving, Member, Running, Schedule, TurnLengths
 from envmatrix.block.overlay import remove_folder
 from envmatrix.block.process import Exit
@@ -175,7 +175,7 @@ class _Company:
             raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` excludes this
         check_image_present(engine, job)
         with disk_errors(job.mounts.work):
-            gate = stack.enter_context(barrier.open_gate(job.mounts.work))
+            gate = stack.enter_context(turn_gate.open_gate(job.mounts.work))
         process = _Process(slot, job, stack.enter_context(engine.started(job)))
         self.processes[slot.trial] = process
         workload = self.experiment.run.workloads[slot.arm.workload]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envmatrix.block.barrier import FOLDER
 from envmatrix.block.overlay import remove_folder
 from envmatrix.block.program_folder import RECORD
+from envmatrix.block.turn_gate import FOLDER
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared, library_path
 from envmatrix.errors import EngineError, EnvmatrixError, NoTrialError, StoreError
 from envmatrix.evidence.evidence import Evidence

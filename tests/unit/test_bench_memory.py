@@ -12,7 +12,7 @@ from bench.evidence import memory
 from envmatrix.evidence.record import read_evidence
 from envmatrix.matrix import load
 from envmatrix.plan.environment import Environment, Image, resolve_environment
-from envmatrix.plan.export import export_lines
+from envmatrix.plan.export_lines import export_lines
 from envmatrix.trials.verification import verify_evidence
 
 ROOT = Path(__file__).parents[2]

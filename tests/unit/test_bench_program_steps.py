@@ -12,7 +12,7 @@ import pytest
 
 from bench.errors import RunError
 from bench.marks import Marks
-from envmatrix.block.barrier import open_gate
+from envmatrix.block.turn_gate import open_gate
 from tests.unit.test_bench_program_turns import below, said, started, states
 
 ROOT = Path(__file__).parents[2]

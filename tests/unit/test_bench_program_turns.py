@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.evidence.tree import children
-from envmatrix.block.barrier import FOLDER, open_gate
+from envmatrix.block.turn_gate import FOLDER, open_gate
 
 ROOT = Path(__file__).parents[2]
 #: Starts a child that spins, and spins until it finds a file.

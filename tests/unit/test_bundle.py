@@ -12,7 +12,7 @@ from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
-from envmatrix.plan.export import BUNDLE_FOLDER, dockerfile
+from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile
 from envmatrix.trials.environment_shell import Session
 
 ENVIRONMENT = Environment("e", "", {}, Image("i"), {}, (("malloc-x", "libx.so.1"), ("", "libm.so.6")), ())

@@ -12,7 +12,7 @@ from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError
 from envmatrix.launchers.slurm.export import training_script
 from envmatrix.plan.environment import Environment, Image, resolve_environment
-from envmatrix.plan.export import dockerfile, export_lines
+from envmatrix.plan.export_lines import dockerfile, export_lines
 from envmatrix.results import RunFolder
 from tests.committed import REFERENCES
 

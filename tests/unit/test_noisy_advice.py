@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.api.result import Result
 from envmatrix.cli import answer
-from envmatrix.report.headline import of_control
+from envmatrix.report.headline import control_doubt
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.results import trial_of
 from envmatrix.runner.budget_check import FirstBlockCheck, budget_too_short_text
@@ -122,7 +122,7 @@ def effect(environment, ratio, low, high):
      ((1.2, 1.1, 1.3), 1.5, "measured 1.20 (1.10 to 1.30): something other than the environments")],
 )  # fmt: skip
 def test_a_control_that_is_off_or_wider_than_the_claim_is_said(control, gain, said):
-    found = of_control(effect("control", *control), effect("e", gain, 1.01, 2.0), gain, "baseline")
+    found = control_doubt(effect("control", *control), effect("e", gain, 1.01, 2.0), gain, "baseline")
     assert said in found
     assert bool(said) is bool(found)
 

@@ -12,7 +12,7 @@ from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers import block_orders
-from envmatrix.launchers.base import check_commands
+from envmatrix.launchers.base import refuse_engines_without_commands
 from envmatrix.launchers.block_files import BlockFolder, trial_end
 from envmatrix.launchers.outcomes import collected
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
@@ -245,9 +245,9 @@ def test_a_job_of_an_earlier_start_that_has_nothing_left_to_do_is_not_waited_for
 
 
 def test_an_engine_that_needs_a_daemon_is_refused_before_anything_runs():
-    check_commands("slurm", [find_engine("local"), find_engine("apptainer")])
+    refuse_engines_without_commands("slurm", [find_engine("local"), find_engine("apptainer")])
     with pytest.raises(EngineError, match="engine docker needs its own service on every node"):
-        check_commands("slurm", [find_engine("local"), find_engine("docker")])
+        refuse_engines_without_commands("slurm", [find_engine("local"), find_engine("docker")])
 
 
 def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_none(tmp_path):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.block.barrier import FOLDER, GateError, open_gate
 from envmatrix.block.interleave import turn_order, turns_after_batch
 from envmatrix.block.memory import free_memory, usable_memory
+from envmatrix.block.turn_gate import FOLDER, GateError, open_gate
 from envmatrix.engines.catalog import ENGINES
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import LauncherKind

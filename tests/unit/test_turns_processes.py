@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.block import interleave as block
-from envmatrix.block.barrier import FOLDER
+from envmatrix.block.turn_gate import FOLDER
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.local import guarded_job
 from envmatrix.errors import EngineGoneError, NoTrialError

@@ -9,7 +9,7 @@ from envmatrix.engines.base import Engine, HasImageFiles, Prepared, RunsAsComman
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment
-from envmatrix.plan.export import all_variables, cache_note, placement, posix_quote, program_command, quota_note
+from envmatrix.plan.export_lines import all_variables, cache_note, placement, posix_quote, program_command, quota_note
 
 #: Variables that every job sets itself.
 _OF_A_JOB = frozenset({"PATH", "HOME", "USER", "LANG"})

@@ -9,7 +9,7 @@ from pathlib import Path
 from envmatrix.block.order import BlockOrder
 from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
-from envmatrix.launchers.base import check_commands
+from envmatrix.launchers.base import refuse_engines_without_commands
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, most_seconds, widest_workload
 from envmatrix.launchers.node_start import find_lines
@@ -31,7 +31,7 @@ def look_at_nodes(part: Slurm, engines: Sequence[Engine], span: int, progress: P
 
     ``span`` is the number of nodes of a block.
     """
-    check_commands("slurm", engines)
+    refuse_engines_without_commands("slurm", engines)
     client = SlurmClient()
     known = client.partitions()
     nodes = client.nodes(part)

@@ -11,7 +11,7 @@ from envmatrix.block.order import BlockOrder
 from envmatrix.launchers.block_orders import block_seconds
 from envmatrix.launchers.node_start import start_lines
 from envmatrix.matrix import Slurm
-from envmatrix.plan.export import posix_quote
+from envmatrix.plan.export_lines import posix_quote
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.stats.selftest import autoregressive
+
 Floats = NDArray[np.float64]
 Noise = Callable[[int, int, float, np.random.Generator], Floats]
 
@@ -14,17 +16,6 @@ Noise = Callable[[int, int, float, np.random.Generator], Floats]
 def quiet(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
     """Return independent normal noise."""
     return rng.normal(0.0, size, (runs, trials))
-
-
-def autoregressive(runs: int, trials: int, size: float, memory: float, rng: np.random.Generator) -> Floats:
-    """Return a stationary first-order autoregression with standard deviation ``size``."""
-    from scipy.signal import lfilter  # slow import: longer than the rest of a self-test
-
-    steps = rng.normal(0.0, size * np.sqrt(1.0 - memory**2), (runs, trials))
-    values = np.empty((runs, trials))
-    values[:, :1] = initial = rng.normal(0.0, size, (runs, 1))
-    values[:, 1:], _ = lfilter([1.0], [1.0, -memory], steps[:, 1:], zi=memory * initial)
-    return values
 
 
 def autocorrelated(runs: int, trials: int, size: float, rng: np.random.Generator) -> Floats:
