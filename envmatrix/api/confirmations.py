@@ -11,8 +11,8 @@ from envmatrix.api.result import Result
 from envmatrix.api.runs import find_run_host, find_run_to_read
 from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
-from envmatrix.matrix import Design, Matrix
-from envmatrix.matrix.override import with_design, with_levels
+from envmatrix.matrix import Design, Factor, Matrix
+from envmatrix.matrix.override import only_levels, with_design, with_levels
 from envmatrix.plan.environment import Environment, build_environment, complete_levels, library_for_level
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.confirmation import Wanted
@@ -119,19 +119,12 @@ def _matrix_of(folder: RunFolder, run: Run, found: Iterable[Explanation]) -> Mat
     ]
     matrix = with_levels(matrix_of_run(folder, run), standard)
     held = {library.key for library in run_libraries(folder, run)}
-    factors = {
-        name: factor.model_copy(
-            update={
-                "levels": {
-                    level: body
-                    for level, body in factor.levels.items()
-                    if (library := library_for_level(matrix, factor, level)) is None or library.key in held
-                }
-            }
-        )
-        for name, factor in matrix.factors.items()
-    }
-    return matrix.model_copy(update={"factors": factors, "workloads": {**matrix.workloads, **run.workloads}})
+
+    def is_held(_name: str, factor: Factor, level: str) -> bool:
+        library = library_for_level(matrix, factor, level)
+        return library is None or library.key in held
+
+    return only_levels(matrix, is_held).model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})
 
 
 def _interventions(found: Iterable[Explanation], run: Run, matrix: Matrix) -> tuple[tuple[Wanted, ...], dict[str, str]]:

@@ -25,6 +25,7 @@ from envmatrix.evidence.evidence import Evidence, OwnSetting
 from envmatrix.evidence.record import Record
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
+from envmatrix.matrix.override import only_levels
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.program import python_target
 from envmatrix.matrix.template import MatrixTemplate
@@ -317,19 +318,8 @@ def _drop_unused_levels(matrix: Matrix, overrides: Overrides) -> Matrix:
         return matrix  # the later error for the unknown name lists all environments
     kept_environments = {name: matrix.environments[name] for name in names}
     used_levels = {pair for entry in kept_environments.values() for pair in entry.levels.items()}
-    factors = {
-        name: factor.model_copy(
-            update={
-                "levels": {
-                    level: body
-                    for level, body in factor.levels.items()
-                    if level == factor.reference or (name, level) in used_levels
-                }
-            }
-        )
-        for name, factor in matrix.factors.items()
-    }
-    return matrix.model_copy(update={"environments": kept_environments, "factors": factors})
+    kept = only_levels(matrix, lambda name, factor, level: level == factor.reference or (name, level) in used_levels)
+    return kept.model_copy(update={"environments": kept_environments})
 
 
 def _selection_text(environments: Sequence[str], *, torch: bool, record: Record) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from envmatrix.matrix.include import LIBRARY_FOLDER
-from envmatrix.matrix.model import Matrix
+from envmatrix.matrix.model import Factor, Matrix
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.yaml_positions import Data, parse_yaml, read_text
 
@@ -44,6 +44,17 @@ def with_levels(matrix: Matrix, levels: Sequence[tuple[str, str]]) -> Matrix:
         own = factors.get(name)
         factors[name] = {**(own if isinstance(own, dict) else {reference: {}}), level: body}
     return parse(_yaml_text({**source.mapping(()), "factors": factors}), Path(matrix.path))
+
+
+def only_levels(matrix: Matrix, is_kept: Callable[[str, Factor, str], bool]) -> Matrix:
+    """Return the matrix with those levels only for which ``is_kept`` (factor's name, factor, level) is true."""
+    factors = {
+        name: factor.model_copy(
+            update={"levels": {level: body for level, body in factor.levels.items() if is_kept(name, factor, level)}}
+        )
+        for name, factor in matrix.factors.items()
+    }
+    return matrix.model_copy(update={"factors": factors})
 
 
 def _packaged_level(name: str, level: str) -> tuple[str, Data]:

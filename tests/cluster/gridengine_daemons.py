@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.cluster.slurm_daemons import free_ports, wait_for
+from tests.cluster.slurm_daemons import free_ports, missing_system, wait_for
 from tests.cluster.ssh_hosts import Network
 
 _PROGRAMS = ("sge_qmaster", "sge_execd", "qsub", "qstat", "qdel", "qconf", "qhost", "qselect", "qmod", "ip")
@@ -90,10 +90,7 @@ _QUEUE += "".join(
 
 def missing() -> str:
     """Return what is missing for a real Grid Engine on this machine, or '' if nothing is."""
-    absent = [name for name in _PROGRAMS if not shutil.which(name)]
-    if absent:
-        return f"Grid Engine is not installed (no {absent[0]}); .ci/slurm installs it on Debian"
-    return "" if os.getuid() == 0 else "starting Grid Engine's daemons needs root"
+    return missing_system("Grid Engine", _PROGRAMS)
 
 
 class GridEngine(Network):

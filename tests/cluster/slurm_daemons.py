@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo", "scontrol", "scancel")
@@ -62,10 +63,15 @@ ConstrainSwapSpace=no
 
 def missing() -> str:
     """Return what is missing for a real Slurm on this machine, or '' if nothing is."""
-    absent = [name for name in PROGRAMS if not shutil.which(name)]
+    return missing_system("Slurm", PROGRAMS)
+
+
+def missing_system(system: str, programs: Sequence[str]) -> str:
+    """Return why a batch system with these programs cannot be started here, or ''."""
+    absent = [name for name in programs if not shutil.which(name)]
     if absent:
-        return f"Slurm is not installed (no {absent[0]}); .ci/slurm installs it on Debian"
-    return "" if os.getuid() == 0 else "starting Slurm's daemons needs root"
+        return f"{system} is not installed (no {absent[0]}); .ci/slurm installs it on Debian"
+    return "" if os.getuid() == 0 else f"starting {system}'s daemons needs root"
 
 
 def free_ports(how_many):
