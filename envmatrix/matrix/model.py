@@ -151,9 +151,7 @@ class Level(Frozen):
     preload: LibraryFiles = Field((), description="libraries for LD_PRELOAD: file names, or absolute paths")
     cpus: CpuList | None = Field(None, description="CPUs that the process starts on, such as 0-3")
     memory_nodes: CpuList | None = Field(None, description="NUMA nodes to allocate its memory on, such as 0")
-    srun: SrunOptions = Field(
-        (), description="how Slurm's srun binds it, such as --cpu-bind=cores; only launcher slurm runs it"
-    )
+    srun: SrunOptions = Field((), description="options of Slurm's srun, such as --cpu-bind=cores (launcher slurm only)")
     cpu_quota: CpuQuota | None = Field(
         None, description="CPU limit, in CPUs, such as 1.5 (Docker's --cpus, a pod's limit)"
     )
@@ -347,8 +345,7 @@ class Design(Frozen):
     )
     steady: bool = Field(
         False,
-        description="measure effects in the steady state too: the processes of some blocks go on for some seconds of "
-        "steps. If the design is not interleaved: one steady-state run per environment, in a fifth of the budget",
+        description="also measure steady effects: the processes of some blocks go on (or one steady-state run each)",
     )
     race: bool = Field(False, description="stop environments early that are surely not the best (docs/choosing.md)")
     cpus: Cpus | None = Field(None, description="CPU list that every trial is confined to; default: all")

@@ -295,15 +295,12 @@ def build_environment(
     preload: list[tuple[str, str]] = []
     claims: dict[str, tuple[str, ...]] = {}
     libraries: list[Library] = []
-    srun: dict[str, str | None] = {}
     bits = [(matrix.factors[factor], matrix.factors[factor].levels[level]) for factor, level in levels.items()]
     for factor, level in bits:
         _check_requires(name, factor, level, levels)
         for variable, value in level.env.items():
             text = None if value is None else _fill_value(name, value, facts)
             _merge_variable(variables, variable, text, f"{factor.name}={levels[factor.name]} of {name!r}")
-        for option, _, value in (word.partition("=") for word in level.srun):
-            _merge_variable(srun, option, value, f"{factor.name}={levels[factor.name]} of {name!r}")
         library = library_for_level(matrix, factor, levels[factor.name])
         libraries += [library] if library else []
         preload += [(library.key if library else "", item) for item in level.preload]
@@ -314,10 +311,6 @@ def build_environment(
         attribute: [v for _, level in bits if (v := getattr(level, attribute))]
         for attribute in ("cpus", "memory_nodes")
     }
-    if last_values["cpus"] and "--cpu-bind" in srun:
-        raise InputError(
-            f"environment {name!r}: `cpus:` and srun's --cpu-bind both choose CPUs", remedy="leave one of them out"
-        )
     quotas = [level.cpu_quota for _, level in bits if level.cpu_quota is not None]
     return Environment(
         name=name,
@@ -329,7 +322,7 @@ def build_environment(
         claims=claims_of(claims),
         cpus=_cpu_or_node_list(name, "cpus", last_values["cpus"], facts),
         memory_nodes=_cpu_or_node_list(name, "memory_nodes", last_values["memory_nodes"], facts),
-        srun=tuple(f"{option}={value}" for option, value in srun.items()),
+        srun=_srun_options(name, bits, levels),
         cpu_quota=min(quotas, default=None),
         changes_numerics=any(level.changes_numerics for _, level in bits),
         turns=all(level.turns for _, level in bits) and not quotas,  # a pause would renew the quota
@@ -340,6 +333,19 @@ def build_environment(
             f"{factor.name}={levels[factor.name]}": level.architectures for factor, level in bits if level.architectures
         },
     )
+
+
+def _srun_options(name: str, bits: Sequence[tuple[Factor, Level]], levels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the options of srun of all levels. Raises InputError if two levels, or ``cpus``, choose the same."""
+    options: dict[str, str | None] = {}
+    for factor, level in bits:
+        for option, _, value in (word.partition("=") for word in level.srun):
+            _merge_variable(options, option, value, f"{factor.name}={levels[factor.name]} of {name!r}")
+    if "--cpu-bind" in options and any(level.cpus for _, level in bits):
+        raise InputError(
+            f"environment {name!r}: `cpus:` and srun's --cpu-bind both choose CPUs", remedy="leave one of them out"
+        )
+    return tuple(f"{option}={value}" for option, value in options.items())
 
 
 def _fill_value(name: str, text: str, facts: Mapping[str, str]) -> str:

@@ -70,7 +70,7 @@ def test_one_block_that_went_on_gives_no_steady_effect():
     summary = summary_of({"fast": 0.9}, blocks=(4,))
     assert not any(row.steady for row in rows_of(summary).values())
     assert "times as fast as baseline (95 % CI" in summary.groups[0].headline
-    assert "seconds" not in to_markdown(summary).partition("## Start")[0].replace("First seconds", "")
+    assert "seconds" not in to_markdown(summary).partition("## Start")[0].replace("first seconds", "")
 
 
 def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment():
