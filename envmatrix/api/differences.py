@@ -88,6 +88,7 @@ def _recorded(folder: RunFolder, name: str) -> Side:
 
 def _side(run: Run, trial: Trial) -> Side:
     runs = next(arm.runs for arm in run.arms if arm.environment == trial.environment)
-    image = run.images.get(f"{run.environments[runs].image_key}@{trial.engine}", {})
+    environment = run.environments.get(runs)
+    image = run.images.get(f"{environment.image_key}@{trial.engine}", {}) if environment else {}
     evidence = (trial.document or {}).get("evidence")
     return Side(image, evidence if isinstance(evidence, Mapping) else {})

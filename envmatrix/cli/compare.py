@@ -214,6 +214,8 @@ def _print_differences(comparison: Comparison, arguments: argparse.Namespace, re
             found = recorded_differences(runs[0], first, runs[1], second, arguments.results)
         except InputError:  # an arm's full name, or no successful trial
             continue
+        if not found:
+            continue
         changed_first = sorted(
             found, key=lambda one: (not (one.first and one.second), one.path.startswith("libraries."))
         )

@@ -30,7 +30,6 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.examples(
         "envmatrix explain",
-        "envmatrix explain reference-default tcmalloc",
         "envmatrix explain my-run tcmalloc --confirm --budget 10m",
     )
     parser.exit_codes("0; with --confirm those of bench for the new run")

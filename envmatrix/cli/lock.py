@@ -25,7 +25,6 @@ def add_arguments(parser: Parser) -> None:
         help="lock for this architecture too (default: this machine's, and those that have locks)",
     )
     parser.examples(
-        "envmatrix lock",
         "envmatrix lock tcmalloc jemalloc --engine docker",
         "envmatrix lock --architecture aarch64",
     )

@@ -44,6 +44,7 @@ class FromLocks:
     places: BuildPaths
     name: str = "local"
     sizes_shm: bool = True
+    starts_anywhere: bool = False
     shares_files: bool = True
 
     def unavailable(self):

@@ -129,7 +129,7 @@ def test_a_program_finds_its_files_beside_it_and_the_next_trial_does_not(shell, 
     for name in ("train.py", ".hidden", "a b", "out.json", "record.json"):
         (files / name).write_text(name)
     code = "import os; print(sorted(os.listdir()), end=''); open('made', 'w'); open('out.json', 'w').write('new')"
-    first, second = shell.step("t1", code, program=[str(files), str(files), "out.json"]), shell.step("t2", code)
+    first, second = shell.step("t1", code, program=[str(files), "/inside", "out.json"]), shell.step("t2", code)
     script = shell.write([first, second])
     assert shell.run(script) == 0
     seen = [(shell.files.end(name).folder / "log").read_text() for name in ("t1", "t2")]
@@ -153,7 +153,7 @@ def test_a_program_writes_to_copies_and_its_metric_anew(shell, tmp_path, metric)
         f"import os; print(sorted(os.listdir({str(folder)!r})), os.path.exists({metric!r}), "
         f"os.path.islink('weights.pt')); [open(name, 'w').write('new') for name in {names!r}]"
     )
-    made = shell.step("t1", code, program=[str(files), str(files), metric])
+    made = shell.step("t1", code, program=[str(files), "/inside", metric])
     assert shell.run(shell.write([made])) == 0
     inside = ["log.txt", "more"] if "/" in metric else ["log.txt", "out", "weights.pt"]
     assert (shell.files.end("t1").folder / "log").read_text() == f"{inside} False True\n"

@@ -43,7 +43,7 @@ def test_what_trainers_print_is_read_as_a_user_reads_it_on_the_host_and_in_a_tri
     elif kind == "ask":
         assert len(found) > 1
         assert source.wall
-        assert "Pick one" in why
+        assert "To compare one instead" in why
     else:
         (one,) = found
         assert (one.value, one.better) == (value[0], {"rate": "higher", "time": "lower"}[kind])
