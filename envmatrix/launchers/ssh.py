@@ -25,6 +25,7 @@ from envmatrix.system import host as host_facts
 from envmatrix.system.host import Host
 from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.project import bench_folder
 from envmatrix.trials.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -98,12 +99,25 @@ def ssh_argv(host: str, script: str) -> list[str]:
     return ["ssh", *_OPTIONS, "--", host, f"exec sh -c {shlex.quote(script)}"]
 
 
+def _host_program() -> str:
+    """Return a Python program that prints the facts of the machine it runs on; it needs the standard library only."""
+    source, names = (
+        file.read_text(encoding="utf-8") for file in (Path(host_facts.__file__), bench_folder() / "processor.py")
+    )
+    return "\n".join((
+        source,
+        "import json, types",
+        "names = types.ModuleType('processor')",
+        f"exec({names!r}, vars(names))",
+        "print(json.dumps(this_host(processor=names).to_json()))",
+        "",
+    ))  # fmt: skip
+
+
 def _inspect_host(host: str) -> Host:
     """Return the facts that a host reports about itself."""
     script = "\n".join([*find_lines((), "", f"exit {NO_PYTHON}"), 'exec "$python" -I -S -'])
-    source = Path(host_facts.__file__).read_text(encoding="utf-8")
-    program = f"{source}\nimport json\nprint(json.dumps(this_host().to_json()))\n"
-    finished = run(ssh_argv(host, script), limit_s=_ANSWER_S, input_text=program)
+    finished = run(ssh_argv(host, script), limit_s=_ANSWER_S, input_text=_host_program())
     if finished.exit.code == NO_PYTHON:
         raise InputError(f"host {host}: {STOPPED[NO_PYTHON]}")
     try:

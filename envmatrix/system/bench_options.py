@@ -142,11 +142,14 @@ class _Quantities(Protocol):
     def converted(self, field: NumberField, wanted: str, better: str) -> float: ...
 
 
-class _Processor(Protocol):
+class Processor(Protocol):
     """The interface of bench/processor.py that is used here."""
 
-    def model(self, cpuinfo: str) -> str | None: ...
-    def is_virtual(self, cpuinfo: str, architecture: str) -> bool | None: ...
+    def model(self, cpuinfo: str) -> str | None:
+        """Return the processor's name, None if unknown."""
+
+    def is_virtual(self, cpuinfo: str, architecture: str) -> bool | None:
+        """Return whether it is a virtual machine's, None if unknown."""
 
 
 @lru_cache
@@ -219,9 +222,9 @@ def _variables() -> _Variables:
     return cast("_Variables", _load_module(bench_folder() / "variables.py"))
 
 
-def processor() -> _Processor:
+def processor() -> Processor:
     """Return the module that reads /proc/cpuinfo, for the host and for trials."""
-    return cast("_Processor", _load_module(bench_folder() / "processor.py"))
+    return cast("Processor", _load_module(bench_folder() / "processor.py"))
 
 
 @lru_cache(maxsize=1)

@@ -8,10 +8,10 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from envmatrix.system.architectures import this_architecture
-from envmatrix.system.bench_options import processor
+if TYPE_CHECKING:  # this file also runs alone, on a host without envmatrix (launchers/ssh.py)
+    from envmatrix.system.bench_options import Processor
 
 _NODES = Path("/sys/devices/system/node")
 _NVIDIA, _AMD, _INTEL = "0x10de", "0x1002", "0x8086"
@@ -168,21 +168,28 @@ def _os_release() -> Mapping[str, str]:
         return {}
 
 
-def this_host(root: Path = Path("/")) -> Host:
-    """Collect the facts about this machine; ``root`` is the folder that has its /proc and /sys."""
+def this_host(root: Path = Path("/"), processor: Processor | None = None) -> Host:
+    """Collect the facts about this machine; ``root`` is the folder that has its /proc and /sys.
+
+    ``processor`` is the module ``bench/processor.py``, which is loaded if it is not given.
+    """
+    if processor is None:
+        from envmatrix.system import bench_options
+
+        processor = bench_options.processor()
     cpuinfo = _read(root / "proc/cpuinfo")
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
     return Host(
         name=socket.gethostname(),
         kernel=platform.release(),
-        machine=this_architecture(),
+        machine=platform.machine(),
         distribution=_os_release().get("PRETTY_NAME") or None,
-        cpu_model=processor().model(cpuinfo) or platform.processor() or None,
+        cpu_model=processor.model(cpuinfo) or platform.processor() or None,
         cpus=cpus,
         physical_cpus=_one_per_core(cpus, root),
         numa_nodes=max(1, nodes),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        hypervisor=processor().is_virtual(cpuinfo, this_architecture()),
+        hypervisor=processor.is_virtual(cpuinfo, platform.machine()),
         gpu_cpus=cpus_of_gpu(root),
     )

@@ -87,6 +87,9 @@ def test_a_trial_that_cannot_write_its_record_for_a_while_runs_again_when_its_jo
     demand(own_mounts())
     begin, end = read_only
     here, go = project.wait_for_word()
+    other = project.folder / "programs" / "other"  # no overlay with it: in its namespace results would stay writable
+    other.mkdir()
+    begin(other)
     process = project.start("bench", "short", *SLURM, "--max-blocks", "1", "--environments", "baseline")
     project.wait_for(here.exists)
     begin(project.folder / "results")

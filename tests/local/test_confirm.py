@@ -43,7 +43,7 @@ def write_trials(project, changes):
     folder = RunFolder(project.folder / "results" / "mine")
     folder.trials_file.unlink()
     with patch("os.fsync"):
-        for trial in trials_of(folder.load().plan, changes, 8, 0.002, lambda _, thread: thread, {}):
+        for trial in trials_of(folder.load().plan, changes, 8, 0.002, lambda _, thread: thread, lambda _: None, {}):
             trial.document["metrics"]["value"] = trial.document["metrics"]["training_s"]  # the wall time
             folder.append(trial)
 

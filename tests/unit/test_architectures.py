@@ -18,6 +18,7 @@ from envmatrix.build.pip import target_options
 from envmatrix.build.pythons import Python
 from envmatrix.engines.base import Prepared, check_architecture
 from envmatrix.errors import SkipEnvironmentError
+from envmatrix.launchers import ssh
 from envmatrix.plan.environment import all_images, all_libraries, resolve_environment
 from envmatrix.system import project
 from envmatrix.system.host import this_host
@@ -241,3 +242,8 @@ def test_wheels_and_debian_packages_of_another_architecture_are_asked_for_by_nam
 def test_a_committed_definition_names_no_architecture(file):
     text = file.read_text()
     assert not [word for word in ("x86_64", "amd64", "x86-64", "aarch64", "arm64") if word in text]
+
+
+def test_a_host_without_envmatrix_reports_its_facts_over_ssh(monkeypatch):
+    monkeypatch.setattr(ssh, "ssh_argv", lambda _, script: ["/bin/sh", "-c", script])
+    assert ssh._inspect_host("any") == this_host()
