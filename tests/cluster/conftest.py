@@ -135,9 +135,9 @@ class Project:
         return max((self.folder / "results").glob("*/run.json"), key=lambda file: file.stat().st_mtime).parent
 
     def trials(self):
-        """Return the trials of the newest run, with the real names of the nodes."""
+        """Return the trials of the newest run, with the real names of the nodes; without a half-written last line."""
         try:
-            lines = (self.newest() / "trials.jsonl").read_text().splitlines()
+            lines = (self.newest() / "trials.jsonl").read_text().split("\n")[:-1]
             hosts = json.loads((self.newest() / "names.json").read_text())["hosts"]
         except (OSError, ValueError):
             return []

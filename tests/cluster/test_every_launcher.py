@@ -146,16 +146,22 @@ def runners(project):
     return [pid for pid in found if b"-I" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
 
 
-def test_a_full_disk_loses_no_finished_trial(project, small_disk):
+@pytest.fixture
+def empty_disk(small_disk):
     if small_disk is None:
         pytest.skip("no tmpfs can be mounted here")
-    (project.folder / "results").symlink_to(small_disk)
+    yield small_disk
+    shutil.rmtree(small_disk, ignore_errors=True)
+
+
+def test_a_full_disk_loses_no_finished_trial(project, empty_disk):
+    (project.folder / "results").symlink_to(empty_disk)
     project.held.hold(2)
     process = project.start("bench", "short", *project.words, how=("-c", IMPATIENT))
     project.wait_for(lambda: len(project.trials()) == project.held.starts() - 1 == 1)
-    filler = small_disk / "filler"
+    filler = empty_disk / "filler"
     subprocess.run(["dd", "if=/dev/zero", f"of={filler}"], stderr=subprocess.DEVNULL, check=False)
-    assert shutil.disk_usage(small_disk).free == 0
+    assert shutil.disk_usage(empty_disk).free == 0
     project.held.let_go()
     _, said = process.communicate(timeout=300)
     assert process.returncode in (2, 3, 4), said
@@ -168,4 +174,3 @@ def test_a_full_disk_loses_no_finished_trial(project, small_disk):
     assert resumed.returncode == 0, resumed.stderr
     trials = {trial["trial"]: trial for trial in done_once(project)}
     assert {name: trials[name] for name in kept} == kept
-    shutil.rmtree(small_disk, ignore_errors=True)
