@@ -110,7 +110,8 @@ class PartRun:
                 self._place_program(trial, work, *trial.program)
 
     def _place_program(self, trial: TrialOrder, work: Path, folder: str, inside: str, metric: str) -> None:
-        overlay = make_overlay(Path(folder), work, metric) if folder == inside else None
+        # srun's processes are not below ours, so that they would not see an overlay.
+        overlay = None if trial.by_srun or folder != inside else make_overlay(Path(folder), work, metric)
         if overlay:
             self.overlays[trial.name] = overlay
         else:
