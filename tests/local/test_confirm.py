@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from envmatrix.results import RunFolder
-from tests.unit.test_step_parts import trials_of
+from tests.step_runs import trials_of
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 

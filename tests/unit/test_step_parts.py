@@ -1,105 +1,30 @@
-"""Explanations of effects: parts of a step that add up, their causes, and reasons that need a rule."""
+"""Explanations of effects: parts of a step that add up, and the events and counters below them."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import random
 import re
-from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from bench.cold import first_half_extra_s
 from envmatrix.api import answers
-from envmatrix.api.tunes import TuneResult
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
-from envmatrix.report.explanation import ANSWERS, confirmation_lines, line_of, reasons_of, tree_of
+from envmatrix.report.explanation import line_of, reasons_of, tree_of
 from envmatrix.report.exports import effects_csv, trials_csv
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
-from envmatrix.stats.confirmation import Wanted, confirm
 from envmatrix.stats.explanation import to_json
-from envmatrix.stats.reasons import RULES as RULES_OF_REASONS
 from envmatrix.stats.step_account import PARTS
 from tests.committed import RESULTS
-from tests.synthetic import MATRIX_TEXT, Machine, make_environment, make_plan, make_run, make_trials
+from tests.step_runs import FAULT_MS, USUAL, ms, run_of, why
 from tests.unit.test_report_attributed import printed
-
-STEPS = 20
-#: Milliseconds of each part, and events, per step.
-USUAL = {"user": 20.0, "kernel": 5.0, "waiting": 0.5, "blocked": 2.0, "minor_faults": 1000.0, "voluntary_switches": 1.0}
-FAULT_MS = 0.0025
-
-
-def thread_of(parts, **over):
-    """Return a record's ``step_thread``; ``parts`` are milliseconds and events per step."""
-    nanoseconds = {name: round(parts[name] * 1e6 * STEPS) for name in PARTS}
-    events = {name: round(parts.get(name, 0.0) * STEPS) for name in ("minor_faults", "voluntary_switches")}
-    return {
-        "wall_ns": sum(nanoseconds.values()), "cpu_ns": nanoseconds["user"] + nanoseconds["kernel"],
-        "user_ns": nanoseconds["user"], "system_ns": nanoseconds["kernel"], "waited_ns": nanoseconds["waiting"],
-        **events, "major_faults": 0, "involuntary_switches": round(parts.get("involuntary_switches", 0.0) * STEPS),
-        "others": {"busy": 1, "ended": 0, "cpu_ns": 10**9, "waited_ns": 0}, "steps": STEPS,
-        "prices": {"minor_fault_ns": FAULT_MS * 1e6, "wake_up_ns": 5000.0, "memory_call_ns": 2000.0}, **over,
-    }  # fmt: skip
-
-
-def run_of(
-    path,
-    changes,
-    blocks=8,
-    noise=0.02,
-    levels=None,
-    change=lambda _, thread: thread,
-    profile=lambda _: None,
-    seed=7,
-    **more,
-):
-    """Write and read a run in which each environment changes parts of a step by the milliseconds in ``changes``."""
-    plan = make_plan(tuple(name for name in changes if name not in ("baseline", "control")))
-    environments = {
-        arm.runs: make_environment(arm.runs, (levels or {}).get(arm.runs), variables={}) for arm in plan.arms
-    }
-    folder = RunFolder(path)
-    folder.create(make_run(plan, path.name, environments=environments), MATRIX_TEXT)
-    with patch("os.fsync"):  # synthetic data need not survive a crash
-        for trial in trials_of(plan, changes, blocks, noise, change, profile, more, seed):
-            folder.append(trial)
-    return summarise(folder)
-
-
-def trials_of(plan, changes, blocks, noise, change, profile, more, seed=7):
-    chance = random.Random(seed)
-    for trial in make_trials(plan, Machine({}), blocks):
-        of_environment = changes.get(trial.environment, {})
-        parts = {
-            name: (USUAL.get(name, 0.0) + of_environment.get(name, 0.0)) * (1 + chance.gauss(0, noise))
-            for name in {**USUAL, **of_environment}
-        }
-        thread = change(trial, thread_of(parts))
-        seconds = sum(parts[name] for name in PARTS) / 1000 * STEPS
-        document = {**trial.document, "step_thread": thread, "profile": profile(trial)}
-        document["metrics"] = {
-            **document["metrics"], "training_s": seconds, "samples_per_s": 64 * STEPS / seconds,
-            "throttled_s": parts.get("throttled_s", 0.0), **more,
-        }  # fmt: skip
-        yield replace(trial, document=document)
-
-
-def why(summary, environment):
-    return next(row.why for group in summary.groups for row in group.all_rows if row.arm.environment == environment)
-
-
-def ms(interval):
-    return tuple(round(1e3 * end, 3) for end in (interval.low, interval.mean, interval.high))
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -148,98 +73,6 @@ def test_faults_are_priced_and_what_they_leave_is_told(tmp_path):
     assert left.low <= 3.0 / 1e3 <= left.high
     kernel = found.parts.part("kernel").change.mean
     assert faults.time.mean + left.mean == pytest.approx(kernel)
-
-
-RULES = {
-    "memory returned to the kernel and faulted in again": ({"minor_faults": 2000.0, "kernel": 5.0}, {}),
-    "threads sleep between parallel regions": ({"voluntary_switches": 80.0, "blocked": 6.0}, {}),
-    "threads spin while other programs need CPUs": (
-        {"involuntary_switches": 40.0, "waiting": 6.0}, {"openmp": {"sleeps": False, "threads": 2}},
-    ),
-    "a CPU quota holds threads back": ({"waiting": 6.0, "throttled_s": 0.01}, {}),
-    "fewer threads than CPUs": ({"user": 9.0}, {"openmp": {"threads": 1}}),
-    "another kernel was chosen": ({"user": 9.0}, {"onednn": {"isa": "Intel AVX2"}}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_name_is_given_by_its_rule_alone(tmp_path, name):
-    costs, evidence = RULES[name]
-
-    def told(trial, thread):
-        mine = (
-            evidence if trial.environment == "other" else {"onednn": {"isa": "Intel AVX-512"}, "openmp": {"threads": 2}}
-        )
-        trial.document["evidence"].update(mine)
-        return thread
-
-    summary = run_of(tmp_path / "run", {"other": costs}, noise=0.004, change=told)
-    assert [one.rule.name for one in why(summary, "other").findings] == [name]
-
-
-@pytest.mark.parametrize(
-    "costs",
-    [
-        {"minor_faults": 2000.0, "user": 5.0},  # more faults, but the time is elsewhere
-        {"minor_faults": 100.0, "kernel": 5.0},  # faults cost a tenth of it
-        {"voluntary_switches": 0.2, "blocked": 6.0},  # too few sleeps
-        {"kernel": 5.0},
-    ],
-)
-def test_no_name_is_given_where_the_numbers_do_not_meet_its_rule(tmp_path, costs):
-    assert why(run_of(tmp_path / "run", {"other": costs}, noise=0.004), "other").findings == ()
-
-
-def with_steps(slow_ms):
-    """Return a change of trials: the first half of each trial's steps is slower by so many ms (environment -> ms)."""
-
-    def told(trial, thread):
-        chance = random.Random(f"{trial.trial}{trial.block}")
-        slow = slow_ms.get(trial.environment, 0.0)
-        steps = [27.5 + chance.gauss(0, 0.3) + (slow if n < STEPS // 2 else 0.0) for n in range(STEPS)]
-        trial.document["metrics"]["first_half_extra_s"] = first_half_extra_s([round(1e6 * ms) for ms in steps])
-        return thread
-
-    return told
-
-
-@pytest.mark.parametrize("slow", ["other", "baseline"])
-def test_slower_first_steps_are_a_cause_and_are_told(tmp_path, slow):
-    sides = ("other",) if slow == "other" else ("baseline", "control")
-    costs = {"other": {}, **{side: {"user": 4.0} for side in sides}}
-    change = with_steps(dict.fromkeys(sides, 8.0))
-    found = why(run_of(tmp_path / "run", costs, noise=0.004, change=change), "other")
-    assert [one.rule.name for one in found.findings] == ["first steps are slower (warm-up)"]
-    extra = found.causes.cause("first_half_extra_s").change
-    assert abs(extra.mean) == pytest.approx(4.0 / 1e3, rel=0.1)
-    assert any(text.startswith("slower first half of the steps: adds ") for text in reasons_of(found))
-    assert f"cause: in {slow}, first steps are slower (warm-up)" in reasons_of(found)
-
-
-@pytest.mark.parametrize(
-    ("costs", "slow"),
-    [
-        ({}, {}),  # two copies
-        ({"user": 4.0}, {}),  # all steps are slower
-        ({"user": 4.0}, {"other": 8.0, "baseline": 8.0, "control": 8.0}),  # so are the reference's first steps
-        ({"user": 4.0}, {"other": 2.0}),  # a quarter of it
-    ],
-)
-def test_warm_up_is_not_named_if_it_does_not_explain_half_of_the_difference(tmp_path, costs, slow):
-    found = why(run_of(tmp_path / "run", {"other": costs}, noise=0.004, change=with_steps(slow)), "other")
-    assert (found.findings if found else ()) == ()
-
-
-@pytest.mark.parametrize(("gain", "confirmed"), [(-3.0, True), (-0.5, False)])
-def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path, gain, confirmed):
-    levels = {"baseline": {"malloc": "glibc"}, "tuned": {"malloc": "glibc-tuned"}, "tcmalloc": {"malloc": "tcmalloc"}}
-    changes = {"tcmalloc": {"minor_faults": -990.0, "kernel": -2.4}, "tuned": {"minor_faults": -990.0, "user": gain}}
-    summary = run_of(tmp_path / "run", changes, noise=0.002, levels=levels)
-    (finding,) = why(summary, "tcmalloc").findings
-    assert (finding.confirmed, finding.by.arm.environment) == (confirmed, "tuned")
-    said = reasons_of(why(summary, "tcmalloc"))[-1]
-    assert said.startswith("cause: in baseline, memory returned")
-    assert ("; confirmed by tuned" in said) is confirmed
 
 
 def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
@@ -358,24 +191,6 @@ def test_an_older_run_gives_the_parts_of_its_process():
         assert line_of(tcmalloc) in (RESULTS.parent / page).read_text()
 
 
-def test_the_page_has_the_answer_that_a_run_with_both_environments_gives():
-    summary = summarise(RunFolder(RESULTS / "reference-default"))
-    (arm,) = (arm for arm in summary.plan.arms if arm.environment == "tcmalloc")
-    wanted = Wanted(arm, "baseline", "step", rule_of(MEMORY), "glibc-tuned", ("malloc", "glibc-tuned"))
-    (found,) = confirm(summary.analysis, summary.measured, [wanted])
-    assert found.confirmed
-    assert "\n".join(confirmation_lines(found)) in (RESULTS.parent / "docs/why.md").read_text()
-
-
-def test_the_answer_of_a_search_has_the_parts_and_the_cause_of_its_gain():
-    search = TuneResult(RESULTS / "reference-tune")
-    found = search.answer.why
-    assert found.parts.part("kernel").change.high < 0
-    assert [one.rule.name for one in found.findings] == [MEMORY]
-    for text in (line_of(found), *reasons_of(found)):
-        assert f"why: {text}" in str(search).splitlines()
-
-
 def test_every_report_has_the_parts(tmp_path):
     summary = run_of(tmp_path / "run", {"other": {"kernel": 5.0, "minor_faults": 2000.0}}, noise=0.004)
     found = why(summary, "other")
@@ -410,66 +225,6 @@ def test_compare_explains_two_environments_of_one_run(tmp_path):
     assert same.why is None
 
 
-MEMORY = "memory returned to the kernel and faulted in again"
-
-
-def rule_of(name):
-    return next(rule for rule in RULES_OF_REASONS if rule.name == name)
-
-
-@pytest.mark.parametrize(
-    ("tuned", "blocks", "answer"),
-    [
-        ({"minor_faults": -990.0, "kernel": -2.4}, 8, True),
-        ({"minor_faults": -990.0, "kernel": -0.5}, 8, False),
-        ({"minor_faults": -990.0, "kernel": -2.4}, 3, None),  # no verdict with so few blocks
-        ({"kernel": -2.4, "minor_faults": 20.0}, 8, None),  # it did not change the cause
-    ],
-)
-def test_a_cause_is_confirmed_by_an_environment_that_has_half_of_the_effect(tmp_path, tuned, blocks, answer):
-    changes = {"tcmalloc": {"minor_faults": -990.0, "kernel": -2.4}, "tuned": tuned}
-    summary = run_of(tmp_path / "run", changes, blocks=blocks, noise=0.002)
-    arm = next(arm for arm in summary.plan.arms if arm.environment == "tcmalloc")
-    wanted = Wanted(arm, "baseline", "step", rule_of(MEMORY), "tuned", ("malloc", "glibc-tuned"))
-    (found,) = confirm(summary.analysis, summary.measured, [wanted])
-    assert found.confirmed is answer
-    assert bool(found.why) is (answer is None)
-    title, mine, its = confirmation_lines(found)
-    assert title.startswith(f"tcmalloc:cnn@local: {wanted.rule.name}: {ANSWERS[answer]}")
-    assert re.fullmatch(r"  tcmalloc: -2\.\d \[-[\d.]+, -[\d.]+\] ms per step", mine)
-    assert its.endswith("ms per step (it changes only this: malloc=glibc-tuned)")
-    told = json.loads(json.dumps(found.to_json()))
-    assert (told["confirmed"], told["by"]) == (answer, "tuned")
-    assert told["by_s"]["mean"] == pytest.approx(found.other.whole.mean)
-
-
-@pytest.mark.parametrize(
-    ("name", "own", "slower", "levels"),
-    [
-        (MEMORY, {"malloc": "tcmalloc"}, False, [("malloc", "glibc-tuned")]),
-        (MEMORY, {"malloc": "jemalloc"}, True, []),
-        ("threads sleep between parallel regions", {"threads": "one"}, True, [("wait", "passive")]),
-        ("threads sleep between parallel regions", {}, False, [("wait", "active")]),
-        ("threads sleep between parallel regions", {"wait": "spin-0"}, True, [("wait", "spin-0"), ("wait", "passive")]),
-        ("threads spin while other programs need CPUs", {}, False, [("wait", "passive")]),
-        ("fewer threads than CPUs", {"threads": "one", "malloc": "tcmalloc"}, True, [("threads", "one")]),
-        ("fewer threads than CPUs", {}, False, [("threads", "logical")]),
-        ("another kernel was chosen", {"isa": "onednn-avx2"}, True, [("isa", "onednn-avx2")]),
-        ("a CPU quota holds threads back", {"cpu-quota": "1"}, True, [("cpu-quota", "1")]),
-    ],
-)  # fmt: skip
-def test_a_cause_is_removed_or_added_by_the_levels_of_its_rule(name, own, slower, levels):
-    first = {"malloc": "glibc", "wait": "default", "threads": "default"}
-    sides = make_environment("other", {**first, **own}), make_environment("baseline", first)
-    assert list(rule_of(name).interventions(*sides, slower=slower)) == levels
-    other_allocator = make_environment("baseline", {**first, "malloc": "jemalloc"})
-    malloc = [
-        level for level in rule_of(name).interventions(sides[0], other_allocator, slower=slower) if "malloc" in level
-    ]
-    assert malloc == [], "from another allocator, glibc-tuned changes more than this cause"
-
-
-#: How many ms of user time a step takes longer, on different days.
 DAYS = (-0.5, 0.3, 0.6, -0.4)
 
 
@@ -491,9 +246,9 @@ def test_the_difference_between_runs_has_parts_that_add_up_and_intervals_with_th
         assert parts.part("kernel").change.low < 8e-3 < parts.part("kernel").change.high
         user = parts.part("user").change
         assert user.low < -1e-3 < 1e-3 < user.high, "days differ by as much"
-        assert [one.rule.name for one in item.why.findings] == [MEMORY]
+        assert [one.rule.name for one in item.why.findings] == ["memory returned to the kernel and faulted in again"]
         assert item.why.causes.cause("minor_faults").price_s == pytest.approx(FAULT_MS / 1e3)
-        assert f"cause: in run-4, {MEMORY}" in reasons_of(item.why)
+        assert "cause: in run-4, memory returned to the kernel and faulted in again" in reasons_of(item.why)
         assert "(with 4 older runs)" in next(tree_of(item.why))[1]
     told = json.loads(json.dumps(found.to_json()))["comparisons"][0]["why"]
     assert (told["environment"], told["reference"]) == ("run-4", "run-0:cnn@local")
