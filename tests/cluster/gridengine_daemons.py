@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.cluster.slurm_daemons import free_ports, missing_system, wait_for
+from tests.cluster.slurm_daemons import end, free_ports, missing_system, wait_for
 from tests.cluster.ssh_hosts import Network
 
 _PROGRAMS = ("sge_qmaster", "sge_execd", "qsub", "qstat", "qdel", "qconf", "qhost", "qselect", "qmod", "ip")
@@ -179,13 +179,7 @@ class GridEngine(Network):
         self._spawn(name, "\n".join(lines), "ip", "netns", "exec", f"{self.mark}{name}")
 
     def stop(self, key: str) -> None:
-        process = self.daemons.pop(key)
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(self.daemons.pop(key))
 
     def ask(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(argv, env=self.variables, capture_output=True, text=True, timeout=60, check=False)

@@ -74,6 +74,16 @@ def missing_system(system: str, programs: Sequence[str]) -> str:
     return "" if os.getuid() == 0 else f"starting {system}'s daemons needs root"
 
 
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a daemon, by force if it takes more than 20 seconds."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def free_ports(how_many):
     sockets = [socket.socket() for _ in range(how_many)]
     for one in sockets:
@@ -173,14 +183,8 @@ class Cluster:
 
     def stop(self, key):
         process = self.processes.pop(key, None)
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end(process)
 
     def kill(self, key):
         process = self.processes.pop(key)
