@@ -5,6 +5,7 @@ Nothing is run and no package is installed: the files are only read. What would 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ class EnvironmentFile:
 
     def set_variable(self, number: int, name: str, value: str) -> None:
         """Take a variable, unless its value needs a shell, is secret, or is a trial's own."""
-        if "$" in value or "`" in value:
+        if _needs_shell(value):
             self.leave_out(number, f"{name} is not used: its value needs a shell")
         elif hides_value(name):
             self.leave_out(number, f"{name} is not stored, as it may be a secret: export it, and add --pass-env {name}")
@@ -48,9 +49,10 @@ class EnvironmentFile:
         else:
             self.variables[name] = value
 
-    def set_folder(self, number: int, folder: Path) -> None:
+    def set_folder(self, number: int, folder: str) -> None:
         """Take the Python of an environment's folder."""
-        python = folder.expanduser() / "bin" / "python"
+        place = os.path.expanduser(folder)  # noqa: PTH111 - pathlib's raises an error for an unknown user
+        python = self.file.parent / place / "bin" / "python"
         if python.exists():
             self.interpreter = str(python)
         else:
@@ -61,11 +63,15 @@ class EnvironmentFile:
         roots = [Path.home() / root / "envs" / name for root in _CONDA_ROOTS]
         folder = next((path for path in roots if (path / "bin" / "python").exists()), None)
         if "/" in name or folder:
-            self.set_folder(number, folder or self.file.parent / name)
+            self.set_folder(number, str(folder or name))
         else:
             self.leave_out(
                 number, f"no conda environment {name!r} in your home: pass its Python, as in `-- PYTHON ...`"
             )
+
+
+def _needs_shell(text: str) -> bool:
+    return "$" in text or "`" in text
 
 
 def read_environment_file(file: Path) -> EnvironmentFile:
@@ -101,7 +107,11 @@ def _reader_for(file: Path, text: str) -> Callable[[EnvironmentFile, str], None]
 def _read_dotenv(found: EnvironmentFile, text: str) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         words = _words(found, number, line)
-        for word in words[1:] if words[:1] == ["export"] else words[:1]:
+        is_export = words[:1] == ["export"]
+        if len(words) > 1 and not is_export and not _needs_shell(words[0]):
+            found.leave_out(number, f"{words[0].partition('=')[0]} is not used: quote a value with blanks")
+            continue
+        for word in words[1:] if is_export else words[:1]:
             if not _take(found, number, word):
                 found.leave_out(number, f"not NAME=VALUE: {line.strip()[:40]}")
 
@@ -118,11 +128,13 @@ def _read_script(found: EnvironmentFile, text: str) -> None:
                     found.leave_out(number, f"{word} is not used: this line gives it no value")
         elif words[:2] in (["module", "load"], ["module", "add"]) or (words[:1] == ["ml"] and len(words) > 1):
             _take_modules(found, number, words[1:] if words[0] == "ml" else words[2:])
-        elif words and words[0] in ("source", ".") and words[1].endswith("bin/activate"):
-            found.set_folder(number, found.file.parent / Path(words[1]).expanduser().parents[1])
         elif words[1:2] == ["activate"] and len(words) == 3:
             found.set_conda(number, words[2])
-        elif words and words[0] in ("source", "."):
+        elif len(words) < 2 or words[0] not in ("source", "."):
+            continue
+        elif words[1].endswith("bin/activate"):
+            found.set_folder(number, str(Path(words[1]).parents[1]))
+        else:
             found.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
 
 
@@ -151,16 +163,20 @@ def _read_conda(found: EnvironmentFile, text: str) -> None:
         ) from error
     if not isinstance(body, dict) or not {"dependencies", "name", "prefix", "variables"} & set(body):
         raise InputError("it is no environment of conda", where=Where(found.file), remedy="pass an environment.yml")
-    for name, value in (body.get("variables") or {}).items():
+    variables = body.get("variables") or {}
+    if not isinstance(variables, dict):
+        where = Where(found.file, _line_of(text, "variables"))
+        raise InputError("`variables` is no mapping", where=where, remedy="write `NAME: VALUE` lines below it")
+    for name, value in variables.items():
         found.set_variable(_line_of(text, str(name)), str(name), str(value))
     if body.get("prefix"):
-        found.set_folder(_line_of(text, "prefix"), found.file.parent / str(body["prefix"]))
+        found.set_folder(_line_of(text, "prefix"), str(body["prefix"]))
     elif body.get("name"):
         found.set_conda(_line_of(text, "name"), str(body["name"]))
 
 
 def _read_project(found: EnvironmentFile, _: str) -> None:
-    found.set_folder(1, found.file.parent / ".venv")
+    found.set_folder(1, ".venv")
 
 
 def _line_of(text: str, key: str) -> int:
@@ -188,7 +204,7 @@ def _words(found: EnvironmentFile, number: int, line: str) -> list[str]:
 
 def _take_modules(found: EnvironmentFile, number: int, words: list[str]) -> None:
     for name in words:
-        if "$" in name or "`" in name:
+        if _needs_shell(name):
             found.leave_out(number, f"module {name} is not loaded: its name needs a shell")
         elif not name.startswith("-") and name not in ("load", "add"):
             found.modules.append(name)

@@ -14,10 +14,11 @@ from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import MatrixTemplate
 
 FILES = {
-    ".env": "# mine\nexport A=1\nB='x y'  # why\nHF_TOKEN=hf_x\nC=$(touch ran)\nbroken 'quote\nword\n",
+    ".env": "# mine\nexport A=1\nB='x y'  # why\nHF_TOKEN=hf_x\nC=$(touch ran)\nbroken 'quote\nword\nD=x y\n",
     "Dockerfile": "FROM python:3.12\nENV A=1 \\\n    B='x y'\nENV OLD some words\nENV P=$A/x\nRUN touch ran\n",
     "job.sbatch": "#!/bin/bash\n#SBATCH -n 2\nmodule purge\nmodule load gcc/12 cuda\nml mpi\nmodule load x/$V\n"
-    "export A=1 B='x y'\nexport LATE\nexport C=`touch ran`\n. ./more.sh\nsource env/bin/activate\ntouch ran\n",
+    "export A=1 B='x y'\nexport LATE\nexport C=`touch ran`\n. ./more.sh\nsource env/bin/activate\ntouch ran\n"
+    "source\t\n. # nothing\n. ~nobody-of-this-name/bin/activate\n",
     "environment.yml": "name: mine\nprefix: env\ndependencies: [python]\nvariables:\n  A: 1\n  B: x y\n  PATH: /x\n",
 }
 NOTES = {
@@ -26,6 +27,7 @@ NOTES = {
         "5: C is not used: its value needs a shell",
         "6: not read: ",
         "7: not NAME=VALUE",
+        "8: D is not used: quote a value with blanks",
     ],
     "Dockerfile": ["1: the image python:3.12 is not used", "5: P is not used: its value needs a shell"],
     "job.sbatch": [
@@ -33,6 +35,7 @@ NOTES = {
         "8: LATE is not used",
         "9: C is not used",
         "10: ./more.sh is not read",
+        "15: ",
     ],
     "environment.yml": ["7: PATH is not used"],
 }
@@ -74,6 +77,7 @@ def test_the_python_of_a_project_is_that_of_its_venv(tmp_path):
         ("notes.txt", "A=1"),
         ("environment.yml", "a: ["),
         ("environment.yml", "- 1"),
+        ("environment.yml", "variables: [A, B]"),
         (".env", b"\xff"),
         ("gone.env", None),
     ],
