@@ -46,8 +46,8 @@ def begin_confirmation(
     if not wanted:
         raise InputError(
             _nothing_text(folder.path.name, {**silent, **reasons}),
-            remedy=f"more blocks may name a cause: `envmatrix resume {folder.path.name}`; `envmatrix docs why` lists "
-            "the causes that can be confirmed",
+            remedy="`envmatrix docs why` lists the causes that can be confirmed; more blocks may name one: "
+            f"`envmatrix resume {folder.path.name}`",
         )
     references = sorted({one.reference for one in wanted})
     if len(references) > 1:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from envmatrix.stats.comparison import Comparison
 
 #: The most differences that are printed for each effect.
-_MOST_DIFFERENCES = 12
+_MOST_DIFFERENCES = 8
 #: Options that need --rerun.
 _RERUN_OPTIONS = ("design", "workloads", "engine", "budget", "max_blocks", "name")
 
@@ -198,6 +198,14 @@ def _print_comparison(comparison: Comparison) -> None:
     common.print_text("\n".join(printable_line(line, 1000) for line in (*comparison.lines(), *why)))
 
 
+def _rank(path: str) -> int:
+    """Return the place of a kind of difference: what somebody set, then what was chosen, then what a runtime lists."""
+    kinds = ("variables.", "packages.", "torch.", "malloc", "openmp.library", "onednn.", "cpu.")
+    if path.startswith(("openmp.settings.", "libraries.")):
+        return len(kinds) + 1
+    return next((place for place, kind in enumerate(kinds) if path.startswith(kind)), len(kinds))
+
+
 def _print_differences(comparison: Comparison, arguments: argparse.Namespace, result: Result | None) -> None:
     """Print what the process read back differently on both sides of each effect."""
     from envmatrix.api.differences import recorded_differences
@@ -216,10 +224,8 @@ def _print_differences(comparison: Comparison, arguments: argparse.Namespace, re
             continue
         if not found:
             continue
-        changed_first = sorted(
-            found, key=lambda one: (not (one.first and one.second), one.path.startswith("libraries."))
-        )
-        texts = (f"{one.path}: {one.first or '-'} -> {one.second or '-'}" for one in changed_first[:_MOST_DIFFERENCES])
+        first_ones = sorted(found, key=lambda one: (_rank(one.path), one.path))[:_MOST_DIFFERENCES]
+        texts = (f"{one.path}: {one.first or '-'} -> {one.second or '-'}" for one in first_ones)
         title = f"differences between {first} and {second}" if result else f"differences of {first} between the runs"
         more = f"{len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
         more += f": envmatrix diff {first} {second} --run {runs[0]}" if more and result else ""

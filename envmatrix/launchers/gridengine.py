@@ -72,6 +72,8 @@ class GridEngineKind(LauncherKind):
     ) -> Host:
         """Check that the queue has hosts that fit and answer, all with the same CPU layout."""
         refuse_engines_without_commands(self.name, engines)
+        if reason := self.unavailable():
+            raise EngineError(f"Grid Engine cannot be used: {reason}", remedy="run envmatrix where `qstat` works")
         names = _fitting_hosts(asked)
         hosts = {name: host for name, host in _read_hosts(_do("qhost", "-xml")).items() if name in names}
         for name in sorted(names - set(hosts)):

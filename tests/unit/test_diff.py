@@ -64,11 +64,23 @@ def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out) == {"first": "baseline", "second": "control", "differences": []}
 
 
-def test_compare_prints_what_differs_next_to_the_effect(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(RUN), "--environments", "baseline,tcmalloc"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    start = lines.index("differences between baseline and tcmalloc: 8")
-    assert lines[start + 1] == "  malloc.library: libc -> libtcmalloc", "values that changed come first"
+@pytest.mark.parametrize(
+    ("name", "first_ones"),
+    [
+        ("tcmalloc", ["variables.LD_PRELOAD", "malloc.library"]),
+        (
+            "book",
+            ["variables.KMP_AFFINITY", "variables.KMP_BLOCKTIME", "variables.LD_PRELOAD", "variables.OMP_NUM_THREADS"],
+        ),
+    ],
+)
+def test_compare_prints_what_was_set_first_and_no_list_of_a_runtime(capsys, name: str, first_ones: list[str]) -> None:
+    assert main(["compare", str(RUN), "--environments", f"baseline,{name}"]) == 0
+    text = capsys.readouterr().out
+    head, *lines = text[text.index("differences between") :].splitlines()
+    assert head.startswith(f"differences between baseline and {name}: ")
+    assert [line.split(":")[0].strip() for line in lines[: len(first_ones)]] == first_ones
+    assert "openmp.settings" not in text
 
 
 def test_two_runs_differ_in_what_each_recorded() -> None:
