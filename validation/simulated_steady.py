@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from envmatrix.stats.selftest import autoregressive
 from envmatrix.stats.steady import KINDS, classify
-from validation.noise import NOISES, autoregressive
+from validation.noise import NOISES
 from validation.simulated import Figure, Floats, rate
 
 #: Seconds per step of the default workload on two CPUs, and the steps of a steady-state run of 6.6 s, or a full one.

@@ -25,7 +25,7 @@ from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.maxt import critical_value
 from envmatrix.stats.pairing import summarise_pairs
 from envmatrix.stats.selection import told_gain
-from validation.noise import autoregressive
+from envmatrix.stats.selftest import autoregressive
 from validation.simulated import Figure, over_two_copies, rate
 
 Floats = NDArray[np.float64]
