@@ -48,7 +48,7 @@ class BlockLauncher(Generic[P]):
     def __init__(self, experiment: Experiment, progress: ProgressCallback) -> None:
         self._experiment = experiment
         self._say = progress
-        self._flights: dict[int, P] = {}
+        self._pending_blocks: dict[int, P] = {}
         self._backlog: list[P] = []
 
     @property
@@ -59,7 +59,7 @@ class BlockLauncher(Generic[P]):
     @property
     def _working(self) -> int:
         """The number of blocks that were started and take one of the places."""
-        return len(self._flights)
+        return len(self._pending_blocks)
 
     def _rounds(self, blocks: Iterable[list[Slot]], work: Work) -> Trials:
         """Keep all places filled until there are no more blocks, and call ``_step`` again and again meanwhile."""
@@ -79,9 +79,9 @@ class BlockLauncher(Generic[P]):
         """Return the unfinished parts of the blocks that an earlier start of envmatrix began."""
         for known in block_folders(block_folder(self._experiment, 0).path.parent):
             block = int(known.path.name[1:])
-            yield self._flight(block, self._experiment.plan.block(block), work)
+            yield self._pending_block(block, self._experiment.plan.block(block), work)
 
-    def _flight(self, block: int, slots: Iterable[Slot], work: Work) -> P:
+    def _pending_block(self, block: int, slots: Iterable[Slot], work: Work) -> P:
         """Return the unfinished part of a block; delete the leftover files of its finished trials."""
         files = block_folder(self._experiment, block)
         groups = group_names(self._experiment.plan.block(block), work.groups_of)
@@ -96,41 +96,41 @@ class BlockLauncher(Generic[P]):
 
     def _take(self, block: list[Slot], work: Work) -> Trials:
         """Add one block to those that wait, unless it is already running (adopted from an earlier start)."""
-        if not block or block[0].block in self._flights:
+        if not block or block[0].block in self._pending_blocks:
             return
         for slot in block:
             if slot.arm.name in self._experiment.run.skipped:
                 yield work.run(slot)
-        flight = self._flight(block[0].block, block, work)
-        if flight.slots:
-            self._backlog.append(flight)
+        pending = self._pending_block(block[0].block, block, work)
+        if pending.slots:
+            self._backlog.append(pending)
 
-    def _collect(self, flight: P, work: Work) -> Trials:
+    def _collect(self, pending: P, work: Work) -> Trials:
         """Yield the trials that have ended; the caller writes each to disk before this continues."""
-        for slots in flight.new_starts():
+        for slots in pending.new_starts():
             work.begins(slots[0], len(slots))
-        yield from collected(self._experiment, flight, self._say)
-        if not flight.slots:
-            self._flights.pop(flight.block, None)
+        yield from collected(self._experiment, pending, self._say)
+        if not pending.slots:
+            self._pending_blocks.pop(pending.block, None)
 
-    def _begin(self, flight: P, work: Work) -> Generator[Trial, None, list[Part]]:
+    def _begin(self, pending: P, work: Work) -> Generator[Trial, None, list[Part]]:
         """Start a new attempt and return its parts. Yield a trial for each slot that cannot run or was often lost."""
-        for name, slot in list(flight.slots.items()):
-            if flight.files.losses(name) >= _LOSSES:
-                yield self._lost_trial(slot, flight)
-                del flight.slots[name]
-        if not flight.slots:
+        for name, slot in list(pending.slots.items()):
+            if pending.files.losses(name) >= _LOSSES:
+                yield self._lost_trial(slot, pending)
+                del pending.slots[name]
+        if not pending.slots:
             return []
-        flight.attempt = flight.files.next_attempt()
-        for unit in flight.units():
-            flight.files.recall(unit)
-        parts, failed = make_parts(self._experiment, flight, work.groups_of, flight.attempt)
+        pending.attempt = pending.files.next_attempt()
+        for unit in pending.units():
+            pending.files.recall(unit)
+        parts, failed = make_parts(self._experiment, pending, work.groups_of, pending.attempt)
         for trial in failed:
             yield trial
-            del flight.slots[trial.trial]
-        flight.files.plan(flight.attempt, flight.slots)
+            del pending.slots[trial.trial]
+        pending.files.plan(pending.attempt, pending.slots)
         return parts
 
-    def _lost_trial(self, slot: Slot, flight: P) -> Trial:
+    def _lost_trial(self, slot: Slot, pending: P) -> Trial:
         """Return the trial of a slot whose node was repeatedly lost while it ran."""
         raise NotImplementedError

@@ -203,12 +203,12 @@ class GridEngineLauncher(BlockLauncher[_Job]):
 
     def out(self) -> str:
         """Return a line about the jobs that continue."""
-        names = [flight.job for flight in self._flights.values()]
+        names = [pending.job for pending in self._pending_blocks.values()]
         return f"job(s) {', '.join(names)} go on in Grid Engine" if names else ""
 
     def interrupted(self) -> None:
         """Ask whether to delete the jobs; if nobody can answer they continue, and ``resume`` collects them."""
-        names = [flight.job for flight in self._flights.values()]
+        names = [pending.job for pending in self._pending_blocks.values()]
         if names and self._ask and self._ask(f"delete {len(names)} job(s) of this run?"):
             _ask("qdel", ",".join(names))
             self._say(f"deleted job(s) {', '.join(names)}; trials that have ended are kept")
@@ -220,21 +220,21 @@ class GridEngineLauncher(BlockLauncher[_Job]):
         queue = self._queue()
         if queue is None:
             raise EngineError("Grid Engine does not answer", remedy="when `qstat` works here: `envmatrix resume`")
-        for flight in self._known_blocks(work):
-            state = queue.get(f"{self._prefix}{flight.files.path.name}")
+        for pending in self._known_blocks(work):
+            state = queue.get(f"{self._prefix}{pending.files.path.name}")
             if state:
-                planned = flight.files.planned(flight.attempt)
-                flight.slots = {name: slot for name, slot in flight.slots.items() if name in planned}
-                self._watch(flight, state.job)
-            elif flight.attempt and not flight.files.has_ended(flight.attempt):
-                flight.files.note_end(flight.attempt, "UNWATCHED", excused=True)
-            yield from self._collect(flight, work)
+                planned = pending.files.planned(pending.attempt)
+                pending.slots = {name: slot for name, slot in pending.slots.items() if name in planned}
+                self._watch(pending, state.job)
+            elif pending.attempt and not pending.files.has_ended(pending.attempt):
+                pending.files.note_end(pending.attempt, "UNWATCHED", excused=True)
+            yield from self._collect(pending, work)
         yield from self._rounds(blocks, work)
 
     def _step(self, work: Work) -> Trials:
-        for flight in list(self._flights.values()):
-            yield from self._collect(flight, work)
-        if time.monotonic() >= self._next_look and (self._flights or self._backlog):
+        for pending in list(self._pending_blocks.values()):
+            yield from self._collect(pending, work)
+        if time.monotonic() >= self._next_look and (self._pending_blocks or self._backlog):
             self._next_look = time.monotonic() + _QUEUE_S
             queue = self._queue()
             if self._silent != (queue is None):
@@ -254,43 +254,43 @@ class GridEngineLauncher(BlockLauncher[_Job]):
     def _steer(self, queue: Mapping[str, _State], work: Work) -> Trials:
         """Submit waiting blocks, follow jobs, and handle those that ended early."""
         while self._backlog:
-            flight = self._backlog.pop(0)
-            if flight.files.node and flight.files.node in self._left_out:
-                node = flight.files.node
-                self._say(f"block {flight.block} was begun on host {node}, which is left out; `resume` goes on later")
+            pending = self._backlog.pop(0)
+            if pending.files.node and pending.files.node in self._left_out:
+                node = pending.files.node
+                self._say(f"block {pending.block} was begun on host {node}, which is left out; `resume` goes on later")
             else:
-                yield from self._submit(flight, work)
-        for flight in list(self._flights.values()):
-            yield from self._follow(flight, queue.get(f"{self._prefix}{flight.files.path.name}"), work)
+                yield from self._submit(pending, work)
+        for pending in list(self._pending_blocks.values()):
+            yield from self._follow(pending, queue.get(f"{self._prefix}{pending.files.path.name}"), work)
 
-    def _watch(self, flight: _Job, job: str) -> None:
-        flight.job, flight.told, flight.gone, flight.finished = job, "", 0, 0
-        self._flights[flight.block] = flight
-        self._say(f"block {flight.block}: job {job} in the queue")
+    def _watch(self, pending: _Job, job: str) -> None:
+        pending.job, pending.told, pending.gone, pending.finished = job, "", 0, 0
+        self._pending_blocks[pending.block] = pending
+        self._say(f"block {pending.block}: job {job} in the queue")
 
-    def _submit(self, flight: _Job, work: Work) -> Trials:
-        parts = yield from self._begin(flight, work)
+    def _submit(self, pending: _Job, work: Work) -> Trials:
+        parts = yield from self._begin(pending, work)
         if not parts:
             return
-        order = block_order(self._experiment, flight.block, parts, flight.attempt)
-        write_whole(flight.files.order(flight.attempt), order.text())
-        script, folder = flight.files.script(flight.attempt), flight.files.path
-        write_whole(script, self._script(flight))
+        order = block_order(self._experiment, pending.block, parts, pending.attempt)
+        write_whole(pending.files.order(pending.attempt), order.text())
+        script, folder = pending.files.script(pending.attempt), pending.files.path
+        write_whole(script, self._script(pending))
         seconds = self._asked.get("time") or block_seconds(parts)
-        node = flight.files.node or "&".join(f"!{name}" for name in sorted(self._left_out))
+        node = pending.files.node or "&".join(f"!{name}" for name in sorted(self._left_out))
         resources = [f"h_rt={int(float(str(seconds)) + 0.5)}", *([f"hostname={node}"] if node else [])]
         words = requested(self._asked)
-        log = folder / f"gridengine-{flight.attempt}.log"
+        log = folder / f"gridengine-{pending.attempt}.log"
         job = _do(
             *("qsub", "-terse", "-w", "e", "-r", "y", "-notify", "-S", "/bin/sh", "-j", "y", "-wd", "/"),
             *("-o", str(log), "-N", f"{self._prefix}{folder.name}", *words, "-l", ",".join(resources), str(script)),
         )
-        self._watch(flight, job.split()[0])
+        self._watch(pending, job.split()[0])
 
-    def _script(self, flight: _Job) -> str:
+    def _script(self, pending: _Job) -> str:
         modules = self._asked.get("modules", ())
         names = modules if isinstance(modules, (tuple, list)) else [str(modules)]
-        folder = flight.files.path
+        folder = pending.files.path
         variables = (("PATH", os.environ.get("PATH", os.defpath)), ("HOME", os.environ.get("HOME", "/")))
         lines = [
             "#!/bin/sh",
@@ -298,53 +298,53 @@ class GridEngineLauncher(BlockLauncher[_Job]):
             *(f"export {name}={posix_quote(value)}" for name, value in variables),
             "node=${HOSTNAME:-$(uname -n)}",
             *start_lines(
-                folder, flight.attempt, copy_package(folder.parent), names, '"$node" "$JOB_ID" "${RESTARTED:-0}" alone'
+                folder, pending.attempt, copy_package(folder.parent), names, '"$node" "$JOB_ID" "${RESTARTED:-0}" alone'
             ),
         ]
         return "\n".join([*lines, ""])
 
-    def _follow(self, flight: _Job, state: _State | None, work: Work) -> Trials:
+    def _follow(self, pending: _Job, state: _State | None, work: Work) -> Trials:
         if state and "E" in state.letters:
-            reason = re.search(r"error reason[^:]*:\s*(.*)", _ask("qstat", "-j", flight.job).stdout)
-            _ask("qdel", flight.job)
-            self._set_block_aside(flight, f"it could not start: {reason[1] if reason else state.letters}")
-        elif state and not flight.files.stopped(flight.attempt):
-            flight.gone = 0
+            reason = re.search(r"error reason[^:]*:\s*(.*)", _ask("qstat", "-j", pending.job).stdout)
+            _ask("qdel", pending.job)
+            self._set_block_aside(pending, f"it could not start: {reason[1] if reason else state.letters}")
+        elif state and not pending.files.stopped(pending.attempt):
+            pending.gone = 0
             held = f"is held; `qrls {state.job}` lets it run"
             line = held if "h" in state.letters else f"is {state.letters} {state.host and f'on {state.host}'}".rstrip()
-            if line != flight.told:
-                self._say(f"block {flight.block}: job {state.job} {line}")
-            flight.told = line
+            if line != pending.told:
+                self._say(f"block {pending.block}: job {state.job} {line}")
+            pending.told = line
         else:
-            flight.gone += 1
-            yield from self._collect(flight, work)
-            if flight.slots and (flight.gone >= _SETTLE or flight.files.stopped(flight.attempt)):
-                self._set_block_aside(flight, "it ended, and Grid Engine no longer knows it (`qacct -j` may)")
+            pending.gone += 1
+            yield from self._collect(pending, work)
+            if pending.slots and (pending.gone >= _SETTLE or pending.files.stopped(pending.attempt)):
+                self._set_block_aside(pending, "it ended, and Grid Engine no longer knows it (`qacct -j` may)")
 
-    def _set_block_aside(self, flight: _Job, reason: str) -> None:
+    def _set_block_aside(self, pending: _Job, reason: str) -> None:
         """Requeue a block whose job ended early; exclude its host if that caused it."""
-        self._flights.pop(flight.block, None)
-        stopped = flight.files.stopped(flight.attempt)
+        self._pending_blocks.pop(pending.block, None)
+        stopped = pending.files.stopped(pending.attempt)
         status, node, path = stopped or (0, "", "")
         if stopped:
             reason = STOPPED.get(status, f"its block runner ended with status {status}") + (f": {path}" if path else "")
-        left = len(flight.slots)
-        self._say(f"block {flight.block}: job {flight.job} ended with {left} trial(s) not done: {reason}")
-        flight.files.note_end(flight.attempt, f"exit {status}" if stopped else "UNKNOWN", excused=bool(stopped))
+        left = len(pending.slots)
+        self._say(f"block {pending.block}: job {pending.job} ended with {left} trial(s) not done: {reason}")
+        pending.files.note_end(pending.attempt, f"exit {status}" if stopped else "UNKNOWN", excused=bool(stopped))
         if status == DELETED:
             return
         if stopped and status != OTHER_NODE:
             self._left_out.add(node)
             self._say(f"host {node} is left out: {reason}")
-        self._fruitless = 0 if flight.finished else self._fruitless + 1
+        self._fruitless = 0 if pending.finished else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
             raise EngineError(
                 f"{_FRUITLESS} jobs in a row ended without one finished trial; the last one: {reason}",
-                remedy=f"see {flight.files.path} for their scripts and logs",
+                remedy=f"see {pending.files.path} for their scripts and logs",
             )
-        self._backlog.append(flight)
+        self._backlog.append(pending)
         self._next_look = 0.0
 
-    def _lost_trial(self, slot: Slot, flight: _Job) -> Trial:
-        reason = f"its job ended twice while it ran ({flight.files.last_cause()}); --time may be too short"
-        return trial_of(slot, "failed", reason, node=flight.files.node)
+    def _lost_trial(self, slot: Slot, pending: _Job) -> Trial:
+        reason = f"its job ended twice while it ran ({pending.files.last_cause()}); --time may be too short"
+        return trial_of(slot, "failed", reason, node=pending.files.node)

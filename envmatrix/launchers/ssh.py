@@ -182,26 +182,26 @@ class SshLauncher(BlockLauncher[PendingBlock]):
 
     def _adopt(self, work: Work) -> Trials:
         """Collect the trials that ended after envmatrix stopped; their connection's end stopped the others."""
-        for flight in self._known_blocks(work):
-            if flight.attempt and not flight.files.has_ended(flight.attempt):
-                flight.files.note_end(flight.attempt, "UNWATCHED", excused=True)
-            yield from self._collect(flight, work)
+        for pending in self._known_blocks(work):
+            if pending.attempt and not pending.files.has_ended(pending.attempt):
+                pending.files.note_end(pending.attempt, "UNWATCHED", excused=True)
+            yield from self._collect(pending, work)
 
     def _give_blocks(self, work: Work) -> Trials:
         """Start waiting blocks on free hosts; a block that was started before returns to its host."""
-        for flight in list(self._backlog):
-            home, busy = flight.files.node, {connection.host for connection in self._out.values()}
+        for pending in list(self._backlog):
+            home, busy = pending.files.node, {connection.host for connection in self._out.values()}
             if home in self._left_out:
-                self._backlog.remove(flight)
-                self._say(f"block {flight.block} was begun on host {home}, which is left out; `resume` goes on later")
+                self._backlog.remove(pending)
+                self._say(f"block {pending.block} was begun on host {home}, which is left out; `resume` goes on later")
                 continue
             free = [host for host in self._hosts if host not in busy and host not in self._left_out]
             if len(self._left_out) == len(self._hosts):
                 raise self._no_host()
             host = next((host for host in free if host == home or not home), None)
             if host:
-                self._backlog.remove(flight)
-                yield from self._connect(flight, host, work)
+                self._backlog.remove(pending)
+                yield from self._connect(pending, host, work)
 
     def _no_host(self) -> EngineError:
         said = "; ".join(f"{host}: {why}" for host, why in self._left_out.items())
@@ -209,22 +209,22 @@ class SshLauncher(BlockLauncher[PendingBlock]):
             f"no host is left to run on ({said})", remedy="repair them, then `envmatrix resume`: nothing is lost"
         )
 
-    def _connect(self, flight: PendingBlock, host: str, work: Work) -> Trials:
-        parts = yield from self._begin(flight, work)
+    def _connect(self, pending: PendingBlock, host: str, work: Work) -> Trials:
+        parts = yield from self._begin(pending, work)
         if not parts:
             return
-        order = block_order(self._experiment, flight.block, parts, flight.attempt)
-        write_whole(flight.files.order(flight.attempt), order.text())
-        folder, package = flight.files.path, copy_package(flight.files.path.parent)
-        lines = start_lines(folder, flight.attempt, package, (), '"$node" ssh 0 leash')
+        order = block_order(self._experiment, pending.block, parts, pending.attempt)
+        write_whole(pending.files.order(pending.attempt), order.text())
+        folder, package = pending.files.path, copy_package(pending.files.path.parent)
+        lines = start_lines(folder, pending.attempt, package, (), '"$node" ssh 0 leash')
         argv = ssh_argv(host, "\n".join([f"node={shlex.quote(host)}", *lines]))
-        log = folder / f"ssh-{flight.attempt}.log"
+        log = folder / f"ssh-{pending.attempt}.log"
         theirs, leash = os.pipe()
         with log.open("wb") as file, os.fdopen(theirs, "rb") as stdin:
             program = SupervisedProcess(Order(argv, None, None, _WEEK_S), (stdin, file, file))
-        flight.finished = 0
-        self._flights[flight.block], self._out[flight.block] = flight, _Connection(host, program, leash, log)
-        self._say(f"block {flight.block} runs on host {host}")
+        pending.finished = 0
+        self._pending_blocks[pending.block], self._out[pending.block] = pending, _Connection(host, program, leash, log)
+        self._say(f"block {pending.block} runs on host {host}")
 
     def _close_connection(self, block: int) -> Exit:
         """Close a connection, which ends the processes on its host, and return its exit."""
@@ -235,19 +235,19 @@ class SshLauncher(BlockLauncher[PendingBlock]):
 
     def _follow(self, block: int, work: Work) -> Trials:
         """Collect the trials that have ended, and handle a connection that ended early."""
-        flight, connection = self._flights[block], self._out[block]
-        yield from self._collect(flight, work)
-        if not flight.slots or interrupts.wait_readable([connection.program], 0):
+        pending, connection = self._pending_blocks[block], self._out[block]
+        yield from self._collect(pending, work)
+        if not pending.slots or interrupts.wait_readable([connection.program], 0):
             connection.ended += 1
-        if connection.ended and (not flight.slots or connection.ended >= _SETTLE):
-            if self._flights.pop(block, None):
-                self._set_block_aside(flight, connection, self._close_connection(block))
+        if connection.ended and (not pending.slots or connection.ended >= _SETTLE):
+            if self._pending_blocks.pop(block, None):
+                self._set_block_aside(pending, connection, self._close_connection(block))
             else:
                 self._close_connection(block)
 
-    def _set_block_aside(self, flight: PendingBlock, connection: _Connection, ended: Exit) -> None:
+    def _set_block_aside(self, pending: PendingBlock, connection: _Connection, ended: Exit) -> None:
         """Requeue a block whose connection ended early, and exclude the host if it caused that."""
-        stopped = flight.files.stopped(flight.attempt)
+        stopped = pending.files.stopped(pending.attempt)
         status, node, path = stopped or (ended.code, connection.host, "")
         reason = STOPPED.get(status, f"its block runner ended with status {status}")
         if status == _NO_CONNECTION:
@@ -255,19 +255,19 @@ class SshLauncher(BlockLauncher[PendingBlock]):
             reason = f"the connection ended: {log_lines[-1] if log_lines else 'nothing was said'}"
         reason += f": {path}" if path else ""
         excused = status in STOPPED or status == _NO_CONNECTION
-        flight.files.note_end(flight.attempt, f"exit {status}", excused=excused)
-        self._say(f"block {flight.block}: {len(flight.slots)} trial(s) not done on host {node}: {reason}")
+        pending.files.note_end(pending.attempt, f"exit {status}", excused=excused)
+        self._say(f"block {pending.block}: {len(pending.slots)} trial(s) not done on host {node}: {reason}")
         if excused and status != OTHER_NODE:
             self._left_out[connection.host] = reason
             self._say(f"host {connection.host} is left out: {reason}")
-        self._fruitless = 0 if flight.finished or excused else self._fruitless + 1
+        self._fruitless = 0 if pending.finished or excused else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
             raise EngineError(
                 f"{_FRUITLESS} blocks in a row came back without one finished trial; the last one: {reason}",
-                remedy=f"see {flight.files.path} for their logs",
+                remedy=f"see {pending.files.path} for their logs",
             )
-        self._backlog.append(flight)
+        self._backlog.append(pending)
 
-    def _lost_trial(self, slot: Slot, flight: PendingBlock) -> Trial:
-        reason = f"its block runner ended twice while it ran ({flight.files.last_cause()})"
-        return trial_of(slot, "failed", reason, node=flight.files.node)
+    def _lost_trial(self, slot: Slot, pending: PendingBlock) -> Trial:
+        reason = f"its block runner ended twice while it ran ({pending.files.last_cause()})"
+        return trial_of(slot, "failed", reason, node=pending.files.node)

@@ -13,7 +13,7 @@ from envmatrix.errors import StoreError
 from envmatrix.launchers import block_orders
 from envmatrix.launchers.block_files import BlockFolder, block_folders
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import Flight
+from envmatrix.launchers.slurm.pending_block import SlurmBlock
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder, trial_of
@@ -111,45 +111,45 @@ def test_blocks_that_cannot_be_listed_are_not_taken_for_none(block, failing, num
     assert block_folders(root / "none") == []
 
 
-def in_flight(folder, block):
-    """Return a launcher with one submitted trial, its flight, and the list of messages."""
+def pending_block_in(folder, block):
+    """Return a launcher with one submitted trial, its pending block, and the list of messages."""
     said = []
     run = SimpleNamespace(design=make_design(make_plan(())), created="2026", skipped={}, workloads={},
                           launcher_options={})  # fmt: skip
     made = SlurmLauncher(SimpleNamespace(run=run, folder=RunFolder(folder)), None, said.append, None)
     slot = Slot("t1", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
-    flight = made._flights[0] = Flight(0, {"t1": slot}, block, 1, job="7")
-    return made, flight, said
+    pending = made._pending_blocks[0] = SlurmBlock(0, {"t1": slot}, block, 1, job="7")
+    return made, pending, said
 
 
 def test_a_launcher_says_what_it_set_aside_and_a_trial_that_cannot_be_read_is_still_out(tmp_path, block, failing):
-    made, flight, said = in_flight(tmp_path, block)
+    made, pending, said = pending_block_in(tmp_path, block)
     failing("t1/end", errno.ESTALE, times=10**6)
     with pytest.raises(StoreError, match="t1/end"):
-        list(made._collect(flight, None))
-    assert "t1" in flight.slots
+        list(made._collect(pending, None))
+    assert "t1" in pending.slots
     assert said == []
 
 
 def test_a_damaged_end_is_set_aside_and_told(tmp_path, block):
-    made, flight, said = in_flight(tmp_path, block)
+    made, pending, said = pending_block_in(tmp_path, block)
     (block.path / "t1" / "end").write_text("{half")
-    assert list(made._collect(flight, None)) == []
+    assert list(made._collect(pending, None)) == []
     assert said == [f"what t1 left is damaged and lies in {block.path / 't1.damaged1'} now; it runs again"]
     assert (block.path / "t1.damaged1" / "end").read_text() == "{half"
 
 
 def test_a_trial_that_says_it_was_stopped_runs_again_three_times_at_most(tmp_path, block, monkeypatch):
-    made, flight, said = in_flight(tmp_path, block)
+    made, pending, said = pending_block_in(tmp_path, block)
     seen = {"schema": 1, "evidence": {"system": {"stops": 1}}}
-    stopped = trial_of(flight.slots["t1"], "invalid", "it was stopped", document=seen)
+    stopped = trial_of(pending.slots["t1"], "invalid", "it was stopped", document=seen)
     monkeypatch.setattr(block_orders, "trial_from_files", lambda *_: stopped)
     for number in (1, 2, 3):
-        assert list(made._collect(flight, None)) == []
+        assert list(made._collect(pending, None)) == []
         assert said.pop() == f"t1 was paused while it ran: running it again ({number} of 3 times)"
         (block.path / "t1").mkdir()
         (block.path / "t1" / "end").write_text(json.dumps(GOOD))
-    assert list(made._collect(flight, None)) == [stopped]
+    assert list(made._collect(pending, None)) == [stopped]
 
 
 @pytest.mark.parametrize("number", PASSING)

@@ -17,7 +17,7 @@ from envmatrix.launchers.block_files import BlockFolder, trial_end
 from envmatrix.launchers.outcomes import collected
 from envmatrix.launchers.slurm.client import JobState, command_variables, nodes_host, read_nodes, read_queue
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import Flight, clock_offset, explain_loss, not_started
+from envmatrix.launchers.slurm.pending_block import SlurmBlock, clock_offset, explain_loss, not_started
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder, trial_of
 from envmatrix.system.process import Exit
@@ -147,14 +147,14 @@ def test_a_held_job_is_told_from_one_that_waits(name, reason, held, by_somebody)
 
 
 def test_a_job_that_ran_and_was_requeued_to_be_held_is_kept_by_somebody(tmp_path):
-    flight = Flight(0, {}, BlockFolder(tmp_path), attempt=1)
+    pending = SlurmBlock(0, {}, BlockFolder(tmp_path), attempt=1)
     requeued, failed = (
         state("PENDING", "", reason) for reason in ("job requeued in held state", "launch failed requeued held")
     )
-    assert not flight.kept(requeued), "it never began: Slurm could not start it"
+    assert not pending.kept(requeued), "it never began: Slurm could not start it"
     (tmp_path / "begun-1").write_text('{"job":"7","node":"n1","epoch":1,"restarts":0}')
-    assert flight.kept(requeued)
-    assert not flight.kept(failed)
+    assert pending.kept(requeued)
+    assert not pending.kept(failed)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,10 @@ def test_a_trial_whose_line_was_set_aside_is_not_passed_over_as_done_by_the_next
     files.next_attempt()
     for slot in slots:
         files.forget(slot.trial)
-    flight = made._flight(0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial, groups_of=groups))
-    assert list(flight.slots) == [slot.trial for slot in slots[1:]]
+    pending = made._pending_block(
+        0, slots, SimpleNamespace(is_done=lambda trial: trial == slots[0].trial, groups_of=groups)
+    )
+    assert list(pending.slots) == [slot.trial for slot in slots[1:]]
     assert [file.stem for file in files.path.glob("*.done")] == [slots[0].trial]
 
 
@@ -241,7 +243,7 @@ def test_a_job_of_an_earlier_start_that_has_nothing_left_to_do_is_not_waited_for
     files.plan(files.next_attempt(), [slot.trial for slot in made.plan.block(0)])
     work = SimpleNamespace(is_done=lambda trial: True, groups_of=TrialGrouper(made, said.append))
     assert list(launcher._adopt(work)) == []
-    assert (launcher._flights, said) == ({}, [])
+    assert (launcher._pending_blocks, said) == ({}, [])
 
 
 def test_an_engine_that_needs_a_daemon_is_refused_before_anything_runs():
@@ -257,26 +259,26 @@ def test_of_a_group_that_took_turns_all_trials_are_collected_and_forgotten_or_no
     group = f"{made.plan.block(0)[0].trial}.turns"
     assert names == dict.fromkeys(slots, group)
     files = BlockFolder(tmp_path)
-    flight = Flight(0, slots, files, groups=names)
+    pending = SlurmBlock(0, slots, files, groups=names)
     for trial in slots:
         (tmp_path / group / trial).mkdir(parents=True)
         (tmp_path / group / trial / "end").write_text(json.dumps({**GOOD, "together": len(slots), "late": 0}))
-    assert not flight.unfinished
-    trials = collected(SimpleNamespace(), flight, print)
+    assert not pending.unfinished
+    trials = collected(SimpleNamespace(), pending, print)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_orders, "trial_from_files", lambda _, slot, end: trial_of(slot, "ok", ""))
         seen = [next(trials).trial for _ in slots]
         assert seen == list(slots)
         assert (tmp_path / group).exists(), "cut off here, all are read again"
         assert list(trials) == []
-    assert (flight.slots, flight.finished) == ({}, len(seen))
+    assert (pending.slots, pending.finished) == ({}, len(seen))
     assert [path.name for path in tmp_path.iterdir()] == [f"{group}.done"]
 
 
 def test_that_a_node_has_no_memory_for_all_of_a_group_at_once_is_told(tmp_path, monkeypatch):
     made, said = turning(), []
     slots = {slot.trial: slot for slot in made.plan.block(0)}
-    flight = Flight(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
+    pending = SlurmBlock(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
     for trial in slots:
         (tmp_path / "g.turns" / trial).mkdir(parents=True)
         (tmp_path / "g.turns" / trial / "end").write_text(json.dumps({**GOOD, "together": 1, "late": 0}))
@@ -284,19 +286,19 @@ def test_that_a_node_has_no_memory_for_all_of_a_group_at_once_is_told(tmp_path, 
     monkeypatch.setattr(
         block_orders, "trial_from_files", lambda _, slot, end: dataclasses.replace(alone, trial=slot.trial)
     )
-    assert len(list(collected(SimpleNamespace(), flight, said.append))) == len(made.plan.arms)
+    assert len(list(collected(SimpleNamespace(), pending, said.append))) == len(made.plan.arms)
     assert said == ["g.turns ran one process after the other: node n1 has no memory for all of them at once"]
 
 
 def test_what_takes_no_turns_starts_side_by_side_in_its_job_and_has_one_turn(tmp_path, monkeypatch):
     made = turning(mixed_plan(), environments={"a": make_environment("a", turns=False)})
     block, groups = made.plan.block(0), TrialGrouper(made, lambda _: None)
-    flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
+    pending = SlurmBlock(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
                     groups=block_orders.group_names(block, groups))  # fmt: skip
     monkeypatch.setattr(
         block_orders, "make_trial", lambda _, slot, *rest: TrialOrder(slot.trial, slot.arm.environment, (), {}, 9.0)
     )
-    parts, failed = block_orders.make_parts(made, flight, groups, 1)
+    parts, failed = block_orders.make_parts(made, pending, groups, 1)
     assert failed == []
     found = {tuple(sorted(trial.title for trial in part.trials)): part.turns.steps for part in parts}
     assert found == {("a", "baseline alone"): 0, ("b", "baseline", "c", "control"): 3}
@@ -317,9 +319,9 @@ def test_a_step_in_turns_gets_the_turn_and_the_steps_set_apart_that_its_design_s
     keys = {environment.image_key for environment in made.run.environments.values()}
     made.prepared = {(key, "local"): Prepared("i", "local", "", "/python", {}) for key in keys}
     block, groups = made.plan.block(0), TrialGrouper(made, pytest.fail)
-    flight = Flight(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
+    pending = SlurmBlock(0, {slot.trial: slot for slot in block}, BlockFolder(tmp_path),
                     groups=block_orders.group_names(block, groups))  # fmt: skip
-    (part,), failed = block_orders.make_parts(made, flight, groups, 1)
+    (part,), failed = block_orders.make_parts(made, pending, groups, 1)
     assert failed == []
     assert (part.turns.steps, [trial.apart for trial in part.trials]) == (4, [apart] * len(block))
     assert {trial.pauses_itself for trial in part.trials} == {bool(workload.command)}
@@ -328,13 +330,13 @@ def test_a_step_in_turns_gets_the_turn_and_the_steps_set_apart_that_its_design_s
 def test_a_group_of_which_one_end_is_damaged_is_set_aside_as_a_whole(tmp_path):
     made, said = turning(), []
     slots = {slot.trial: slot for slot in made.plan.block(0)}
-    flight = Flight(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
+    pending = SlurmBlock(0, slots, BlockFolder(tmp_path), groups=dict.fromkeys(slots, "g.turns"))
     for trial in slots:
         (tmp_path / "g.turns" / trial).mkdir(parents=True)
         (tmp_path / "g.turns" / trial / "end").write_text(json.dumps(GOOD))
     (tmp_path / "g.turns" / list(slots)[-1] / "end").write_text("{half")
-    assert list(collected(SimpleNamespace(), flight, said.append)) == []
-    assert list(flight.slots) == list(slots)
+    assert list(collected(SimpleNamespace(), pending, said.append)) == []
+    assert list(pending.slots) == list(slots)
     assert "g.turns left is damaged" in said[0]
     assert [path.name for path in tmp_path.iterdir()] == ["g.turns.damaged1"]
 

@@ -8,7 +8,7 @@ from envmatrix.errors import EngineError
 from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.slurm.client import SilentError, SlurmClient
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import Flight
+from envmatrix.launchers.slurm.pending_block import SlurmBlock
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder
 from tests.synthetic import make_design, make_plan
@@ -39,7 +39,7 @@ def launcher(tmp_path):
     made = SlurmLauncher(experiment, SlurmClient(), said.append, None)
     slot = Slot("b0000-p000", 0, 0, Arm("a", "a", "a", "w", "local", None), 0)
     files = BlockFolder(tmp_path / "b0000")
-    made._backlog.append(Flight(0, {slot.trial: slot}, files))
+    made._backlog.append(SlurmBlock(0, {slot.trial: slot}, files))
     return made, said
 
 
@@ -47,7 +47,7 @@ def test_submitting_waits_while_sinfo_alone_does_not_answer(slurm, launcher, mon
     made, said = launcher
     slurm(squeue="exit 0", sinfo=SILENT)
     submitted = []
-    monkeypatch.setattr(made, "_submit", lambda flight, node, work: submitted.append(node) or iter(()))
+    monkeypatch.setattr(made, "_submit", lambda pending, node, work: submitted.append(node) or iter(()))
     for _ in range(2):
         assert list(made._look(None)) == []
     assert (submitted, len(made._backlog)) == ([], 1)
@@ -74,12 +74,12 @@ def test_submitting_waits_while_a_slurmctld_that_has_just_started_does_not_know_
 
 def test_a_block_that_is_out_is_followed_later_when_sinfo_does_not_answer(slurm, launcher):
     made, said = launcher
-    flight = made._backlog.pop()
-    flight.job, flight.node = "7", "n1"
-    made._flights[0] = flight
+    pending = made._backlog.pop()
+    pending.job, pending.node = "7", "n1"
+    made._pending_blocks[0] = pending
     slurm(squeue=f"echo '7|{made._prefix}b0000|PENDING||Resources'", sinfo=SILENT, scancel="exit 9")
     assert list(made._look(None)) == []
-    assert made._flights == {0: flight}
+    assert made._pending_blocks == {0: pending}
     assert said == ["Slurm does not answer; running jobs go on, waiting"]
 
 

@@ -14,8 +14,8 @@ from envmatrix.launchers.slurm import jobs, reasons
 from envmatrix.launchers.slurm.client import JobState, SilentError, SlurmClient
 from envmatrix.launchers.slurm.pending_block import (
     EXCUSED,
-    Flight,
     Loss,
+    SlurmBlock,
     clock_offset,
     clock_words,
     explain_loss,
@@ -37,11 +37,11 @@ _SETTLE = 3
 _FRUITLESS = 3
 
 
-class SlurmLauncher(BlockLauncher[Flight]):
+class SlurmLauncher(BlockLauncher[SlurmBlock]):
     """Runs every block as one exclusive job on one node, or on as many as its widest workload is spread over."""
 
     name = "slurm"
-    kind = Flight
+    kind = SlurmBlock
 
     def __init__(
         self, experiment: Experiment, client: SlurmClient, progress: ProgressCallback, ask: Ask | None
@@ -68,13 +68,13 @@ class SlurmLauncher(BlockLauncher[Flight]):
         """Collect the results of earlier jobs, then keep the queue filled until there are no more blocks."""
         yield from self._adopt(work)
         yield from self._rounds(blocks, work)
-        for flight in self._flights.values():
-            self._say(f"block {flight.block} is left: `scontrol release {flight.job}`, then `envmatrix resume`")
+        for pending in self._pending_blocks.values():
+            self._say(f"block {pending.block} is left: `scontrol release {pending.job}`, then `envmatrix resume`")
 
     def _step(self, work: Work) -> Trials:
-        for flight in list(self._flights.values()):
-            yield from self._collect(flight, work)
-        if time.monotonic() >= self._next_look and (self._flights or self._backlog):
+        for pending in list(self._pending_blocks.values()):
+            yield from self._collect(pending, work)
+        if time.monotonic() >= self._next_look and (self._pending_blocks or self._backlog):
             yield from self._look(work)
         if self._working or self._backlog:
             time.sleep(_FILES_S)
@@ -82,10 +82,10 @@ class SlurmLauncher(BlockLauncher[Flight]):
     @property
     def _working(self) -> int:
         """The number of submitted blocks whose jobs are not held."""
-        return sum(not flight.held for flight in self._flights.values())
+        return sum(not pending.held for pending in self._pending_blocks.values())
 
     def _jobs(self) -> list[str]:
-        return [flight.job for flight in self._flights.values() if flight.job]
+        return [pending.job for pending in self._pending_blocks.values() if pending.job]
 
     def out(self) -> str:
         """Return a line about the jobs that continue in Slurm."""
@@ -109,33 +109,33 @@ class SlurmLauncher(BlockLauncher[Flight]):
             raise EngineError("Slurm does not answer", remedy="wait until `squeue` works here, then `envmatrix resume`")
         alive = {state.name: state for state in queue if state.alive}
         ended = {state.job: state.state for state in queue if not state.alive}
-        for flight in self._known_blocks(work):
-            state = alive.get(f"{self._prefix}{flight.files.path.name}")
+        for pending in self._known_blocks(work):
+            state = alive.get(f"{self._prefix}{pending.files.path.name}")
             if state:
-                planned = flight.files.planned(flight.attempt)
-                flight.slots = {name: slot for name, slot in flight.slots.items() if name in planned}
-                if flight.slots:
-                    self._watch(flight, state.job)
-                    block, job = flight.block, state.job
+                planned = pending.files.planned(pending.attempt)
+                pending.slots = {name: slot for name, slot in pending.slots.items() if name in planned}
+                if pending.slots:
+                    self._watch(pending, state.job)
+                    block, job = pending.block, state.job
                     self._say(f"block {block}: job {job} of an earlier start is still there; waiting for it")
-            elif flight.attempt and not flight.files.has_ended(flight.attempt):
-                self._note_unwatched(flight, ended)
-            yield from self._collect(flight, work)
+            elif pending.attempt and not pending.files.has_ended(pending.attempt):
+                self._note_unwatched(pending, ended)
+            yield from self._collect(pending, work)
 
-    def _note_unwatched(self, flight: Flight, ended: Mapping[str, str]) -> None:
+    def _note_unwatched(self, pending: SlurmBlock, ended: Mapping[str, str]) -> None:
         """Record how the job of an earlier start ended; if that is unknown, the trial that was running is excused."""
-        begun = flight.files.begun(flight.attempt)
+        begun = pending.files.begun(pending.attempt)
         job = begun.job if begun else ""
         cause = (ended.get(job) or self._client.past_state(job)) if job else ""
-        if cause and flight.unfinished:
-            self._say(f"block {flight.block}: job {job} of an earlier start ended: {cause}")
-        flight.files.note_end(flight.attempt, cause or "UNWATCHED", excused=not cause or cause in EXCUSED)
+        if cause and pending.unfinished:
+            self._say(f"block {pending.block}: job {job} of an earlier start ended: {cause}")
+        pending.files.note_end(pending.attempt, cause or "UNWATCHED", excused=not cause or cause in EXCUSED)
 
-    def _watch(self, flight: Flight, job: str) -> None:
-        flight.job, flight.submitted = job, time.time()
-        flight.finished = flight.gone = 0
-        flight.told, flight.seen, flight.held = "", "", False
-        self._flights[flight.block] = flight
+    def _watch(self, pending: SlurmBlock, job: str) -> None:
+        pending.job, pending.submitted = job, time.time()
+        pending.finished = pending.gone = 0
+        pending.told, pending.seen, pending.held = "", "", False
+        self._pending_blocks[pending.block] = pending
         self._look_soon()
 
     def _look_soon(self) -> None:
@@ -147,18 +147,18 @@ class SlurmLauncher(BlockLauncher[Flight]):
         if len(self._backlog) > waiting:
             self._next_look = 0.0
 
-    def _collect(self, flight: Flight, work: Work) -> Trials:
-        self._check_clock(flight)
-        for trial in super()._collect(flight, work):
+    def _collect(self, pending: SlurmBlock, work: Work) -> Trials:
+        self._check_clock(pending)
+        for trial in super()._collect(pending, work):
             self._fruitless = 0
             yield trial
 
-    def _check_clock(self, flight: Flight) -> None:
-        begun = flight.files.begun(flight.attempt) if flight.submitted else None
+    def _check_clock(self, pending: SlurmBlock) -> None:
+        begun = pending.files.begun(pending.attempt) if pending.submitted else None
         if not begun or begun.node in self._clocks:
             return
         self._clocks.add(begun.node)
-        offset = clock_offset(begun.epoch, flight.submitted, time.time())
+        offset = clock_offset(begun.epoch, pending.submitted, time.time())
         if offset:
             self._say(clock_words(begun.node, offset))
 
@@ -179,8 +179,8 @@ class SlurmLauncher(BlockLauncher[Flight]):
     def _steer(self, queue: list[JobState], work: Work) -> Trials:
         yield from self._submit_backlog(queue, work)
         by_job = {state.job: state for state in queue}
-        for flight in list(self._flights.values()):
-            yield from self._follow(flight, by_job.get(flight.job), work)
+        for pending in list(self._pending_blocks.values()):
+            yield from self._follow(pending, by_job.get(pending.job), work)
 
     def _note(self, *, silent: bool) -> None:
         if silent != self._silent:
@@ -190,20 +190,22 @@ class SlurmLauncher(BlockLauncher[Flight]):
     def _submit_backlog(self, queue: list[JobState], work: Work) -> Trials:
         alive = {state.name: state.job for state in queue if state.alive}
         while self._backlog and self._working < self.width:
-            flight = self._backlog[0]
-            known = alive.get(f"{self._prefix}{flight.files.path.name}")
+            pending = self._backlog[0]
+            known = alive.get(f"{self._prefix}{pending.files.path.name}")
             if known:  # sbatch was interrupted before it answered, but Slurm has the job
                 self._watch(self._backlog.pop(0), known)
                 continue
-            node = self._placing.node_for(flight.block, flight.files.node)
+            node = self._placing.node_for(pending.block, pending.files.node)
             if node is None:
-                home = flight.files.node
-                self._say(f"block {flight.block} was begun on node {home}, which cannot be had; `resume` goes on later")
+                home = pending.files.node
+                self._say(
+                    f"block {pending.block} was begun on node {home}, which cannot be had; `resume` goes on later"
+                )
                 self._backlog.pop(0)
                 self._next_look = 0.0
                 continue
             try:
-                yield from self._submit(flight, node, work)
+                yield from self._submit(pending, node, work)
             except SilentError:
                 raise
             except EngineError as error:
@@ -213,66 +215,66 @@ class SlurmLauncher(BlockLauncher[Flight]):
                 return
             self._backlog.pop(0)
 
-    def _submit(self, flight: Flight, node: str, work: Work) -> Trials:
+    def _submit(self, pending: SlurmBlock, node: str, work: Work) -> Trials:
         """Submit the unfinished trials of a block as a new attempt."""
-        parts = yield from self._begin(flight, work)
+        parts = yield from self._begin(pending, work)
         if parts:
             job = jobs.make_block_job(
-                self._experiment, flight.block, parts, flight.attempt, node=node, avoid=self._placing.left_out
+                self._experiment, pending.block, parts, pending.attempt, node=node, avoid=self._placing.left_out
             )
-            flight.node = node
-            write_whole(flight.files.order(flight.attempt), job.order.text())
-            script = flight.files.script(flight.attempt)
+            pending.node = node
+            write_whole(pending.files.order(pending.attempt), job.order.text())
+            script = pending.files.script(pending.attempt)
             write_whole(script, block_script(job))
-            self._watch(flight, self._client.submit(script))
+            self._watch(pending, self._client.submit(script))
 
-    def _lost_trial(self, slot: Slot, flight: Flight) -> Trial:
-        return jobs.lost_trial(slot, flight.files.last_cause(), flight.files.node)
+    def _lost_trial(self, slot: Slot, pending: SlurmBlock) -> Trial:
+        return jobs.lost_trial(slot, pending.files.last_cause(), pending.files.node)
 
-    def _follow(self, flight: Flight, state: JobState | None, work: Work) -> Trials:
-        stopped = flight.files.stopped(flight.attempt)
+    def _follow(self, pending: SlurmBlock, state: JobState | None, work: Work) -> Trials:
+        stopped = pending.files.stopped(pending.attempt)
         if state and state.alive and not stopped:
-            flight.gone = 0
-            if state.held and not flight.kept(state):
-                self._take_back(flight, state)
+            pending.gone = 0
+            if state.held and not pending.kept(state):
+                self._take_back(pending, state)
                 return
-            unusable = self._placing.unusable() if state.state == "PENDING" and flight.places else {}
-            lost = next((name for name in flight.places if name in unusable), None)
+            unusable = self._placing.unusable() if state.state == "PENDING" and pending.places else {}
+            lost = next((name for name in pending.places if name in unusable), None)
             if lost:  # it was requeued and would wait for a node that may never come back
-                self._client.cancel([flight.job])
+                self._client.cancel([pending.job])
                 text = f"node {lost} is {unusable[lost]}"
-                self._drop(flight, Loss("NODE_FAIL", text, excused=True, bad_node=lost))
+                self._drop(pending, Loss("NODE_FAIL", text, excused=True, bad_node=lost))
                 return
-            self._check_reason(flight, state)
-            news = flight.news(state)
+            self._check_reason(pending, state)
+            news = pending.news(state)
             if news:
                 self._say(news)
                 self._look_soon()
             return
-        flight.gone += 1
+        pending.gone += 1
         self._look_soon()
-        if flight.gone < _SETTLE:
+        if pending.gone < _SETTLE:
             return
-        yield from self._collect(flight, work)
-        if flight.slots:
-            self._lost(flight, state)
+        yield from self._collect(pending, work)
+        if pending.slots:
+            self._lost(pending, state)
 
-    def _check_reason(self, flight: Flight, state: JobState) -> None:
+    def _check_reason(self, pending: SlurmBlock, state: JobState) -> None:
         """End the run if a job can never start. Slurm must report so several times, because limits can change."""
-        cure = self._cure(flight, state.reason) if state.state == "PENDING" and not state.held else None
-        flight.stuck = flight.stuck + 1 if cure else 0
+        cure = self._cure(pending, state.reason) if state.state == "PENDING" and not state.held else None
+        pending.stuck = pending.stuck + 1 if cure else 0
         if cure:
             self._look_soon()
-        if cure and flight.stuck >= _SETTLE:
+        if cure and pending.stuck >= _SETTLE:
             raise self._ended(f"job {state.job} would wait for ever: {state.reason}", cure)
 
-    def _cure(self, flight: Flight, reason: str) -> str | None:
+    def _cure(self, pending: SlurmBlock, reason: str) -> str | None:
         """Return what to change if a job that waits for this reason can never start, otherwise None."""
         if reasons.waits_for_own(reason) and self._client.runs_nothing():
             return f"no job of yours runs, so it asks for more than a user may have: {reasons.SIZE}"
         if reasons.waits_for_nodes(reason):
             try:
-                self._placing.node_for(flight.block, "")
+                self._placing.node_for(pending.block, "")
             except SilentError:
                 raise
             except EngineError as error:
@@ -288,50 +290,50 @@ class SlurmLauncher(BlockLauncher[Flight]):
     def _cancel_all(self) -> str:
         names = self._jobs()
         self._client.cancel(names)
-        for flight in self._flights.values():
-            flight.files.note_end(flight.attempt, "CANCELLED", excused=True)
+        for pending in self._pending_blocks.values():
+            pending.files.note_end(pending.attempt, "CANCELLED", excused=True)
         return ", ".join(names)
 
-    def _take_back(self, flight: Flight, state: JobState) -> None:
+    def _take_back(self, pending: SlurmBlock, state: JobState) -> None:
         """Cancel a job that Slurm could not start and now holds, and send its block to another node."""
         unusable = self._placing.unusable()
-        seen = flight.seen.split(",") if flight.seen else flight.places or self._placing.lost_since(unusable)
+        seen = pending.seen.split(",") if pending.seen else pending.places or self._placing.lost_since(unusable)
         loss = not_started(state, seen, unusable)
         self._say(
-            f"block {flight.block}: job {state.job} is held ({state.reason}); `scontrol release {state.job}` would let "
-            "it try again: instead it is cancelled, and its block goes elsewhere"
+            f"block {pending.block}: job {state.job} is held ({state.reason}); `scontrol release {state.job}` would "
+            "let it try again: instead it is cancelled, and its block goes elsewhere"
         )
-        self._client.cancel([flight.job])
-        self._drop(flight, loss)
+        self._client.cancel([pending.job])
+        self._drop(pending, loss)
 
-    def _lost(self, flight: Flight, state: JobState | None) -> None:
+    def _lost(self, pending: SlurmBlock, state: JobState | None) -> None:
         """Find out why a job ended before its trials did, and requeue its block."""
-        past = self._client.past_state(flight.job) if state is None else ""
-        stopped = flight.files.stopped(flight.attempt)
-        if state and not stopped and self._client.exit_status(flight.job) == CANNOT_WRITE:
-            stopped = (CANNOT_WRITE, state.node.split(",")[0], str(flight.files.path))
-        self._drop(flight, explain_loss(state, past, stopped, self._placing.unusable()))
+        past = self._client.past_state(pending.job) if state is None else ""
+        stopped = pending.files.stopped(pending.attempt)
+        if state and not stopped and self._client.exit_status(pending.job) == CANNOT_WRITE:
+            stopped = (CANNOT_WRITE, state.node.split(",")[0], str(pending.files.path))
+        self._drop(pending, explain_loss(state, past, stopped, self._placing.unusable()))
 
-    def _drop(self, flight: Flight, loss: Loss) -> None:
+    def _drop(self, pending: SlurmBlock, loss: Loss) -> None:
         """Take back a block whose job has ended: it is submitted again, or left to ``resume``."""
-        del self._flights[flight.block]
+        del self._pending_blocks[pending.block]
         self._say(
-            f"block {flight.block}: job {flight.job} ended with {len(flight.slots)} trial(s) not done: {loss.text}"
+            f"block {pending.block}: job {pending.job} ended with {len(pending.slots)} trial(s) not done: {loss.text}"
         )
-        flight.files.note_end(flight.attempt, loss.cause, excused=loss.excused)
+        pending.files.note_end(pending.attempt, loss.cause, excused=loss.excused)
         if loss.bad_node:
             self._placing.leave_out(loss.bad_node, loss.text)
         if loss.give_up:
             return
-        self._fruitless = 0 if flight.finished else self._fruitless + 1
+        self._fruitless = 0 if pending.finished else self._fruitless + 1
         if self._fruitless >= _FRUITLESS:
-            raise self._hopeless(flight, loss)
-        self._backlog.append(flight)
+            raise self._hopeless(pending, loss)
+        self._backlog.append(pending)
         self._next_look = 0.0
 
-    def _hopeless(self, flight: Flight, loss: Loss) -> EngineError:
+    def _hopeless(self, pending: SlurmBlock, loss: Loss) -> EngineError:
         return self._ended(
             f"{_FRUITLESS} jobs in a row ended without one finished trial; the last one: {loss.text}",
-            f"see {flight.files.path} for their scripts and logs (no log: the node does not see that folder, "
+            f"see {pending.files.path} for their scripts and logs (no log: the node does not see that folder, "
             "which must be on a file system that all nodes share)",
         )

@@ -18,7 +18,7 @@ _CLOCK_S = 5.0
 
 
 @dataclass
-class Flight(PendingBlock):
+class SlurmBlock(PendingBlock):
     """A block that was submitted, and the job that runs it.
 
     ``node``: where it was sent; ``seen``: where Slurm last reported it; ``held``: it waits for a release.

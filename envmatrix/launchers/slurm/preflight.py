@@ -16,7 +16,7 @@ from envmatrix.launchers.node_start import find_lines
 from envmatrix.launchers.slurm import partitions
 from envmatrix.launchers.slurm.client import Node, SlurmClient, nodes_host
 from envmatrix.launchers.slurm.jobs import make_block_job, slurm_options
-from envmatrix.launchers.slurm.pending_block import Flight
+from envmatrix.launchers.slurm.pending_block import SlurmBlock
 from envmatrix.launchers.slurm.placement import nodes_of_block
 from envmatrix.launchers.slurm.script import BlockJob, directives, script_with_order
 from envmatrix.matrix import Slurm
@@ -91,8 +91,8 @@ def scripts(experiment: Experiment, how_many: int) -> list[str]:
         block = slots[0].block
         files: BlockFolder = block_folder(experiment, block)
         wanted = {slot.trial: slot for slot in slots if slot.arm.name not in experiment.run.skipped}
-        flight = Flight(block, wanted, files, groups=group_names(slots, groups))
-        parts, failed = make_parts(experiment, flight, groups, attempt=1)
+        pending = SlurmBlock(block, wanted, files, groups=group_names(slots, groups))
+        parts, failed = make_parts(experiment, pending, groups, attempt=1)
         for trial in failed:
             raise EngineError(f"{trial.arm}: {trial.reason}")
         node = nodes_of_block(block, nodes, span)
