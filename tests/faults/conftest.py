@@ -103,6 +103,11 @@ class Toy:
         (folder / "matrix.yaml").write_text(MATRIX.replace("FAULTS-MARK", self.mark))
         (folder / "program" / "toy.py").write_text(PROGRAM.replace("FAULTS-MARK", self.mark))
 
+    def name_image(self, name: str) -> None:
+        """Give the toy's image a name of its own, for tests that change the image."""
+        file = self.folder / "matrix.yaml"
+        file.write_text(file.read_text().replace("plain", name))
+
     def start(self, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         argv = [*before, sys.executable, "-m", "envmatrix", *arguments]
         process = subprocess.Popen(
@@ -156,8 +161,15 @@ class Toy:
     def let_end(self) -> None:
         """Let the held trial end once it is running, and wait until it is recorded."""
         before = len(self.trials())
-        os.kill(until(self.programs, 400)[0], signal.SIGUSR1)
+        os.kill(until(lambda: self.programs() or self.ended(), 400)[0], signal.SIGUSR1)
         until(lambda: len(self.trials()) > before)
+
+    def ended(self) -> None:
+        """Fail with the stderr of the command that was started last if it has ended."""
+        process = self.started[-1]
+        if process.poll() is not None:
+            assert process.stderr
+            raise AssertionError(f"it ended with {process.returncode}: {process.stderr.read()}")
 
     def let_all_end(self, process: subprocess.Popen[str]) -> str:
         """Let the trials end one after the other until all are recorded; return the tool's stderr."""

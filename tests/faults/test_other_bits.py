@@ -44,6 +44,7 @@ def write_into(client: DockerClient, image: str, files: dict[str, bytes]) -> Non
 def test_resume_refuses_an_image_that_holds_other_files_names_them_and_goes_on_with_its_own(
     toy: Toy, client: DockerClient
 ) -> None:
+    toy.name_image("other-bits")
     begun = toy.run("bench", "toy", "--engine", "docker", "--max-blocks", "2")
     assert begun.returncode == 0, begun.stderr
     assert toy.newest
@@ -51,7 +52,7 @@ def test_resume_refuses_an_image_that_holds_other_files_names_them_and_goes_on_w
     trials = toy.trials()
     its_own = client.images.get(facts["image_id"])
     name = next(tag for tag in its_own.tags if "envmatrix/image-" in tag)
-    write_into(client, name, {"etc/shells": b"", "opt/other": b""})
+    write_into(client, name, {"etc/shells": toy.mark.encode(), "opt/other": b""})
     try:
         refused = toy.run("resume", toy.newest.name)
     finally:
