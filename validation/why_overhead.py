@@ -1,10 +1,9 @@
-"""Cost of the counters: pairs of processes that run the same tiny steps with and without them, in random order."""
+"""Cost of the counters: pairs of turns of one process, one with and one without them, in random order."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -19,35 +18,36 @@ from envmatrix.system.atomic_files import write_whole
 from validation.measured_parts import host_here
 
 LEVEL = 0.95
-#: How to run bench/: as every trial does, and with the counters of the thread replaced by none.
-WAYS = {
-    "with": "import sys; from bench.__main__ import main; sys.exit(main(sys.argv[1:]))",
-    "without": "import sys; from bench import step_thread; step_thread.attempt_read = lambda: None\n"
-    "from bench.__main__ import main; sys.exit(main(sys.argv[1:]))",
-}
-#: A tiny step: the shorter it is, the more its counters would cost.
-WORK = ("run", "--model", "mlp", "--batch-size", "8", "--warmup-steps", "20", "--eval-samples", "8")
+#: The first steps of a process are faster or slower than later ones: so many do not count.
+WARMUP_STEPS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this check."""
     parser.add_argument("--python", default=sys.executable, help="a Python with torch (injected, overhead)")
-    parser.add_argument("--steps", type=int, default=2000, help="timed steps of each process (overhead)")
+    parser.add_argument("--steps", type=int, default=30, help="timed steps of each turn (overhead)")
+    parser.add_argument("--model", default="mlp", help="the smaller, the more the counters cost (overhead)")
     parser.add_argument("--to", type=Path, default=Path("validation/results/overhead"), help="folder (overhead)")
 
 
 def table(chosen: argparse.Namespace) -> Iterator[str]:
-    """Measure block after block, and yield the ratio of the times with and without counters with its interval."""
-    chance, blocks = random.Random(1), []
-    for number in range(chosen.blocks):
-        order = chance.sample(sorted(WAYS), len(WAYS))
-        blocks.append({"order": order, **{way: _seconds(way, chosen) for way in order}})
-        found = ratio(blocks)
-        document = {"host": host_here(), "steps": chosen.steps, "work": WORK, "ratio": found, "blocks": blocks}
-        chosen.to.mkdir(parents=True, exist_ok=True)
-        write_whole(chosen.to / "overhead.json", json.dumps(document, indent=1) + "\n")
-        print(f"block {number + 1} of {chosen.blocks}: {_shown(found)}", file=sys.stderr)
-    yield f"time of {chosen.steps} steps with counters / without: {_shown(ratio(blocks))}, {len(blocks)} blocks"
+    """Measure pairs of turns of one process, and yield the ratio of their times with its interval."""
+    chance = random.Random(1)
+    order = "".join(chance.choice(("01", "10")) for _ in range(chosen.blocks))
+    found = ratio(blocks := pairs(order, _turns_s(order, chosen)))
+    document = {
+        "host": host_here(), "model": chosen.model, "steps": chosen.steps, "ratio": found, "blocks": blocks,
+    }  # fmt: skip
+    chosen.to.mkdir(parents=True, exist_ok=True)
+    write_whole(chosen.to / "overhead.json", json.dumps(document, indent=1) + "\n")
+    yield f"time of {chosen.steps} steps with counters / without: {_shown(found)}, {len(blocks)} pairs"
+
+
+def pairs(order: str, turns_s: Sequence[float]) -> list[dict[str, float]]:
+    """Return each pair of turns as ``with`` and ``without``; ``order`` has a 1 for each turn with counters."""
+    names = [{"0": "without", "1": "with"}[way] for way in order]
+    named = list(zip(names, turns_s, strict=True))
+    return [dict(named[first : first + 2]) for first in range(0, len(named), 2)]
 
 
 def ratio(blocks: Sequence[Mapping[str, object]]) -> dict[str, float | None]:
@@ -65,16 +65,13 @@ def _shown(found: Mapping[str, float | None]) -> str:
     return f"{found['mean']:.4f}{ends}"
 
 
-def _seconds(way: str, chosen: argparse.Namespace) -> float:
-    """Run a process and return the seconds of its timed steps."""
-    argv = [chosen.python, "-c", WAYS[way], *WORK, "--steps", str(chosen.steps)]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads that wait for each other would only add noise
-    done = subprocess.run(
-        argv, cwd=project.bench_folder().parent, env=alone, capture_output=True, text=True, check=False
-    )
+def _turns_s(order: str, chosen: argparse.Namespace) -> list[float]:
+    """Run one process and return the seconds of the timed steps of each turn."""
+    words = ["run", "--model", chosen.model, "--warmup-steps", str(WARMUP_STEPS), "--gate", "none"]
+    words += ["--steps", str(chosen.steps * len(order))]
+    argv = [chosen.python, "-m", "validation.counted_turns", str(chosen.steps), order, *words]
+    done = subprocess.run(argv, cwd=project.bench_folder().parent, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{way} counters: {done.stderr.strip() or 'it failed'}\n-> --python: a Python with torch")
-    record = json.loads(done.stdout)
-    if (record["step_thread"] is None) != (way == "without"):
-        raise SystemExit(f"{way} counters: the record says otherwise")
-    return float(record["metrics"]["training_s"])
+        raise SystemExit(f"{done.stderr.strip() or 'it failed'}\n-> --python: a Python with torch")
+    steps_ns = json.loads(done.stdout)["timing"]["steps_ns"]
+    return [sum(steps_ns[first : first + chosen.steps]) / 1e9 for first in range(0, len(steps_ns), chosen.steps)]

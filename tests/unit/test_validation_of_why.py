@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from bench import step_thread
 from envmatrix.api.places import load_matrix
-from validation import costly_program, why_injected, why_overhead
+from validation import costly_program, counted_turns, why_injected, why_overhead
 
 
 def paid(cost):
@@ -50,14 +51,19 @@ def test_the_cost_of_the_counters_is_a_ratio_with_an_interval():
     assert why_overhead.ratio(blocks[:1])["low"] is None
 
 
-def test_the_process_without_counters_has_none():
-    """Both ways run the same program; only the counters of the thread differ."""
-    assert "attempt_read = lambda: None" in why_overhead.WAYS["without"]
-    seen = [
-        subprocess.run(
-            [sys.executable, "-c", f"{lines}; print(step_thread.attempt_read() is None)"],
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for lines in ("from bench import step_thread", why_overhead.WAYS["without"].partition("\n")[0])
+def test_each_turn_has_its_counters_or_not_as_chosen(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["counted_turns", "3", "01"])
+    monkeypatch.setattr(step_thread, "attempt_read", step_thread.attempt_read)
+    turns = counted_turns.Turns("none")
+    seen = []
+    for left in (6, 3):
+        assert turns.turn(left).counted == 3
+        seen.append(step_thread.attempt_read() is not None)
+    assert seen == [False, True]
+    assert turns.end() is None
+
+
+def test_pairs_of_turns_have_one_of_each():
+    assert why_overhead.pairs("0110", [1.0, 2.0, 3.0, 4.0]) == [
+        {"without": 1.0, "with": 2.0}, {"with": 3.0, "without": 4.0},
     ]  # fmt: skip
-    assert seen == ["False\n", "True\n"]
