@@ -186,7 +186,7 @@ def test_an_older_run_gives_the_parts_of_its_process():
     assert [(one.rule.name[:15], one.confirmed) for one in tcmalloc.findings] == [("memory returned", True)]
     assert [one.rule.name for one in book.findings] == ["threads sleep between parallel regions"]
     assert book.parts.part("user").change.high < 0 < book.parts.part("blocked").change.low
-    assert "CPU time was counted per process" in printed(summary)
+    assert "CPU time was counted for the whole process" in printed(summary)
     for page in ("README.md", "docs/why.md"):
         assert line_of(tcmalloc) in (RESULTS.parent / page).read_text()
 
