@@ -190,7 +190,8 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     control = next((row for row in rows if row.arm.is_control), None)
     alone = tuple(row for row in rows if row.arm.is_alone)
     others = [row for row in rows if row not in (baseline, control, *alone)]
-    choice = choose_best_set(analysis, measured, [row.arm for row in others], run.environments)
+    steady = {row.arm.name: row.steady for row in others if row.steady}
+    choice = choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady)
     metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first_key))
     workload_entry = run.workloads.get(workload)
     first_seconds = first_seconds_note(baseline.arm, measured, workload_entry) if baseline and workload_entry else ""
