@@ -34,7 +34,7 @@ from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import SlowTrials, describe_slow_trials
 from envmatrix.stats.startup import Start, first_seconds_note, starts
-from envmatrix.stats.steady_effect import SteadyEffect, steady_effects
+from envmatrix.stats.steady_effect import SteadyEffect, steady_effects, steps_of_trial
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         first_seconds,
         under_quota(quota_around(run, measured)),
         run.plan.margin,
-        "all steps" if workload_entry and workload_entry.command else "first steps",
+        steps_of_trial(workload_entry),
     )
 
 

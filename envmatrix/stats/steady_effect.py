@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import OPPOSITE, Analysis, invert_effect, is_verdict_pending, pairs_to_pick_from
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
@@ -126,6 +127,11 @@ def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
     return (float(np.mean(changes)), float(np.mean(rests))) if changes else (math.nan, math.nan)
 
 
+def steps_of_trial(workload: Workload | None) -> str:
+    """Return which steps a trial has: all of one's own program, the first ones of a built-in one."""
+    return "all steps" if workload and workload.command else "first steps"
+
+
 class _Rows:
     """The rows of a family in the table, its copies first, and of all arms measured like them."""
 
@@ -146,7 +152,7 @@ def _family_effects(
     """Return arm -> its steady effect, one of ``together``; ``effects`` are those of the trials."""
     rows = _Rows(family, analysis.plan, measured)
     change, trend = (_paired(measured.table[name], rows) for name in (CHANGE, TREND))
-    if change is None or trend is None:
+    if change is None or trend is None or not analysis.primary[family.arms[0].workload].is_speed:
         return {}
     found = {}
     for index, arm in enumerate(family.arms):
