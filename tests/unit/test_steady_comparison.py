@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import envmatrix
 from envmatrix.errors import ExitCode
 from envmatrix.results import RunFolder
 from envmatrix.stats.between_runs import compare_runs
@@ -51,6 +52,17 @@ def test_later_steps_come_first_and_decide(tmp_path):
     assert item.line().endswith(", faster): slower by more than 3.0%")
     document = json.loads(json.dumps(found.to_json(), allow_nan=False))["comparisons"][0]
     assert document["steady"]["low"] < document["steady"]["ratio"] < document["steady"]["high"] < 1
+
+
+def test_a_result_in_python_has_its_steady_effects(tmp_path):
+    result = envmatrix.load(stored(tmp_path, "run", ALL).path)
+    steady = result.steady_effects["fast:cnn@local"]
+    assert isinstance(steady, envmatrix.SteadyEffect)
+    assert (steady.verdict, steady.until_s) == ("slower", pytest.approx(10, abs=1))
+    assert set(result.steady_effects) == {effect.arm for effect in result.effects}
+    assert result.best is None, "the only one that is faster at first is slower later"
+    assert "slower in seconds 5 to" in result._repr_markdown_()
+    assert envmatrix.load(stored(tmp_path, "first", {}).path).steady_effects == {}
 
 
 def test_two_other_environments_and_the_opposite_direction_agree(tmp_path):
