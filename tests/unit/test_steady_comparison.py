@@ -8,12 +8,15 @@ import pytest
 
 import envmatrix
 from envmatrix.errors import ExitCode
+from envmatrix.plan import continuation
+from envmatrix.plan.continuation import seconds_of_steps
 from envmatrix.results import RunFolder
 from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 from tests.unit.test_continuations import went_on
+from validation.measured_continuations import going_on_for, lines_of
 
 PLAN = make_plan(("baseline", "fast", "slow"))
 SPEED = {"fast": 1.25, "slow": 0.8}
@@ -112,3 +115,16 @@ def test_runs_of_which_only_one_has_later_steps_compare_first_steps(tmp_path, mo
     found = compare_runs(old, new, environments=["fast"])
     assert found.items[0].steady is None
     assert any(caution in text and text.endswith("first steps are compared") for text in found.cautions)
+
+
+def test_effects_of_a_minute_are_compared_with_those_of_seconds(tmp_path):
+    short, alike = (envmatrix.load(stored(tmp_path, f"run{seed}", ALL, seed).path) for seed in (1, 2))
+    differs = envmatrix.load(stored(tmp_path, "long", ALL | {"fast": 0.5}, 3).path)
+    lines = {line.split(":")[0]: line for line in lines_of(short, alike)}
+    assert lines["fast"].endswith(" agree")
+    assert "[" in lines["fast"]
+    assert {line.split(":")[0]: line for line in lines_of(short, differs)}["fast"].endswith(" DISAGREE")
+    usual = continuation.FULL_S
+    with going_on_for(60.0):
+        assert seconds_of_steps(1e6, 1, 2) == 60.0
+    assert seconds_of_steps(1e6, 1, 2) == usual
