@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from envmatrix.stats.comparison import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.stats.history import History
+    from envmatrix.stats.steady_effect import SteadyEffect
 
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Reproduction",
     "Result",
     "SkipEnvironmentError",
+    "SteadyEffect",
     "StoreError",
     "Trial",
     "TuneResult",
@@ -85,6 +87,7 @@ _HOMES = {
     "envmatrix.stats.comparison": ("Comparison",),
     "envmatrix.stats.effects": ("Effect",),
     "envmatrix.stats.history": ("History",),
+    "envmatrix.stats.steady_effect": ("SteadyEffect",),
     "envmatrix.results": ("Trial",),
 }
 

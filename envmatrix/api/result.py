@@ -14,6 +14,7 @@ from envmatrix.report.summary import Summary, summarise
 from envmatrix.results import RunFolder, Trial
 from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.steady_effect import SteadyEffect
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 
@@ -59,8 +60,20 @@ class Result:
         return self.summary.analysis.primary_effects()
 
     @property
+    def steady_effects(self) -> Mapping[str, SteadyEffect]:
+        """Arm (``effect.arm``) -> its effect after the first steps, for environments whose processes went on.
+
+        It has ``ratio``, ``low`` and ``high`` like an effect, ``verdict``, and the seconds of the steps of a process
+        that it is of: ``since_s`` to ``until_s``. {}: the run measured none (``steady: true`` in its design).
+        """
+        rows = (row for group in self.summary.groups for row in group.all_rows)
+        return {row.arm.name: row.steady for row in rows if row.steady}
+
+    @property
     def best(self) -> Effect | None:
         """The effect of the recommended environment: significantly faster, in ``best_set``, and simple.
+
+        With steady effects it is faster in its later steps, if any environment is, and never slower in them.
 
         None: no such environment with equal work that fails no more often than its reference. With several workloads or
         engines it is the first one's; ``summary.groups`` has the best of each.
@@ -75,7 +88,10 @@ class Result:
 
     @property
     def gain(self) -> float | None:
-        """The ratio of ``best``, corrected for picking the best; ``best.low`` and ``best.high`` need no correction."""
+        """The ratio of ``best``, corrected for picking the best; ``best.low`` and ``best.high`` need no correction.
+
+        It is that of later steps if ``best`` is faster in them.
+        """
         choice = self.summary.groups[0].choice if self.summary.groups else None
         return choice.gain if choice else None
 
@@ -123,5 +139,5 @@ class Result:
         )
 
     def _repr_markdown_(self) -> str:
-        """Return the report in Markdown, for Jupyter."""
+        """Return the report in Markdown, for Jupyter; it has the steady effects."""
         return to_markdown(self.summary)

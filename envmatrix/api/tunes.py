@@ -32,6 +32,7 @@ from envmatrix.search.search import Search
 from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
 from envmatrix.search.study import Place, Study, StudyFolder, make_search
+from envmatrix.stats.steady_effect import SteadyEffect
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.progress import ProgressCallback, silent
@@ -101,6 +102,14 @@ class TuneResult:
         """The 95 % interval of ``ratio``."""
         effect = self.answer.effect
         return (effect.low, effect.high) if effect and effect.low is not None and effect.high is not None else None
+
+    @property
+    def steady(self) -> SteadyEffect | None:
+        """The effect of the confirmed recipe in later steps, with its interval and seconds (None: none was measured).
+
+        ``gain`` is of these steps if the recipe is faster in them.
+        """
+        return self.answer.steady
 
     @property
     def lines(self) -> str:

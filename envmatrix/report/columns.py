@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from envmatrix.report.formatting import (
     NONE,
     effect_note,
+    format_bounds,
     format_interval,
     format_p_value,
     format_ratio,
@@ -21,7 +22,6 @@ from envmatrix.report.formatting import (
 )
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import reason
-from envmatrix.report.steady_text import cell_text, seconds_text
 from envmatrix.report.summary import Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
 from envmatrix.stats.failures import BROKEN_OUTCOMES
@@ -216,12 +216,15 @@ def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
     return value
 
 
-def _steady(row: Row, _group: Group) -> Cell:
-    return Cell(*cell_text(row.steady)) if row.steady else Cell("" if row.effect else "1")
+def _steady(row: Row, group: Group) -> Cell:
+    if row.steady is None:
+        return Cell("" if row.effect else "1")
+    bounds = format_bounds(row.steady.low, row.steady.high)
+    return Cell(format_ratio(row.steady.ratio), f"{bounds}, {group.metric.said(row.steady.verdict)}")
 
 
 def _steady_title(group: Group) -> str:
-    return seconds_text(next(row.steady for row in group.rows if row.steady))
+    return next(row.steady.seconds for row in group.rows if row.steady)
 
 
 def _of_steady(name: str) -> Callable[[Row, Effect], Value]:
@@ -289,7 +292,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("notes", value=lambda _, effect: list(effect.notes)),
     *(
         Column(f"steady_{name}", value=_of_steady(name))
-        for name in ("ratio", "low", "high", "groups", "since_s", "until_s", "changes")
+        for name in ("ratio", "low", "high", "verdict", "groups", "since_s", "until_s", "changes")
     ),
     Column("step_change_s", value=_step_change),
     *(Column(f"{part}_{end}_s", value=_part(part, end)) for part in PARTS for end in ("mean", "low", "high")),

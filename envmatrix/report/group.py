@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from envmatrix.plan import Arm
 from envmatrix.report import steady_text
@@ -60,6 +60,11 @@ class Row:
     why: Explanation | None = None
     steady: SteadyEffect | None = None
     later_failed: str = ""
+
+    @property
+    def is_slower_later(self) -> bool:
+        """Whether it is slower than its reference in the steady state."""
+        return self.steady is not None and self.steady.verdict == "slower"
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,8 @@ class Group:
         if best.steady:
             as_fast = self.metric.as_fast_as(reference)
             times, interval = steady_text.steady_gain(best.steady, effect, self.choice.gain, as_fast, self.steps)
+            if best.steady.verdict == "faster":
+                effect = replace(effect, low=best.steady.low, high=best.steady.high)
         return (
             f"{best.arm.environment} is {times}",
             f"{interval}; corrected for {selection}",
@@ -159,8 +166,11 @@ class Group:
     @property
     def _no_recommendation(self) -> str:
         effects = [row.effect for row in self.rows if row.effect]
-        reasons = barred(effects)
+        reasons = barred([row.effect for row in self.rows if row.effect and not row.is_slower_later])
         faster = self.metric.said("faster")
+        first = {row.arm.environment: (row.effect, row.steady) for row in self.rows if row.effect and row.steady}
+        if at_first := steady_text.only_at_first(first, self.steps):
+            reasons.append(at_first)
         if small := [effect.environment for effect in effects if is_faster_by_little(effect)]:
             by = f"significantly {faster}, but by less than the margin of {percent_of(self.margin)}"
             reasons.append(f"{', '.join(small)} {'is' if len(small) == 1 else 'are'} {by}")

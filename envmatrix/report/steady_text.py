@@ -9,33 +9,36 @@ from envmatrix.stats.effects import Effect
 from envmatrix.stats.steady_effect import SteadyEffect
 
 
-def seconds_text(steady: SteadyEffect) -> str:
-    """Return which seconds of its steps an effect is of."""
-    return f"seconds {steady.since_s:.0f} to {steady.until_s:.0f}"
-
-
-def cell_text(steady: SteadyEffect) -> tuple[str, str]:
-    """Return the ratio, and its interval."""
-    return format_ratio(steady.ratio), format_bounds(steady.low, steady.high)
-
-
 def steady_gain(
     steady: SteadyEffect, effect: Effect, gain: float, as_fast: str, trial: str = "first steps"
 ) -> tuple[str, str]:
-    """Return the claim about an environment that is faster in its trials, and its figures.
+    """Return the claim about a recommended environment, and its figures.
 
-    ``gain`` is the ratio of the trials, corrected for picking the best; the steady ratio is corrected likewise.
-    ``trial`` says which steps a trial has.
+    ``gain`` is its ratio corrected for picking the best: in the steady state if it is faster there, otherwise in its
+    trials. ``trial`` says which steps a trial has.
     """
-    first = f"{format_decided_ratio(gain)} times {as_fast}"
-    first_figures = f"{format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
-    ratio, bounds, when = gain * steady.change, format_bounds(steady.low, steady.high), seconds_text(steady)
-    if steady.low > 1.0 and ratio > 1.0:
-        claim = f"{format_decided_ratio(ratio)} times {as_fast} in {when} of its steps"
-        return claim, f"95 % CI {bounds}; {trial} {format_decided_ratio(gain)}, {first_figures}"
-    verdict = "slower" if steady.high < 1.0 else "not significantly faster"
-    claim = f"{first} in its {trial}, but {verdict} in {when} of its steps"
-    return claim, f"95 % CI {first_figures}; later {format_ratio(ratio)}, {bounds}"
+    first_bounds, blocks = format_bounds(effect.low, effect.high), format_count(effect.blocks, "block")
+    bounds, times = format_bounds(steady.low, steady.high), f"{format_decided_ratio(gain)} times {as_fast}"
+    if steady.verdict == "faster":
+        first = f"{trial} {format_ratio(effect.ratio)}, {first_bounds}, {blocks}"
+        return f"{times} in {steady.seconds} of its steps", f"95 % CI {bounds}; {first}"
+    later = f"later {format_ratio(steady.ratio)}, {bounds}"
+    verdict = "about as fast" if steady.verdict == "same" else "not significantly faster"
+    claim = f"{times} in its {trial}, but {verdict} in {steady.seconds} of its steps"
+    return claim, f"95 % CI {first_bounds}, {blocks}; {later}"
+
+
+def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
+    """Return which environments are faster in their trials and slower later, and so not recommended; '' if none."""
+    found = {
+        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.seconds
+        for name, (first, steady) in effects.items()
+        if first.verdict == "faster" and steady.verdict == "slower"
+    }
+    if not found:
+        return ""
+    seconds, are = next(iter(found.values())), "is" if len(found) == 1 else "are"
+    return f"{list_names(list(found))} {are} faster in the {trial}, but slower in {seconds} of them"
 
 
 def steady_note(
@@ -46,7 +49,7 @@ def steady_note(
         return ""
     shortest = min(steady.values(), key=lambda one: one.until_s)
     groups = format_count(min(one.groups for one in steady.values()), "block")
-    texts = [f"Steady effects: {seconds_text(shortest)} of the steps of each process, in {groups}."]
+    texts = [f"Steady effects: {shortest.seconds} of the steps of each process, in {groups}."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

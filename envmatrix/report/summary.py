@@ -34,7 +34,7 @@ from envmatrix.stats.selection import choose_best_set
 from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import SlowTrials, describe_slow_trials
 from envmatrix.stats.startup import Start, first_seconds_note, starts
-from envmatrix.stats.steady_effect import SteadyEffect, steady_effects
+from envmatrix.stats.steady_effect import SteadyEffect, steady_effects, steps_of_trial
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
     control = next((row for row in rows if row.arm.is_control), None)
     alone = tuple(row for row in rows if row.arm.is_alone)
     others = [row for row in rows if row not in (baseline, control, *alone)]
-    choice = choose_best_set(analysis, measured, [row.arm for row in others], run.environments)
+    steady = {row.arm.name: row.steady for row in others if row.steady}
+    choice = choose_best_set(analysis, measured, [row.arm for row in others], run.environments, steady)
     metric, ranked = analysis.primary[workload], tuple(sorted(others, key=_best_first_key))
     workload_entry = run.workloads.get(workload)
     first_seconds = first_seconds_note(baseline.arm, measured, workload_entry) if baseline and workload_entry else ""
@@ -209,7 +210,7 @@ def _group(workload: str, engine: str, rows: list[Row], run: Run, measured: Meas
         first_seconds,
         under_quota(quota_around(run, measured)),
         run.plan.margin,
-        "all steps" if workload_entry and workload_entry.command else "first steps",
+        steps_of_trial(workload_entry),
     )
 
 

@@ -58,11 +58,13 @@ class Continuations:
             later_s = processes * (self._seconds or FULL_S)
             wanted = share(*variances(self._plan, measured), later_s, block_s) * (complete + 1)
             seconds = seconds_of_steps(room_s, 1, processes) if len(self._made) < wanted else None
+        wanted_s = max(1, MIN_GROUPS - len(self._made)) * processes
         if seconds is None:
-            self._say_no_time(processes, block_s)
+            self._say_no_time(wanted_s * MIN_S - room_s)
             return None
+        if self._seconds is None:
+            self._announce(seconds, processes, wanted_s * FULL_S - room_s)
         self._seconds = seconds = min(seconds, self._seconds or FULL_S)
-        self._announce(seconds, processes, block_s)
         return seconds
 
     def report_missing(self) -> None:
@@ -70,18 +72,15 @@ class Continuations:
         if self._is_wanted and not self._made:
             self._say_once("no steady effects: no process could go on after its trial; all results are of first steps")
 
-    def _say_no_time(self, processes: int, block_s: float) -> None:
+    def _say_no_time(self, lacking_s: float) -> None:
         if not self._made:
-            needed_s = block_s * self._plan.min_blocks + MIN_GROUPS * processes * MIN_S
             self._say_once(
-                f"no steady effects: the budget of {as_duration(self._plan.budget_s)} ends before them; use --budget "
-                f"{as_duration(1.1 * needed_s)} or more"
+                f"no steady effects: the budget ends before them; {_more(lacking_s)} more are enough (--budget)"
             )
 
-    def _announce(self, seconds: float, processes: int, block_s: float) -> None:
-        full_s = block_s * self._plan.min_blocks + MIN_GROUPS * processes * FULL_S
-        more = "" if seconds == FULL_S else f"; --budget {as_duration(1.1 * full_s)} is enough for {FULL_S:.0f} s"
-        self._say_once(
+    def _announce(self, seconds: float, processes: int, lacking_s: float) -> None:
+        more = "" if seconds == FULL_S else f"; {_more(lacking_s)} more are enough for {FULL_S:.0f} s (--budget)"
+        self._say(
             f"for the steady effect, the processes of {MIN_GROUPS} or more blocks go on for {seconds:.1f} s"
             f" of steps each (about {as_duration(processes * seconds)} a block){more}"
         )
@@ -90,3 +89,8 @@ class Continuations:
         if text not in self._said:
             self._said.add(text)
             self._say(text)
+
+
+def _more(lacking_s: float) -> str:
+    """Return how much more budget is needed, with a margin; it is that of a step if a search measures."""
+    return as_duration(max(1.0, 1.1 * lacking_s))

@@ -21,6 +21,7 @@ from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.selection import told_gain
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
+from envmatrix.stats.steady_effect import SteadyEffect
 
 _WITHHELD_NOTES: Mapping[str, str] = {
     Flag.SLOW_TRIALS: f"; with outliers, a verdict needs {LEAST_BLOCKS} blocks",
@@ -61,8 +62,9 @@ class TuneAnswer:
     says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
     ``seen`` those that ran, ``ran_well`` whether any of them did. ``cautions`` are sentences that stand below the
     headline, ``unchecked`` says that nothing shows equal work, ``nodes`` have what was confirmed on each, ``why``
-    explains the recipe's gain. Of a search that was ``interrupted`` nothing is claimed: whoever read an interval and
-    went on for a better one would look twice.
+    explains the recipe's gain. ``steady`` is the effect in later steps, which decides if it is faster or slower there;
+    ``trial`` says which steps a trial has. Of a search that was ``interrupted`` nothing is claimed: whoever read an
+    interval and went on for a better one would look twice.
     """
 
     settings: Mapping[str, str]
@@ -81,6 +83,8 @@ class TuneAnswer:
     interrupted: bool = False
     nodes: tuple[NodeGain, ...] = ()
     why: Explanation | None = None
+    steady: SteadyEffect | None = None
+    trial: str = "first steps"
 
     @property
     def of_nodes(self) -> str:
@@ -95,8 +99,13 @@ class TuneAnswer:
 
     @property
     def gain(self) -> float | None:
-        """The ratio to report, for a recipe corrected for being reported only if its interval is above 1."""
+        """The ratio to report, for a recipe corrected for being reported only if its interval is above 1.
+
+        It is that of later steps if the recipe is faster there.
+        """
         effect = self.effect
+        if self.settings and self.steady and is_faster_later(self.steady) and effect and effect.error:
+            return _corrected_gain(self.steady, effect)
         if not self.settings or effect is None or not effect.ratio or not effect.low or not effect.error:
             return effect.ratio if effect else None
         return ratio_from_log(told_gain(math.log(effect.ratio), math.log(effect.low), effect.error))
@@ -126,6 +135,8 @@ class TuneAnswer:
             f"{effect.blocks} fresh blocks)"
         )
         ratio, metric = f"{format_exact_ratio(self.gain or effect.ratio)} times", self.metric
+        if self.steady and may_be_best(effect) and (self.settings or self.steady.verdict == "slower"):
+            return self._steady_sentence(self.steady, effect, f"{name} is {ratio} {metric.as_fast_as('the baseline')}")
         if self.settings:
             return f"{name} is {ratio} {metric.as_fast_as('the baseline')} {interval_text}."
         if not may_be_best(effect):
@@ -136,6 +147,34 @@ class TuneAnswer:
             f"Nothing is significantly {metric.said('faster')} than the baseline: {name} is {ratio} as "
             f"{metric.said('fast')} {interval_text}{withheld_note}."
         )
+
+    def _steady_sentence(self, steady: SteadyEffect, effect: Effect, claim: str) -> str:
+        """Return the answer about a recipe with an effect in later steps."""
+        blocks = f"{effect.blocks} fresh blocks"
+        first, later = (_bounds_text(one.low or 0.0, one.high or 0.0) for one in (effect, steady))
+        when = f"{steady.seconds} of its steps"
+        if self.settings and is_faster_later(steady):
+            first = f"{self.trial} {format_exact_ratio(effect.ratio or 0.0)}, {first}"
+            return f"{claim} in {when} (95 % interval {later}; {first}, {blocks})."
+        verdict = "slower" if steady.verdict == "slower" else f"not significantly {self.metric.said('faster')}"
+        later = f"{verdict} in {when} ({format_exact_ratio(steady.ratio)}, {later})"
+        nothing = "" if self.settings else "Nothing to recommend: "
+        return f"{nothing}{claim} in its {self.trial} (95 % interval {first}, {blocks}), but {later}."
+
+
+def is_faster_later(steady: SteadyEffect | None) -> bool:
+    """Return whether later steps are faster than the baseline's."""
+    return steady is not None and steady.low > 1.0 and steady.verdict != "undecided"
+
+
+def _bounds_text(low: float, high: float) -> str:
+    return f"{format_exact_ratio(low)} to {format_exact_ratio(high)}"
+
+
+def _corrected_gain(steady: SteadyEffect, effect: Effect) -> float:
+    """Return the ratio of later steps, corrected for being reported only if its interval is above 1."""
+    widths = math.log(steady.high / steady.low) / math.log((effect.high or 1.0) / (effect.low or 1.0))
+    return ratio_from_log(told_gain(math.log(steady.ratio), math.log(steady.low), (effect.error or 0.0) * widths))
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
@@ -168,7 +207,10 @@ def make_answer(
     last = confirmed[-1] if confirmed else None
     # With outliers, an interval above 1 may not be a verdict yet.
     is_undecided = effect is not None and effect.verdict == "undecided"
-    is_gain = bool(effect and effect.low is not None and effect.low > 1.0 and may_be_best(effect) and not is_undecided)
+    is_faster = effect is not None and effect.low is not None and effect.low > 1.0 and not is_undecided
+    steady = last.steady if last and effect else None
+    is_faster = is_faster_later(steady) or (is_faster and not (steady and steady.verdict == "slower"))
+    is_gain = bool(effect and may_be_best(effect) and is_faster)
     phases: Counter[str] = Counter()
     for step in steps:
         phases[step.batch.phase] += step.batch.trials
@@ -188,6 +230,8 @@ def make_answer(
         interrupted=interrupted,
         nodes=last.nodes if last and effect and effect.low is not None else (),
         why=last.why if last and is_gain else None,
+        steady=steady,
+        trial=last.trial if last else "first steps",
         ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
     )
 

@@ -258,7 +258,6 @@ def _step_design(
         "application",
         "reference_values",
         "race",
-        "steady",
         "claims_first",
     ):
         fields.pop(key, None)
@@ -278,6 +277,9 @@ def _step_design(
         fields["schedule"] = "sequential"  # otherwise its trials have one copy of the baseline, not two
     if not confirms:
         fields.pop("min_blocks", None)
+    is_local = study.place is None or study.place.launcher == DEFAULT
+    if not (confirms and is_local) or fields.get("schedule") == "sequential":
+        fields.pop("steady", None)  # only interleaved processes on this machine can go on
     return {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
 
 

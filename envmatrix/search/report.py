@@ -69,6 +69,7 @@ def to_json(name: str, answer: TuneAnswer, lines: str) -> dict[str, object]:
         "gain": answer.gain,
         "low": effect.low if effect else None,
         "high": effect.high if effect else None,
+        "steady": asdict(answer.steady) if answer.steady else None,
         "blocks": effect.blocks if effect else 0,
         "flags": list(effect.flags) if effect else [],
         "equal_work_checked": not answer.unchecked,

@@ -23,6 +23,7 @@ from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
 from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import describe_slow_trials
+from envmatrix.stats.steady_effect import SteadyEffect, steady_effects, steps_of_trial
 
 #: Longest gap between trials that counts as search time (s); longer ones are waits or a sleeping machine.
 _LONGEST_GAP_S = 10.0
@@ -39,7 +40,8 @@ class Step:
     ``spans`` are (start, end) of its trials in seconds since the epoch, ``effects`` those of its rows. ``cautions`` are
     sentences without which its effects may not be told, ``unchecked`` says that nothing shows equal work.
     ``baseline_s`` is what a trial of the baseline took, ``nodes`` what was confirmed is on each of several nodes,
-    ``peaks`` the most bytes that a process of each workload had. ``why`` explains the effect that was confirmed.
+    ``peaks`` the most bytes that a process of each workload had. ``why`` explains the effect that was confirmed, and
+    ``steady`` is that effect in later steps; ``trial`` says which steps a trial has.
     """
 
     batch: Batch
@@ -54,6 +56,8 @@ class Step:
     nodes: tuple[NodeGain, ...] = ()
     peaks: Mapping[str, int] = field(default_factory=dict)
     why: Explanation | None = None
+    steady: SteadyEffect | None = None
+    trial: str = "first steps"
 
 
 def read_step(folder: RunFolder, space: Space) -> Step:
@@ -94,6 +98,8 @@ def read_step(folder: RunFolder, space: Space) -> Step:
         nodes,
         _peaks(measurements, run.arms),
         explain(run, measurements, analysis).get(arms[-1].name) if batch.phase == "confirm" else None,
+        steady_effects(run.plan, measurements, analysis).get(arms[-1].name) if batch.phase == "confirm" else None,
+        steps_of_trial(run.workloads.get(workload)),
     )
 
 

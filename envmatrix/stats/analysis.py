@@ -48,7 +48,7 @@ from envmatrix.stats.racing import Race, next_arms
 from envmatrix.stats.separate_references import rescale_to_interleaved
 from envmatrix.stats.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 
-_OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
+OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ def invert_effect(effect: Effect, old: Arm, new: Arm) -> Effect:
     ratio, low, high, usual, worst, best = (None if value is None else 1.0 / value for value in figures)
     return replace(
         effect, environment=new.environment, workload=new.workload, engine=new.engine, arm=new.name,
-        reference=old.name, ratio=ratio, low=low, high=high, verdict=_OPPOSITE.get(effect.verdict, effect.verdict),
+        reference=old.name, ratio=ratio, low=low, high=high, verdict=OPPOSITE.get(effect.verdict, effect.verdict),
         usual=usual, worst=worst, best=best, contended=effect.contended.inverted,
     )  # fmt: skip
 
@@ -359,7 +359,7 @@ def _contrast(
     levels = analysis.race.levels if analysis.race else {}
     highest_level = max(levels.get(arm.name, analysis.level) for arm in (old, new))
     # Bonferroni: drawing the largest |t| of all pairs would make intervals only 1 % narrower.
-    each = {new.name: 1.0 - (1.0 - highest_level) / _pairs(plan, measured, old, new)}
+    each = {new.name: 1.0 - (1.0 - highest_level) / pairs_to_pick_from(plan, measured, old, new)}
     work_notes, slow = _work_differences(measured, old, new, plan), analysis.slow
     if interleaved_original(old.name, plan) != interleaved_original(new.name, plan):
         measured, slow = rescale_to_interleaved(plan, measured, analysis.primary, slow)
@@ -380,7 +380,7 @@ def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) ->
     return tuple(text for arm in (old, new) if arm.reference for text in unequal_work(measured, arm, plan))
 
 
-def _pairs(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
+def pairs_to_pick_from(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
     """Return how many pairs the two can be picked from: of all arms with numbers in their table, or both tables."""
     both, tables = {old.name, new.name}, [family_members(family) for family in families(plan)]
     known = set().union(*([own for own in tables if both <= own] or [own for own in tables if both & own]))

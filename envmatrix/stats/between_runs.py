@@ -16,6 +16,7 @@ from envmatrix.stats.analysis import estimate
 from envmatrix.stats.comparison import (
     ArmComparison,
     Comparison,
+    SteadyComparison,
     arm_logs,
     find_arms,
     flag_cautions,
@@ -26,6 +27,7 @@ from envmatrix.stats.comparison import (
     trial_counts,
     unchecked_work_cautions,
     unless_contended,
+    with_steady,
     withdraw_if_fails_more,
     withdraw_if_other_work,
 )
@@ -47,6 +49,8 @@ from envmatrix.stats.run_to_run import (
     sibling_runs,
 )
 from envmatrix.stats.slow_trials import describe_slow_trials
+from envmatrix.stats.steady_comparison import Rules, compare_later_steps
+from envmatrix.stats.steady_effect import steps_of_trial
 from envmatrix.stats.unpaired_parts import unpaired_parts
 from envmatrix.stats.welch import Mean, mean_of_logs, quotient
 
@@ -77,13 +81,11 @@ def compare_runs(
             "(Python: anyway=True)",
         )
     arms = _shared_arms(pair, environments)
-    metrics = primary_metrics(runs[0].plan, measured[0], runs[0].workloads)
     work_differences = {arm.name: work_differences_between_runs(*measured, arm.name) for arm in arms}
+    later = [pair.later_steps(arm, len(arms), allowed) for arm in arms]
     items = [
-        withdraw_if_other_work(
-            _compare_arm(arm, metrics[arm.workload], pair, len(arms), allowed), bool(work_differences[arm.name])
-        )
-        for arm in arms
+        withdraw_if_other_work(_compare_arm(arm, pair, len(arms), allowed, steady), bool(work_differences[arm.name]))
+        for arm, (steady, _) in zip(arms, later, strict=True)
     ]
     work_cautions = (
         f"{shown_name(name)} of {runs[1].name} did other work than {runs[0].name}: {'; '.join(text)}"
@@ -96,6 +98,7 @@ def compare_runs(
             "the runs were made at different times: changes of the machine in between are not cancelled out",
             *reasons,
             *work_cautions,
+            *(reason for _, reason in later if reason),
             *_program_cautions(runs, measured[1], arms),
             *pair.table_cautions(arms),
         ),
@@ -214,13 +217,28 @@ class _RunPair:
         run_means = (self.mean(measured, arm, metric) for measured in self.olds(arm))
         return [mean for mean in run_means if mean]
 
+    @cached_property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The primary metric of each workload."""
+        return primary_metrics(self.runs[0].plan, self.measured[0], self.runs[0].workloads)
+
+    def later_steps(self, arm: Arm, family: int, allowed: float) -> tuple[SteadyComparison | None, str]:
+        """Return the comparison of later steps of an arm, or why there is none."""
+        old, new = self.runs
+        rules = Rules(family, self.level, allowed, new.plan.margin)
+        measured, trial = [*self.olds(arm), self.measured[1]], steps_of_trial(new.workloads.get(arm.workload))
+        return compare_later_steps(arm, self.metrics[arm.workload], measured, (old.name, new.name), rules, trial)
+
     def mean(self, measured: Measurements, arm: Arm, metric: Metric) -> Mean | None:
         """Return the mean log of one run, or None if it has too few trials."""
         return mean_of_logs(arm_logs(measured, arm.name, metric), max(run.plan.min_blocks for run in self.runs))
 
 
-def _compare_arm(arm: Arm, metric: Metric, pair: _RunPair, family: int, allowed: float) -> ArmComparison:
+def _compare_arm(
+    arm: Arm, pair: _RunPair, family: int, allowed: float, steady: SteadyComparison | None
+) -> ArmComparison:
     """Compare one arm of two runs using the variation between runs; with fewer than three there is no interval."""
+    metric = pair.metrics[arm.workload]
     olds, new = pair.means(arm, metric), pair.mean(pair.measured[1], arm, metric)
     has_enough_runs = len(olds) >= FEWEST_RUNS
     result = None
@@ -250,7 +268,7 @@ def _compare_arm(arm: Arm, metric: Metric, pair: _RunPair, family: int, allowed:
         other=non_speed_label(metric),
     )
     before, now = (measured.facts[arm.name] for measured in pair.measured)
-    comparison = withdraw_if_fails_more(comparison, before, now)
+    comparison = withdraw_if_fails_more(with_steady(comparison, steady), before, now)
     if not metric.is_speed:
         return comparison
     comparison = unless_contended(comparison, pair.contended(arm.name))

@@ -45,6 +45,28 @@ _FLAG_TEXTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
+class SteadyComparison:
+    """``new`` over ``old`` in the seconds ``since_s`` to ``until_s`` of the steps of processes that went on.
+
+    The rest is as in ``ArmComparison``. ``trial`` says which steps a trial has.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    verdict: Verdict
+    status: Status
+    since_s: float
+    until_s: float
+    trial: str = "first steps"
+
+    @property
+    def seconds(self) -> str:
+        """Which seconds of the steps these are."""
+        return f"seconds {self.since_s:.0f} to {self.until_s:.0f} of its steps"
+
+
+@dataclass(frozen=True)
 class ArmComparison:
     """``new`` over ``old`` in one metric: a ratio above 1 is faster. No interval where there are too few trials.
 
@@ -56,6 +78,8 @@ class ArmComparison:
     how many blocks of one run it would be denied, were both alike. ``unsure`` is why nothing
     is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke. ``other`` is
     what is compared where that is no speed, such as an accuracy. ``why`` explains a significant difference.
+
+    All of this is of the trials. ``steady`` compares later steps; ``status`` is theirs unless they cannot say.
     """
 
     name: str
@@ -77,6 +101,12 @@ class ArmComparison:
     other: str = ""
     machine: str = ""
     why: Explanation | None = None
+    steady: SteadyComparison | None = None
+
+    @property
+    def is_of_steady(self) -> bool:
+        """Whether later steps decide ``status``."""
+        return self.steady is not None and self.steady.status != "cannot say"
 
     @property
     def _question(self) -> str:
@@ -97,6 +127,7 @@ class ArmComparison:
     def line(self) -> str:
         """Return the result as one sentence."""
         slower, smallest = self._question, self.smallest
+        later_text = f" ({format_exact_ratio(self.steady.ratio)} in {self.steady.seconds})" if self.steady else ""
         if self.status == "other work":
             measured = (
                 f"; measured: {format_exact_ratio(self.ratio)} times as fast" if self.ratio and not self.other else ""
@@ -105,31 +136,38 @@ class ArmComparison:
         if self.ratio is not None and 0 < self.runs < FEWEST_RUNS:
             detectable_text = f" (if all days were alike, {_detectable_text(smallest)})" if smallest else ""
             return (
-                f"{self._opening(format_exact_ratio(self.ratio))}: cannot say whether it is {slower}{detectable_text}"
+                f"{self._opening(format_exact_ratio(self.ratio))}{later_text}: cannot say whether it is {slower}"
+                f"{detectable_text}"
             )
         if self.unsure and self.ratio is not None:
             return f"{self._opening(format_exact_ratio(self.ratio))}: cannot say whether it is {slower}: {self.unsure}"
         if self.ratio is None or self.low is None or self.high is None:
             return f"{shown_name(self.name)}: cannot say: too few trials to compare {self.new} with {self.old}"
-        quality_word = {"faster": "better", "slower": "worse"}.get(self.verdict, "") if self.other else ""
-        figures = (
-            f"{format_exact_ratio(self.ratio)} (95 % interval {format_exact_ratio(self.low)} to "
-            f"{format_exact_ratio(self.high)}, {quality_word or self.verdict})"
-        )
+        first, later = _figures(self.ratio, self.low, self.high, self._verdict_word), self.steady
+        if later is None:
+            return f"{self._opening(first)}: {self._answer}"
+        opening = self._opening(_figures(later.ratio, later.low, later.high, later.verdict))
+        return f"{opening} in {later.seconds}; {later.trial} {first}: {self._answer}"
+
+    @property
+    def _verdict_word(self) -> str:
+        return {"faster": "better", "slower": "worse"}.get(self.verdict, self.verdict) if self.other else self.verdict
+
+    @property
+    def _answer(self) -> str:
+        """The answer to the question, and what limits it."""
+        later, smallest = self.steady, self.smallest
+        of_trial = f" in its {later.trial}" if later and not self.is_of_steady else ""
         alike_text = f"; if both are equal, about {self.wanted:,} blocks would show it" if self.wanted else ""
         if self.wanted and is_too_long(0.0, self.wanted):
             alike_text = f"; if both are equal, more than {MOST_BLOCKS:,} blocks would show it: {QUIET_FIRST}"
-        detectable_text = f" ({_detectable_text(smallest)}{alike_text})" if smallest else ""
-        verdict = {
-            "slower": slower,
-            "not slower": f"not {slower}",
-            "cannot say": f"cannot say whether it is {slower}{detectable_text}",
-        }[self.status]
-        margin_text = ", but within the design's margin, so its verdict is same"
-        return (
-            f"{self._opening(figures)}: "
-            f"{verdict}{margin_text if (self.status, self.verdict) == ('slower', 'same') else ''}"
-        )
+        detectable_text = f" ({_detectable_text(smallest)}{alike_text}{of_trial})" if smallest else ""
+        if self.status == "cannot say":
+            return f"cannot say whether it is {self._question}{detectable_text}"
+        verdict = later.verdict if later and self.is_of_steady else self.verdict
+        is_small = (self.status, verdict) == ("slower", "same")
+        margin_text = ", but within the design's margin, so its verdict is same" if is_small else ""
+        return f"{'not ' if self.status == 'not slower' else ''}{self._question}{of_trial}{margin_text}"
 
 
 @dataclass(frozen=True)
@@ -181,6 +219,14 @@ def format_exact_ratio(value: float) -> str:
     return f"{value:.{digits}f}" if value < 1000 else f"{value:.3g}"
 
 
+def _figures(ratio: float, low: float | None, high: float | None, verdict: str) -> str:
+    """Return a ratio with its interval and verdict."""
+    if low is None or high is None:
+        return format_exact_ratio(ratio)
+    interval_text = f"95 % interval {format_exact_ratio(low)} to {format_exact_ratio(high)}"
+    return f"{format_exact_ratio(ratio)} ({interval_text}, {verdict})"
+
+
 def _detectable_text(smallest: float) -> str:
     """Return which slowdown would have been detected; a very large one is shown as a factor."""
     if smallest > _FAR - 1.0:
@@ -210,6 +256,15 @@ def blocks_needed(low: float | None, high: float | None, blocks: int, allowed: f
         return None
     needed = math.ceil(blocks * (math.log(high / low) / math.log1p(allowed)) ** 2)
     return needed if needed > blocks else None
+
+
+def with_steady(comparison: ArmComparison, steady: SteadyComparison | None) -> ArmComparison:
+    """Return a comparison with that of later steps, which decides unless it cannot say."""
+    if steady is None:
+        return comparison
+    return replace(
+        comparison, steady=steady, status=comparison.status if steady.status == "cannot say" else steady.status
+    )
 
 
 def unsure(comparison: ArmComparison, why: str) -> ArmComparison:
@@ -246,7 +301,10 @@ def unless_contended(found: ArmComparison, contended: Contended) -> ArmCompariso
     found = replace(found, machine=told_busy(contended, found.old, found.new))
     if found.low is None or found.high is None or found.status == "cannot say" or found.other:
         return found
-    status = status_of(found.low * contended.low, found.high * contended.high, found.allowed)
+    low, high = found.low, found.high
+    if found.steady and found.is_of_steady:
+        low, high = found.steady.low or low, found.steady.high or high
+    status = status_of(low * contended.low, high * contended.high, found.allowed)
     return found if status == found.status else unsure(found, EXPLAINED)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from envmatrix.plan import Arm
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, may_be_best
+from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import Views, families, log_ratios_over_copies, logs_of, ratio_from_log, summarise_pairs
 from envmatrix.stats.racing import decision_blocks, lead_lower_bounds, surely_not_best
+from envmatrix.stats.steady_effect import SteadyEffect
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -50,6 +51,7 @@ class Candidates:
     """Arms that may be the best: paired log ratios of m arms, their lower bounds ``low``, and a ``faster`` mask.
 
     ``settings`` orders them by simplicity, the simplest lowest; ``margin``: arms measured this close are equally good.
+    Of steady effects, ``high`` and ``error`` are their upper bounds and errors (None: those of the trials are used).
     """
 
     differences: Views
@@ -57,6 +59,14 @@ class Candidates:
     faster: Bools
     settings: Sequence[tuple[int, ...]]
     margin: float = 0.03
+    high: Floats | None = None
+    error: Floats | None = None
+
+    def in_best_set(self, tests: float) -> Bools:
+        """Return the mask of the best set; of steady effects, one is surely beaten if another's interval is above."""
+        if self.high is not None:
+            return np.asarray(self.high >= self.low.max())
+        return ~surely_not_best(self.differences, self.differences, max(1, tests))
 
     @cached_property
     def ranks(self) -> Ints:
@@ -66,55 +76,83 @@ class Candidates:
 
 
 def choose_best_set(
-    analysis: Analysis, measured: Measurements, arms: Sequence[Arm], environments: Mapping[str, Environment]
+    analysis: Analysis,
+    measured: Measurements,
+    arms: Sequence[Arm],
+    environments: Mapping[str, Environment],
+    steady: Mapping[str, SteadyEffect] | None = None,
 ) -> Choice | None:
     """Return the choice among the ``arms`` of one table, or None if none is significantly faster.
 
     Arms that did other work, are not verified, fail more often than their reference or were stopped by a race are not
-    in the set.
+    in the set. If any is faster in the ``steady`` state (by arm), only effects in it count. Otherwise those of the
+    trials do, without arms that are slower in the steady state.
     """
     stopped_names = {item.arm for item in analysis.race.stopped} if analysis.race else set()
-    arm_effects = [
-        (arm, effect) for arm in arms if arm.name not in stopped_names and (effect := analysis.find(arm.name))
+    able = [
+        (arm, effect)
+        for arm in arms
+        if arm.name not in stopped_names and (effect := analysis.find(arm.name))
+        if effect.low is not None and may_be_best(effect)
     ]
-    candidate_effects = [(arm, effect) for arm, effect in arm_effects if effect.low is not None and may_be_best(effect)]
-    if not any(effect.verdict == "faster" for _, effect in candidate_effects):
+    later = {arm.name: steady[arm.name] for arm, _ in able if steady and arm.name in steady}
+    if any(one.verdict == "faster" for one in later.values()):
+        able = [(arm, effect) for arm, effect in able if arm.name in later]
+        faster = [later[arm.name].verdict == "faster" for arm, _ in able]
+    else:
+        able = [(arm, effect) for arm, effect in able if arm.name not in later or later[arm.name].verdict != "slower"]
+        faster, later = [effect.verdict == "faster" for _, effect in able], {}
+    if not any(faster):
         return None
+    able_arms = [arm for arm, _ in able]
     candidates = Candidates(
-        _log_ratio_views(analysis, measured, [arm for arm, _ in candidate_effects]),
-        np.array([math.log(effect.low or 1.0) for _, effect in candidate_effects]),
-        np.array([effect.verdict == "faster" for _, effect in candidate_effects], dtype=np.bool_),
-        [_changed_setting_counts(arm, analysis.plan.arms, environments) for arm, _ in candidate_effects],
+        _log_ratio_views(analysis, measured, able_arms),
+        np.array([math.log(effect.low or 1.0) for _, effect in able]),
+        np.array(faster, dtype=np.bool_),
+        [_changed_setting_counts(arm, analysis.plan.arms, environments) for arm in able_arms],
         analysis.plan.margin,
     )
-    tests = len(arms) * (len(decision_blocks(analysis.plan)) + 1) if analysis.race else len(candidate_effects) - 1
+    if later:
+        candidates = _in_steady_state(candidates, [(effect, later[arm.name]) for arm, effect in able])
+    tests = len(arms) * (len(decision_blocks(analysis.plan)) + 1) if analysis.race else len(able) - 1
     # The error of all analyses is split among them as it is for the table.
-    spent = max(1, tests) * (1.0 - ALL_ANALYSES_LEVEL) / (1.0 - analysis.level)
-    recommended_row, in_best_set, gain = recommend_candidate(candidates, spent)
-    ranked = sorted(map(int, np.flatnonzero(in_best_set)), key=lambda at: -(candidate_effects[at][1].ratio or 0.0))
-    names = tuple(candidate_effects[at][0].name for at in ranked)
-    recommendable, mean = _recommendable_rows(candidates, in_best_set), candidates.differences.paired()[0].mean
+    return _choice(candidates, able_arms, max(1, tests) * (1.0 - ALL_ANALYSES_LEVEL) / (1.0 - analysis.level))
+
+
+def _in_steady_state(candidates: Candidates, effects: Sequence[tuple[Effect, SteadyEffect]]) -> Candidates:
+    """Return the candidates with their steady effects: log ratios moved by their change, with the bounds of those."""
+    change = np.log([[steady.change] for _, steady in effects])
+    low, high = np.log([[steady.low, steady.high] for _, steady in effects]).T
+    first = np.log([[effect.low or 1.0, effect.high or 1.0] for effect, _ in effects])
+    widths = (high - low) / np.maximum(first[:, 1] - first[:, 0], np.finfo(float).tiny)
+    differences = candidates.differences
+    moved = Views(tuple(view + change for view in differences.every), differences.far)
+    return replace(candidates, differences=moved, low=low, high=high, error=differences.paired()[0].error * widths)
+
+
+def _choice(candidates: Candidates, arms: Sequence[Arm], tests: float) -> Choice:
+    recommended_row, in_best_set, gain = recommend_candidate(candidates, tests)
+    mean = candidates.differences.paired()[0].mean
+    ranked = sorted(map(int, np.flatnonzero(in_best_set)), key=lambda at: -float(mean[at]))
+    names = tuple(arms[at].name for at in ranked)
+    recommendable = _recommendable_rows(candidates, in_best_set)
     near = [at for at in recommendable if mean[at] >= mean[recommendable].max() - math.log1p(candidates.margin)]
     alike = sum(candidates.ranks[at] == candidates.ranks[recommended_row] for at in near)
-    lead = _lead(candidates.differences, ranked[0], recommended_row, spent)
+    lead = _lead(candidates, ranked[0], recommended_row, tests)
     ahead = (names[0], ratio_from_log(lead)) if math.isfinite(lead) else None
     outdone = not in_best_set[recommended_row]
     return Choice(
-        candidate_effects[recommended_row][0].name,
-        ratio_from_log(gain),
-        names,
-        len(recommendable),
-        alike,
-        outdone,
-        len(near),
-        ahead,
+        arms[recommended_row].name, ratio_from_log(gain), names, len(recommendable), alike, outdone, len(near), ahead
     )
 
 
-def _lead(differences: Views, fastest: int, chosen: int, tests: float) -> float:
+def _lead(candidates: Candidates, fastest: int, chosen: int, tests: float) -> float:
     """Return by how much, at most, one arm is faster than the chosen one, in log units; -inf if it is the same arm."""
     if fastest == chosen:
         return -math.inf
+    if candidates.high is not None:
+        return max(0.0, float(candidates.high[fastest] - candidates.low[chosen]))
+    differences = candidates.differences
     least = lead_lower_bounds(differences.rows([fastest]), differences.rows([chosen]), max(1, tests))
     return max(0.0, -float(least[0, 0]))
 
@@ -159,7 +197,7 @@ def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bool
     recommended arm is not in the set. At least one of ``candidates`` must be faster.
     """
     differences = candidates.differences
-    in_best_set = ~surely_not_best(differences, differences, max(1, tests))
+    in_best_set = candidates.in_best_set(tests)
     numbers = differences.paired()[0]
     mean = numbers.mean
     able = _recommendable_rows(candidates, in_best_set)
@@ -167,7 +205,8 @@ def recommend_candidate(candidates: Candidates, tests: float) -> tuple[int, Bool
     rivals = [at for at, rank in enumerate(candidates.ranks) if rank == candidates.ranks[recommended_row] or at in able]
     raw_gain, low = float(mean[recommended_row]), float(candidates.low[recommended_row])
     cross_gain = cross_fitted_gain(differences.measured[rivals], candidates.ranks[rivals], candidates.margin)
-    return recommended_row, in_best_set, told_gain(raw_gain, low, float(numbers.error[recommended_row]), cross_gain)
+    error = numbers.error if candidates.error is None else candidates.error
+    return recommended_row, in_best_set, told_gain(raw_gain, low, float(error[recommended_row]), cross_gain)
 
 
 def told_gain(raw: float, low: float, error: float, crossed: float = math.inf) -> float:

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from envmatrix.plan import Plan
-from envmatrix.stats.analysis import Analysis
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Arm, Plan
+from envmatrix.stats.analysis import OPPOSITE, Analysis, invert_effect, is_verdict_pending, pairs_to_pick_from
+from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
 from envmatrix.stats.later_steps import CHANGE, TREND, WATCHED
 from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import THROUGHPUT
-from envmatrix.stats.pairing import Family, Floats, families, log_ratios_over_copies, logs_of, ratio_from_log
+from envmatrix.stats.pairing import (
+    Family,
+    Floats,
+    families,
+    interleaved_original,
+    log_ratios_over_copies,
+    logs_of,
+    ratio_from_log,
+)
 
 #: With one block that went on, the variance of the change is unknown.
 _LEAST_GROUPS = 2
@@ -30,9 +40,9 @@ _SMALL_TREND = 0.02
 class SteadyEffect:
     """The effect of an arm in the second half of the steps of processes that went on, in ``groups`` blocks.
 
-    ``low`` and ``high`` are simultaneous bounds like those of the table. ``change`` is this effect over that of the
-    trials. The steps are those between ``since_s`` and ``until_s`` seconds. ``changes``: the effect still changed from
-    the third to the last quarter.
+    A ``ratio`` above 1 is better. ``low`` and ``high`` are simultaneous bounds like those of the table, with their
+    ``verdict``. ``change`` is this effect over that of the trials. The steps are those between ``since_s`` and
+    ``until_s`` seconds. ``changes``: the effect still changed from the third to the last quarter.
     """
 
     ratio: float
@@ -43,6 +53,12 @@ class SteadyEffect:
     since_s: float
     until_s: float
     changes: bool
+    verdict: Verdict = "undecided"
+
+    @property
+    def seconds(self) -> str:
+        """Which seconds of the steps of a process these are."""
+        return f"seconds {self.since_s:.0f} to {self.until_s:.0f}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +80,35 @@ def steady_effects(plan: Plan, measured: Measurements, analysis: Analysis) -> Ma
     """Return arm -> its effect in the steady state, for arms that went on in at least two blocks."""
     found: dict[str, SteadyEffect] = {}
     for family in families(plan):
-        found |= _family_effects(family, plan, measured, analysis)
+        effects = {arm.name: effect for arm in family.arms if (effect := analysis.find(arm.name))}
+        found |= _family_effects(family, measured, analysis, effects, family.together)
     return found
+
+
+def steady_between(
+    measured: Measurements, analysis: Analysis, arms: tuple[Arm, Arm], effect: Effect, several: int = 1
+) -> SteadyEffect | None:
+    """Return the steady effect of the second arm over the first; ``effect`` is that of their trials (``between``).
+
+    The interval is one of ``several``, like that of ``effect``. None: one of the arms did not go on.
+    """
+    (old, new), plan = arms, analysis.plan
+    if new.name == interleaved_original(old.reference, plan):
+        found = steady_between(measured, analysis, (new, old), invert_effect(effect, new, old), several)
+        return found and _inverted(found)
+    is_listed = old.name == interleaved_original(new.reference, plan)
+    family = next((one for one in families(plan) if is_listed and new in one.arms), None)
+    if family is None and (old.reference is None or old.reference != new.reference):
+        return None
+    together = family.together if family else pairs_to_pick_from(plan, measured, old, new)
+    family = family or Family(old.name, (old.name,), (new,))
+    return _family_effects(family, measured, analysis, {new.name: effect}, several * together).get(new.name)
+
+
+def _inverted(found: SteadyEffect) -> SteadyEffect:
+    ratio, low, high, change = (1.0 / value for value in (found.ratio, found.high, found.low, found.change))
+    verdict = OPPOSITE.get(found.verdict, found.verdict)
+    return replace(found, ratio=ratio, low=low, high=high, change=change, verdict=verdict)
 
 
 def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
@@ -84,11 +127,18 @@ def variances(plan: Plan, measured: Measurements) -> tuple[float, float]:
     return (float(np.mean(changes)), float(np.mean(rests))) if changes else (math.nan, math.nan)
 
 
+def steps_of_trial(workload: Workload | None) -> str:
+    """Return which steps a trial has: all of one's own program, the first ones of a built-in one."""
+    return "all steps" if workload and workload.command else "first steps"
+
+
 class _Rows:
     """The rows of a family in the table, its copies first, and of all arms measured like them."""
 
     def __init__(self, family: Family, plan: Plan, measured: Measurements) -> None:
-        alike = [arm.name for arm in plan.arms if family.reference in (arm.name, arm.reference)]
+        own = next((arm.reference for arm in plan.arms if arm.name == family.reference), None)
+        reference = own or family.reference  # of two environments, all those with the same reference are alike
+        alike = [arm.name for arm in plan.arms if reference in (arm.name, arm.reference)]
         self.family, self.alike = (
             [measured.arms.index(name) for name in names]
             for names in ((*family.copies, *(arm.name for arm in family.arms)), alike)
@@ -96,14 +146,17 @@ class _Rows:
         self.copies = len(family.copies)
 
 
-def _family_effects(family: Family, plan: Plan, measured: Measurements, analysis: Analysis) -> dict[str, SteadyEffect]:
-    rows = _Rows(family, plan, measured)
+def _family_effects(
+    family: Family, measured: Measurements, analysis: Analysis, effects: Mapping[str, Effect], together: int
+) -> dict[str, SteadyEffect]:
+    """Return arm -> its steady effect, one of ``together``; ``effects`` are those of the trials."""
+    rows = _Rows(family, analysis.plan, measured)
     change, trend = (_paired(measured.table[name], rows) for name in (CHANGE, TREND))
-    if change is None or trend is None:
+    if change is None or trend is None or not analysis.primary[family.arms[0].workload].is_speed:
         return {}
     found = {}
     for index, arm in enumerate(family.arms):
-        effect, groups = analysis.find(arm.name), int(change.groups[index])
+        effect, groups = effects.get(arm.name), int(change.groups[index])
         if groups < _LEAST_GROUPS or effect is None or effect.low is None or effect.high is None or not effect.ratio:
             continue
         # The blocks that went on are in both means: their variance is that of their part of the sum.
@@ -112,7 +165,7 @@ def _family_effects(family: Family, plan: Plan, measured: Measurements, analysis
         both = _paired(measured.table[CHANGE] / groups + logs / effect.blocks, rows)
         if both is None:
             continue
-        reach = groups * both.reach(index, family.together, analysis.level)
+        reach = groups * both.reach(index, together, analysis.level)
         others = max(0, effect.blocks - groups) / effect.blocks
         mean = math.log(effect.ratio) + float(change.mean[index])
         # Each half-width has its own t, and their squares add (Banerjee 1961).
@@ -120,13 +173,23 @@ def _family_effects(family: Family, plan: Plan, measured: Measurements, analysis
             ratio_from_log(mean + sign * math.hypot(math.log(bound / effect.ratio) * math.sqrt(others), reach))
             for sign, bound in ((-1, effect.low), (1, effect.high))
         )
-        watched_s = float(np.nanmedian(measured.table[WATCHED][rows.family[rows.copies + index]]))
-        still = abs(float(trend.mean[index])) > max(_SMALL_TREND, trend.reach(index, family.together, analysis.level))
-        changed = ratio_from_log(float(change.mean[index]))
+        until_s = float(np.nanmedian(measured.table[WATCHED][rows.family[rows.copies + index]]))
+        still = abs(float(trend.mean[index])) > max(_SMALL_TREND, trend.reach(index, together, analysis.level))
+        changed, verdict = ratio_from_log(float(change.mean[index])), _verdict(low, high, effect, analysis)
         found[arm.name] = SteadyEffect(
-            ratio_from_log(mean), low, high, changed, groups, watched_s / 2, watched_s, still
+            ratio_from_log(mean), low, high, changed, groups, until_s / 2, until_s, still, verdict
         )
     return found
+
+
+def _verdict(low: float, high: float, effect: Effect, analysis: Analysis) -> Verdict:
+    """Return the verdict for an interval; it is withheld for the reasons that withhold that of the trials."""
+    margin, contended = analysis.plan.margin, effect.contended
+    verdict = verdict_of(low, high, margin)
+    is_certain = verdict == verdict_of(low * contended.low, high * contended.high, margin)
+    is_pending = is_verdict_pending(analysis, {effect.arm, effect.reference}, effect.blocks)
+    is_unfair = verdict == "slower" and Flag.REFERENCE_FAILS_MORE in effect.flags
+    return verdict if is_certain and not is_pending and not is_unfair else "undecided"
 
 
 def _paired(logs: Floats, rows: _Rows) -> _Paired | None:

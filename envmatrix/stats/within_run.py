@@ -7,10 +7,11 @@ from dataclasses import replace
 from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
-from envmatrix.stats.analysis import between, bonferroni_adjusted, estimate, is_verdict_pending
+from envmatrix.stats.analysis import Analysis, between, bonferroni_adjusted, estimate, is_verdict_pending
 from envmatrix.stats.comparison import (
     ArmComparison,
     Comparison,
+    SteadyComparison,
     blocks_needed,
     find_arms,
     flag_cautions,
@@ -22,6 +23,7 @@ from envmatrix.stats.comparison import (
     unchecked_work_cautions,
     unless_contended,
     unsure,
+    with_steady,
     withdraw_if_fails_more,
     withdraw_if_other_work,
 )
@@ -31,6 +33,8 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import table_key
 from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.stats.slow_trials import LEAST_BLOCKS
+from envmatrix.stats.steady_comparison import went_on
+from envmatrix.stats.steady_effect import steady_between, steps_of_trial
 
 
 def compare_environments(
@@ -52,21 +56,52 @@ def compare_environments(
         trials = trial_counts((measured, measured), (old_arm.name, new_arm.name), analysis.primary[old_arm.workload])
         item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed)
         item = replace(item, other=non_speed_label(analysis.primary[old_arm.workload]))
+        item = with_steady(item, _later_steps(run, measured, analysis, (old_arm, new_arm), effect, allowed, several))
         item = (
             item if item.other else replace(item, why=explain_pair(run, measured, analysis, (old_arm, new_arm), effect))
         )
-        item = withdraw_if_fails_more(item, measured.facts[old_arm.name], measured.facts[new_arm.name], effect.best)
+        at_best = None if item.is_of_steady else effect.best
+        item = withdraw_if_fails_more(item, measured.facts[old_arm.name], measured.facts[new_arm.name], at_best)
         item = unless_contended(item, effect.contended)
         slow = is_verdict_pending(analysis, (old_arm.name, new_arm.name), effect.blocks)
         item = unsure(item, f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if slow else "")
         items.append(withdraw_if_other_work(item, Flag.UNEQUAL_WORK in effect.flags))
         if Flag.UNEQUAL_WORK in effect.flags:
             cautions.append(f"{new_arm.shown} did other work than {old_arm.shown}: {'; '.join(effect.notes)}")
+        on = [arm.shown for arm in (old_arm, new_arm) if went_on(measured, arm.name)]
+        if len(on) == 1 and not item.other:
+            cautions.append(f"only {on[0]} has later steps: first steps are compared")
     compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
     short = [text for text in (short_run_note(measured.apart),) if text and any(item.low is not None for item in items)]
     works = unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
     run_cautions = (*flag_cautions(analysis, compared_arms), *missing_trials_cautions(run, measured))
     return Comparison(tuple(items), (*cautions, *works, *run_cautions, *short))
+
+
+def _later_steps(
+    run: Run,
+    measured: Measurements,
+    analysis: Analysis,
+    arms: tuple[Arm, Arm],
+    effect: Effect,
+    allowed: float,
+    several: int,
+) -> SteadyComparison | None:
+    """Return the comparison of later steps of two arms, None unless both went on."""
+    found = steady_between(measured, analysis, arms, effect, several)
+    if found is None:
+        return None
+    workload = run.workloads.get(arms[0].workload)
+    return SteadyComparison(
+        found.ratio,
+        found.low,
+        found.high,
+        found.verdict,
+        status_of(found.low, found.high, allowed),
+        found.since_s,
+        found.until_s,
+        steps_of_trial(workload),
+    )
 
 
 def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:

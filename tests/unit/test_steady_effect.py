@@ -90,15 +90,19 @@ def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment()
 
 
 @pytest.mark.parametrize(
-    ("change", "headline"),
+    ("change", "noise", "headline"),
     [
-        (0.96, "fast is 1.20 times as fast as baseline in seconds 5 to 10 of its steps (95 % CI "),
-        (0.80, "fast is 1.25 times as fast as baseline in its first steps, but not significantly faster in seconds "),
-        (0.70, "fast is 1.25 times as fast as baseline in its first steps, but slower in seconds "),
+        (0.96, 0.005, "fast is 1.20 times as fast as baseline in seconds 5 to 10 of its steps (95 % CI "),
+        (
+            0.80,
+            0.005,
+            "fast is 1.25 times as fast as baseline in its first steps, but about as fast in seconds 5 to 10 ",
+        ),
+        (0.82, 0.05, "fast is 1.25 times as fast as baseline in its first steps, but not significantly faster in "),
     ],
 )
-def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(change, headline):
-    summary = summary_of({"fast": change}, noise=0.005)
+def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(change, noise, headline):
+    summary = summary_of({"fast": change}, noise=noise)
     told = summary.groups[0].headline
     assert told.startswith(headline)
     assert "corrected for picking the best of 3" in told
@@ -106,6 +110,38 @@ def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(chang
     text = io.StringIO()
     print_summary(summary, Console(file=text, width=200))
     assert told.split("(")[0] in " ".join(text.getvalue().split())
+
+
+def test_what_is_slower_later_is_not_recommended_and_the_headline_says_why():
+    summary = summary_of({"fast": 0.70}, noise=0.005)
+    (group,) = summary.groups
+    assert (group.best, rows_of(summary)["fast"].effect.verdict) == (None, "faster")
+    assert group.headline.startswith(
+        "No environment is recommended over baseline: fast (1.25, then 0.88) is faster in the first steps, but slower "
+        "in seconds 5 to "
+    )
+    assert json.loads(json.dumps(summary_to_json(summary)))["best"][0]["environment"] is None
+    line = next(one for one in to_markdown(summary).splitlines() if one.startswith("| fast "))
+    assert ", slower)" in line, "the column of later steps has its own verdict"
+
+
+def test_the_environment_that_lasts_is_recommended_before_the_one_that_is_faster_at_first():
+    speed = {"fast": 1.25, "slow": 1.15, "same": 1.0}
+    summary = summary_of({"fast": 0.85, "slow": 0.99}, speed=speed, noise=0.003)
+    (group,) = summary.groups
+    assert {name: rows_of(summary)[name].steady.verdict for name in speed} == {
+        "fast": "faster", "slow": "faster", "same": "same"
+    }  # fmt: skip
+    assert (group.best.arm.environment, group.best_set) == ("slow", ("slow",))
+    assert group.headline.startswith("slow is 1.14 times as fast as baseline in seconds 5 to 10 of its steps")
+    assert group.choice.gain == pytest.approx(1.15 * 0.99, abs=0.02)
+
+
+def test_one_that_gets_fast_only_later_is_recommended_too():
+    summary = summary_of({"same": 1.3}, speed={}, noise=0.005)
+    (group,) = summary.groups
+    assert (group.best.arm.environment, group.best.effect.verdict) == ("same", "same")
+    assert group.headline.startswith("same is 1.31 times as fast as baseline in seconds 5 to 10 of its steps")
 
 
 def test_the_second_half_of_all_steps_is_that_of_their_time():

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from envmatrix.matrix.parse import parse
+from envmatrix.results import RunFolder
 from envmatrix.search.loop import RunningSearch, _step_design
 from envmatrix.search.search import Proposal
 from envmatrix.search.space import Space
 from envmatrix.search.steps import Step, read_step, spent_s
 from envmatrix.search.study import Study, StudyFolder, make_search
 from envmatrix.system.progress import silent
-from tests.synthetic import Machine, make_plan, mixed_plan, write_mixed, write_run
+from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials, mixed_plan, write_mixed, write_run
+from tests.unit.test_continuations import went_on
 
 MATRIX = """
 version: 2
@@ -25,7 +27,7 @@ environments:
 workloads:
   cnn: {model: fashion-cnn, steps: 2}
 designs:
-  default: {factors: {size: [small, lone, large]}, workloads: cnn, schedule: SCHEDULE}
+  default: {factors: {size: [small, lone, large]}, workloads: cnn, schedule: SCHEDULE, steady: true}
 """
 
 
@@ -81,3 +83,15 @@ def test_steps_run_as_the_design_does_but_what_takes_no_turns_is_confirmed_besid
     tuning = RunningSearch(StudyFolder(tmp_path), study, matrix, make_search(matrix, study), silent)
     made = _step_design(tuning, Proposal(phase, (1,), 6), 3, {"one": {"size": level}})
     assert made.get("schedule", "auto") == schedule
+    assert made.get("steady", False) is (phase == "confirm" and schedule != "sequential"), "of the recipe alone"
+
+
+def test_the_confirmed_recipe_has_its_effect_in_later_steps(tmp_path):
+    plan, folder = make_plan(("a",), design="confirm"), RunFolder(tmp_path / "confirm")
+    folder.create(make_run(plan), MATRIX_TEXT)
+    for trial in make_trials(plan, Machine({"a": 1.2}, noise=0.01), 8):
+        change = 0.7 if trial.environment == "a" else 1.0
+        folder.append(replace(went_on(trial, 9, change), later_s=20.0) if trial.block > 4 else trial)
+    step = read_step(folder, Space(("malloc",), (("baseline", "a"),), np.arange(2)[:, None], {}))
+    assert step.steady.ratio == pytest.approx(1.2 * 0.7, rel=0.03)
+    assert (step.steady.verdict, step.trial, step.effects[0].verdict) == ("slower", "first steps", "faster")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from envmatrix.search.answer import Contribution, TuneAnswer
-from envmatrix.search.report import answer_lines
+from envmatrix.search.report import answer_lines, to_json
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
 from envmatrix.stats.pairing import ratio_from_log
+from envmatrix.stats.steady_effect import SteadyEffect
 from validation.simulated_tuning import FEW, FEW_TRIALS, FIRST, METHODS, Found, searched
 
 
@@ -25,6 +27,27 @@ def confirmed(low, *flags, verdict="faster", withheld="", **more):
 def test_what_bars_a_recipe_is_named_and_nothing_else_of_it():
     said = confirmed(1.1, "changes-numerics", "slow-trials", "fails-more").headline
     assert said == "size=large is not recommended (fails-more), whatever its speed."
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict", "said"),
+    [
+        (1.15, "faster", "size=large is 1.150 times as fast as the baseline in seconds 5 to 10 of its steps "
+                         r"\(95 % interval 1.0\d+ to 1.2\d+; first steps 1.200, 1.100 to 1.300, 12 fresh blocks\)."),
+        (1.02, "undecided", r"size=large is 1.\d+ times as fast as the baseline in its first steps \(.*\), but not "
+                            r"significantly faster in seconds 5 to 10 of its steps \(1.020, "),
+        (0.8, "slower", r"Nothing to recommend: size=large is 1.\d+ times as fast as the baseline in its first steps "
+                        r"\(.*\), but slower in seconds 5 to 10 of its steps \(0.800, "),
+    ],
+)  # fmt: skip
+def test_a_recipe_is_told_by_its_later_steps(ratio, verdict, said):
+    steady = SteadyEffect(ratio, ratio / 1.05, ratio * 1.05, ratio / 1.2, 3, 5.0, 10.0, changes=False, verdict=verdict)
+    answer = confirmed(1.1, steady=steady)
+    recipe = {} if verdict == "slower" else answer.settings
+    answer = replace(answer, settings=recipe, effect=replace(answer.effect, error=0.02))
+    assert re.match(said, answer.headline), answer.headline
+    assert answer.gain == pytest.approx(ratio if verdict == "faster" else 1.2, rel=0.02)
+    assert to_json("s", answer, "")["steady"]["until_s"] == 10.0
 
 
 def test_a_recipe_with_slow_trials_and_too_few_blocks_is_not_called_faster():
