@@ -132,6 +132,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def kinds(session: nox.Session) -> None:
+    """Benchmark programs of popular frameworks and tools as they are; downloads their packages (gigabytes)."""
+    install(session, "tests")
+    session.install("--quiet", "-r", "tests/kinds/requirements.txt")
+    session.run("pytest", "tests/kinds", "-ra", *session.posargs, env={"ENVMATRIX_TEST_KINDS": "1"})
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Test all that needs a GPU, at most 25 minutes; runs are left in build/gpu, what broke in build/gpu.xml."""
     install(session, "tests")

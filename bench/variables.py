@@ -59,6 +59,7 @@ _PREFIXES = (
     "BENCH_",
 )
 _NAMES = frozenset({"LANG", "TMPDIR", "TOKENIZERS_PARALLELISM", "SLURM_CPU_BIND", "SLURM_MEM_BIND"})
+_PLACES = frozenset({"TORCHINDUCTOR_CACHE_DIR"})  # a folder of each trial
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|HOST|ADDR|COMM_ID", re.IGNORECASE)
 #: A token or a password: all text before the @ of an http URL, in other URLs only with a colon (not ssh's git@).
 _USERINFO = re.compile(r"(https?://|[A-Za-z][A-Za-z0-9+.-]*://(?=[^\s/?#@:\"'\\]*:))[^\s/?#@\"'\\]+@")
@@ -66,7 +67,7 @@ _USERINFO = re.compile(r"(https?://|[A-Za-z][A-Za-z0-9+.-]*://(?=[^\s/?#@:\"'\\]
 
 def bears_on_performance(name: str) -> bool:
     """Return whether a variable's value is always recorded."""
-    return name in _NAMES or (name.startswith(_PREFIXES) and not _SECRET.search(name))
+    return name in _NAMES or (name.startswith(_PREFIXES) and name not in _PLACES and not _SECRET.search(name))
 
 
 def shown(name: str, value: str, named: Collection[str] = ()) -> str:

@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from envmatrix.block import interrupts, supervisor
+from envmatrix.block import crowd, interrupts, supervisor
 
 #: stdin, stdout and stderr, as for ``subprocess``.
 Streams = tuple["int | IO[bytes] | None", "int | IO[bytes] | None", "int | IO[bytes] | None"]
@@ -35,7 +35,8 @@ class NotStartedError(Exception):
 class Exit:
     """How a process ended. ``code`` is negative for a signal, as in ``subprocess``; ``wall_s`` is in seconds.
 
-    ``stops`` is how often it was stopped in the meantime, as far as known.
+    ``stops`` is how often it was stopped in the meantime, as far as known. ``processes`` is how many it had when it was
+    ended.
     """
 
     code: int
@@ -43,6 +44,7 @@ class Exit:
     timed_out: bool = False
     out_of_memory: bool = False
     stops: int = 0
+    processes: int = field(default=0, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -51,7 +53,8 @@ class Exit:
 
     def __str__(self) -> str:
         if self.timed_out:
-            return f"ran past its limit and was ended after {self.wall_s:.0f} s"
+            crowded = f", with {self.processes} processes" if self.processes > crowd.MANY else ""
+            return f"ran past its limit and was ended after {self.wall_s:.0f} s{crowded}"
         if self.out_of_memory:
             return "was killed because it ran out of memory"
         if self.code < 0:
@@ -75,10 +78,11 @@ class Place:
     groups: tuple[Path, ...] = ()
     data_bytes: int | None = None
 
-    def plain(self) -> tuple[tuple[int, ...], int, tuple[str, ...], int]:
+    def plain(self) -> tuple[tuple[int, ...], int, tuple[str, ...], int, int]:
         """Return the values in the form that the supervisor expects."""
         groups = tuple(str(group / "cgroup.procs") for group in self.groups)
-        return tuple(self.cpus), sum(1 << node for node in self.memory_nodes), groups, self.data_bytes or 0
+        nodes = sum(1 << node for node in self.memory_nodes)
+        return tuple(self.cpus), nodes, groups, self.data_bytes or 0, crowd.process_limit()
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,8 @@ class SupervisedProcess:
             return Exit(-signal.SIGKILL, 0.0)
         ending, number, *details = marshal.loads(message)  # noqa: S302 - our own process's
         if ending == "ended":
-            return Exit(number, *details)
+            wall_s, timed_out, processes = details
+            return Exit(number, wall_s, timed_out, processes=processes)
         program = self.order.argv[0]
         cpus = ", ".join(map(str, self.order.place.cpus)) or "of this process"
         raise NotStartedError(program, number, None if ending == "refused" else cpus)

@@ -22,8 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: CPUs, memory nodes as a mask, the cgroup.procs of cgroups, and RLIMIT_DATA in bytes.
-    Place = tuple[tuple[int, ...], int, tuple[str, ...], int]
+    #: CPUs, memory nodes as a mask, the cgroup.procs of cgroups, RLIMIT_DATA in bytes, and RLIMIT_NPROC.
+    Place = tuple[tuple[int, ...], int, tuple[str, ...], int, int]
     #: ``process.Overlay``'s root, scratch folder, work folder and stale file, and the folder to start in.
     Overlay = tuple[str, str, str, str, str]
 
@@ -56,17 +56,18 @@ def bind_memory(mask: int) -> None:
         raise OSError(ctypes.get_errno(), "set_mempolicy")
 
 
-def confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_bytes: int) -> None:
-    """Enter CPUs, memory nodes (a mask), cgroups (their cgroup.procs) and RLIMIT_DATA; 0 or (): no limit."""
+def confine(cpus: tuple[int, ...], nodes: int, groups: tuple[str, ...], data_bytes: int, processes: int) -> None:
+    """Enter CPUs, memory nodes (a mask), cgroups (their cgroup.procs), RLIMIT_DATA, RLIMIT_NPROC; 0, (): no limit."""
     if cpus:
         os.sched_setaffinity(0, cpus)
     for group in groups:
         with open(group, "wb", buffering=0) as members:
             members.write(b"0")
-    if data_bytes:
-        import resource
+    import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    for limit, value in ((resource.RLIMIT_DATA, data_bytes), (resource.RLIMIT_NPROC, processes)):
+        if value:
+            resource.setrlimit(limit, (value, value))
     if nodes:
         bind_memory(nodes)
 
@@ -273,19 +274,20 @@ def _descendants() -> dict[int, str]:
     return {pid: state for pid, (_, state) in descendants.items()}
 
 
-def _stop_all() -> None:
-    """Stop the program and its descendants, including those started in the meantime."""
+def _stop_all() -> set[int]:
+    """Stop the program and its descendants, including those started in the meantime; return them."""
     deadline = time.monotonic() + _STOPPED_S
     stopped: set[int] = set()
     while time.monotonic() < deadline:
         # A process waiting in the kernel (for a stopped process of a file system) stops when it returns.
         running = [pid for pid, state in _descendants().items() if state not in ("TtZXD" if pid in stopped else "TtZX")]
         if not running:
-            return
+            break
         for pid in running:
             _send_signal(os.kill, pid, signal.SIGSTOP)
         stopped.update(running)
         time.sleep(0.001)
+    return stopped
 
 
 def _continue_all() -> None:
@@ -308,7 +310,8 @@ def _kill_remaining(watch: _Watch) -> None:
                 pass
         except ChildProcessError:
             return
-        for pid in _children():
+        # Stopped, they start no further processes, and reap none: their ids stay theirs.
+        for pid in _stop_all().union(_children()):
             _send_signal(os.kill, pid, signal.SIGKILL)
         watch.sleep(0.05, heed=False)
 
@@ -369,13 +372,14 @@ def _execute_order(line: int) -> bytes:
     for number in range(3):  # output must end with the program, not with this process
         os.dup2(null_file, number)
     code = watch.ended(child, limit_s, heed=True)
-    timed_out = code is None and not watch.asked
+    timed_out, number = code is None and not watch.asked, 0
     if code is None:
+        number = len(_descendants())
         code = _end_program(watch, child, grace_s)
     seconds = time.monotonic() - watch.started
     _kill_remaining(watch)
     _remove_openmp_notes(since)
-    return marshal.dumps(("ended", code, seconds, timed_out))
+    return marshal.dumps(("ended", code, seconds, timed_out, number))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.engines.base import QUOTA_PERIOD_US, Limits, quota_us
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.system.process import Place
@@ -18,6 +19,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _VERSION_1 = {
     "memory": (("memory",), "memory.limit_in_bytes"),
     "cpu": (("cpu", "cpu,cpuacct"), "cpu.cfs_quota_us"),
+    "pids": (("pids",), "cgroup.procs"),  # the root group has no pids.max
 }
 _NO_QUOTA = "envmatrix cannot create a control group with a CPU quota here"
 _DOCKER_REMEDY = "use `--engine docker`, or start envmatrix as root, or under a systemd that delegates `cpu` to you"
@@ -145,6 +147,26 @@ def _limit_cpu_time(name: str, cpus: float, place: Place) -> Iterator[Place]:
         remove_cgroup(group)
 
 
+@contextlib.contextmanager
+def _limit_processes(name: str, place: Place) -> Iterator[Place]:
+    """Limit processes and threads of root, as far as possible; the supervisor limits those of other users."""
+    cgroup = None if os.geteuid() else _find_cgroup("pids")
+    if cgroup is None:
+        yield place
+        return
+    group = cgroup[0] / name
+    try:
+        try:
+            group.mkdir(exist_ok=True)
+            (group / "pids.max").write_text(str(MOST_PROCESSES), encoding="ascii")
+        except OSError:
+            yield place
+        else:
+            yield _enter_cgroup(place, group)
+    finally:
+        remove_cgroup(group)
+
+
 def remove_cgroup(group: Path) -> bool:
     """Remove a cgroup after its last process ends; return whether that succeeded."""
     for _ in range(50):
@@ -167,7 +189,7 @@ def leftover_cgroups(prefix: str) -> list[Path]:
 
 @contextlib.contextmanager
 def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
-    """Prepare a process's placement, memory limit and CPU quota, in a cgroup called ``name``.
+    """Prepare a process's placement, memory limit, CPU quota and process limit, in a cgroup called ``name``.
 
     Raises SkipEnvironmentError if CPU time cannot be limited.
     """
@@ -175,7 +197,7 @@ def prepare_confinement(name: str, limits: Limits) -> Iterator[Confinement]:
     with contextlib.ExitStack() as opened:
         if limits.cpu_quota is not None:
             place = opened.enter_context(_limit_cpu_time(name, limits.cpu_quota, place))
-        if limits.memory_bytes is None:
-            yield Confinement("none", place)
-        else:
-            yield opened.enter_context(_limit_memory(name, limits.memory_bytes, place))
+        confined = Confinement("none", place)
+        if limits.memory_bytes is not None:
+            confined = opened.enter_context(_limit_memory(name, limits.memory_bytes, place))
+        yield replace(confined, place=opened.enter_context(_limit_processes(name, confined.place)))

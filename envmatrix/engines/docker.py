@@ -16,6 +16,7 @@ from pathlib import Path
 import requests.exceptions
 
 from envmatrix.block import interrupts
+from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
 from envmatrix.build.context import BaseImage, bench_digest, context_facts
@@ -265,6 +266,7 @@ def container_config(job: Job, user: str) -> dict[str, object]:
         "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
         "CpusetCpus": ",".join(map(str, limits.cpus)),
         "CpusetMems": ",".join(map(str, limits.memory_nodes)),
+        "PidsLimit": MOST_PROCESSES,
         "LogConfig": {"Type": "json-file", "Config": {}},
     }
     if limits.gpus:

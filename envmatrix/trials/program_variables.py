@@ -22,6 +22,8 @@ _SESSION_VARIABLES = re.compile(
     r"INFOPATH|MANPATH|LESS\w*|(SSH|XDG|DBUS|GPG|GDM|GNOME|KDE|GTK|QT|VTE|WAYLAND|ENVMATRIX|PYENV|NVM|CI|GITHUB)_\w+|"
     r"HOME|USER|PATH|LANG|LC_\w+|TMPDIR|LD_PRELOAD)\Z"
 )
+#: The disk cache of torch.compile; in /tmp, the first trial would compile for all others.
+_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 #: Names of locations of a program's modules, libraries, data or models.
 _LOCATION_NAME = re.compile(
     r"(\w+_)?(HOME|DIR|DIRS|PATH|ROOT|CACHE|DATA|PREFIX)\Z|PYTHONPATH\Z|(HF|TRANSFORMERS|WANDB)_\w+\Z"
@@ -36,13 +38,14 @@ _NO_MODULE = re.compile(
 def starting_variables(workload: Workload, base: Mapping[str, str]) -> dict[str, str]:
     """Return a program's initial variables: ``base``, and those that its workload sets and passes on."""
     own_variables = {name: os.environ[name] for name in workload.pass_env if name in os.environ} | dict(workload.env)
+    work = base["HOME"]
     joined = {
         name: _join_path_lists(base[name], own_variables[name]) for name in _PATH_VARIABLES if own_variables.get(name)
     }
     if workload.home == "real":
         base = {name: value for name, value in base.items() if name != "PYTHONNOUSERSITE"}
         own_variables |= {"HOME": os.environ.get("HOME") or str(Path.home())}
-    return {**base, **own_variables, **joined}
+    return {**base, _COMPILED: f"{work}/.torchinductor", **own_variables, **joined}
 
 
 def _join_path_lists(ours: str, user_folders: str) -> str:

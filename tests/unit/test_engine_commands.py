@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.engines import confinement
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
@@ -48,6 +49,7 @@ def test_a_container_is_closed_and_limited() -> None:
             "SecurityOpt": ["no-new-privileges", "seccomp=unconfined"],
             "CpusetCpus": "0,2",
             "CpusetMems": "0",
+            "PidsLimit": MOST_PROCESSES,
             "LogConfig": {"Type": "json-file", "Config": {}},
             "Memory": 2**30,
             "MemorySwap": 2**30,
@@ -132,9 +134,13 @@ def test_long_names_that_differ_at_their_end_stay_distinct_and_short():
     assert file_safe_name("b0001-p002") == "b0001-p002"
 
 
+def with_cgroups(folder, kind):
+    return lambda controller: None if controller == "pids" else (folder, kind)
+
+
 @pytest.mark.parametrize("swap", [True, False])
 def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
-    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "_find_cgroup", with_cgroups(tmp_path, "cgroup v2"))
     monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
     (tmp_path / "g").mkdir()
     if swap:
@@ -153,7 +159,7 @@ def test_a_memory_limit_is_not_evaded_by_swapping(tmp_path, monkeypatch, swap):
     ],
 )
 def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(tmp_path, monkeypatch, kind, written):
-    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, kind))
+    monkeypatch.setattr(confinement, "_find_cgroup", with_cgroups(tmp_path, kind))
     monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
     with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=1.5)) as found:
         assert found.place.groups == (tmp_path / "g",)
@@ -163,7 +169,7 @@ def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(t
 
 
 def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(confinement, "_find_cgroup", lambda controller: (tmp_path, "cgroup v2"))
+    monkeypatch.setattr(confinement, "_find_cgroup", with_cgroups(tmp_path, "cgroup v2"))
     monkeypatch.setattr(confinement, "remove_cgroup", lambda group: True)
     with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
         assert found.place.groups == (tmp_path / "g",)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.block import crowd
 from envmatrix.block import orphans as block_orphans
 from envmatrix.block import process as block
+from envmatrix.engines import confinement
+from envmatrix.engines.base import Limits
 from envmatrix.errors import EnvmatrixError
 from envmatrix.system import process
 from envmatrix.system.process import Exit, Order, Place, run, run_logged, started
@@ -329,3 +332,36 @@ def test_what_openmp_runtimes_of_ended_processes_noted_goes_and_that_of_others_s
         before.unlink(missing_ok=True)
         if not had:
             living.unlink(missing_ok=True)
+
+
+FORKS = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(0.01)
+"""
+
+
+def test_a_program_that_forks_without_end_is_bounded_and_wholly_ended(tmp_path, monkeypatch):
+    for module in (crowd, confinement):
+        monkeypatch.setattr(module, "MOST_PROCESSES", 100)
+    monkeypatch.setattr(crowd, "MANY", 50)
+    with confinement.prepare_confinement(f"envmatrix-test.{os.getpid()}", Limits(1.0)) as found:
+        if not os.geteuid() and not found.place.groups:
+            pytest.skip("root may make no control group for processes here")
+        argv = [sys.executable, "-c", FORKS, str(tmp_path)]
+        ended = run_logged(Order(argv, {}, tmp_path, 1.0, found.place), subprocess.DEVNULL)
+    assert ended.timed_out
+    assert 50 < ended.processes <= 100
+    assert str(ended).endswith(f"s, with {ended.processes} processes")
+    left = [file for file in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in read_or_nothing(file)]
+    assert not left
+
+
+def read_or_nothing(file):
+    try:
+        return file.read_bytes()
+    except OSError:  # it has ended
+        return b""

@@ -48,6 +48,13 @@ def test_what_is_written_and_passed_arrives_beside_ours(shell):
     assert given["HOME"] == "/work"
 
 
+def test_what_torch_compile_keeps_is_in_the_trials_folder_unless_it_is_passed(shell):
+    shell.setenv("HOME", "/home/me")
+    assert starting_variables(workload(home="real"), BASE)["TORCHINDUCTOR_CACHE_DIR"] == "/work/.torchinductor"
+    mine = workload(env={"TORCHINDUCTOR_CACHE_DIR": "/fast"})
+    assert starting_variables(mine, BASE)["TORCHINDUCTOR_CACHE_DIR"] == "/fast"
+
+
 def test_home_is_the_users_own_where_it_is_asked_for(shell):
     shell.setenv("HOME", "/home/me")
     given = starting_variables(workload(home="real"), BASE)
