@@ -14,6 +14,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.docker import copy_frames
 from envmatrix.engines.local import LocalEngine
+from envmatrix.evidence.checks import parse_claim
 from envmatrix.matrix.parse import parse
 from envmatrix.plan.environment import build_environment
 from envmatrix.system.process import Exit
@@ -101,3 +102,22 @@ def test_an_engine_without_images_of_its_own_is_built_as_the_design_is(tmp_path,
     (tmp_path / "matrix.yaml").write_text(MATRIX)
     assert main(["build", "second", "--engine", "enroot"]) == 0
     assert "/images/i.sqsh" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seen", "code", "line"),
+    [
+        ({}, 0, "  not verified  inductor.zentorch_calls = > 0: only a trial of `envmatrix bench` shows it"),
+        ({"inductor": {"graphs": 1, "zentorch_calls": 0}}, 3, "  FAILED  inductor.zentorch_calls = > 0, found 0"),
+    ],
+)
+def test_what_only_work_shows_fails_no_evidence_of_a_process_without_work(seen, code, line, monkeypatch, capsys):
+    claims = [parse_claim("malloc", ["libc"]), parse_claim("inductor.zentorch_calls", ["> 0"])]
+    environment = SimpleNamespace(claims=claims)
+    session = SimpleNamespace(environment=environment, evidence=lambda: {"malloc": {"library": "libc"}, **seen})
+    monkeypatch.setattr("envmatrix.cli.arguments.open_chosen_environment", lambda options: session)
+    assert main(["evidence", "zentorch"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "zentorch: 1 of 2 checks hold"
+    assert "  ok      malloc = libc" in lines
+    assert line in lines
