@@ -73,8 +73,7 @@ def build(
     matrix (in the current folder for the built-in matrix).
     Raises InputError, EngineError.
     """
-    whole, facts = load_matrix(matrix, progress), this_host().facts()
-    facts.setdefault("gpu_cpu_list", facts["cpu_list"])  # images can be built where there is no GPU
+    whole, facts = load_matrix(matrix, progress), this_host().facts_elsewhere()
     design = find_named_design(whole, names or ["default"], progress)
     if design:
         environments = design_environments(whole, design, facts)

@@ -71,11 +71,14 @@ def _find_usable_engine(name: str) -> Engine | None:
 
 
 def check_matrix(named: PathLike | None = None) -> Matrix:
-    """Load a matrix and resolve everything in it, as a run would. Raises MatrixError and InputError."""
+    """Load a matrix and resolve everything in it. What needs a GPU is valid without one; a run of it is refused.
+
+    Raises MatrixError and InputError.
+    """
     matrix, host = load_matrix(named), this_host()
     for name in matrix.environments:
         with _locate_errors(matrix, ("environments", name)):
-            environment = resolve_environment(matrix, name, host.facts())
+            environment = resolve_environment(matrix, name, host.facts_elsewhere())
         for kind in PLACEMENT_NAMES:
             with _locate_errors(matrix, _placement_key(matrix, environment.levels, kind)):
                 check_placement([environment], host, [kind])
@@ -89,7 +92,7 @@ def check_matrix(named: PathLike | None = None) -> Matrix:
         with _locate_errors(matrix, ("designs", design.name, "cpus")):
             cpus = confined_cpus(design, host)
         with _locate_errors(matrix, ("designs", design.name)):
-            design_environments(matrix, design, host.facts(cpus))
+            design_environments(matrix, design, host.facts_elsewhere(cpus))
     return matrix
 
 

@@ -38,6 +38,7 @@ from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.plan.export_lines import posix_quote
 from envmatrix.plan.export_lines import program_command as words_of
+from envmatrix.system.cuda_driver import driver_search_path
 from envmatrix.system.host import has_gpu
 from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run, started
 from envmatrix.system.progress import ProgressCallback
@@ -273,7 +274,11 @@ def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterat
 
 
 def _variables(job: Job) -> dict[str, str]:
-    return {**modules.merge_module_variables(job.prepared.variables, job.env), **preload_variable(job.preload)}
+    variables = modules.merge_module_variables(job.prepared.variables, job.env)
+    driver = "" if "libcuda.so.1" in (job.prepared.loader or ()) else driver_search_path()
+    if driver and driver not in variables.get("LD_LIBRARY_PATH", ""):
+        variables["LD_LIBRARY_PATH"] = ":".join(filter(None, (variables.get("LD_LIBRARY_PATH"), driver)))
+    return {**variables, **preload_variable(job.preload)}
 
 
 def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -19,6 +20,12 @@ def loaded_driver(root: Path = Path("/")) -> tuple[int, ...] | None:
         return None
     version = _VERSION.search(text)
     return tuple(int(part) for part in version.groups() if part) if version else None
+
+
+def driver_search_path() -> str:
+    """Return the folders of LD_LIBRARY_PATH that have the driver's library: some containers have it nowhere else."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return ":".join(folder for folder in folders if folder and (Path(folder) / "libcuda.so.1").exists())
 
 
 def too_old(cuda: str, root: Path = Path("/")) -> str:

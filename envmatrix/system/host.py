@@ -76,6 +76,12 @@ class Host:
             }
         )
 
+    def facts_elsewhere(self, cpus: Iterable[int] = ()) -> dict[str, str]:
+        """Return ``facts`` with a stand-in for each that this machine lacks and another one may have, such as a GPU."""
+        facts = self.facts(cpus)
+        one_node = {"numa_nodes": "1", "first_node": "0", "first_node_cpu_list": facts["cpu_list"]}
+        return {**one_node, "gpu_cpu_list": facts["cpu_list"], **facts}
+
     def to_json(self) -> dict[str, Any]:
         """Return the host's part of run.json."""
         return asdict(self)

@@ -46,13 +46,18 @@ class Project:
         path = f"{Path(self.python).parent}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             [sys.executable, "-m", "envmatrix", *command], cwd=self.folder, timeout=limit_s, check=False,
-            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+            env={**os.environ, "PATH": path, "PYTHONPATH": _python_path()}, capture_output=True, text=True,
         )  # fmt: skip
 
     def trials(self, name: str) -> list[dict[str, Any]]:
         """Return the trials of a run."""
         text = (self.folder / "results" / name / "trials.jsonl").read_text()
         return [json.loads(line) for line in text.splitlines()]
+
+
+def _python_path() -> str:
+    """Return the path of this checkout, and of packages that were installed into a folder (without a network)."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture(scope="session")

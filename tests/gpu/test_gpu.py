@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_without_a_gpu_a_design_for_gpus_never_runs_on_the_cpu(anywhere: Project
 
 
 def test_the_design_of_cuda_variables_runs_and_its_report_has_a_verdict_for_each(project: Project) -> None:
-    done = project.run("bench", "cuda", "--name", "cuda", "--max-blocks", "3", "--min-blocks", "3", "--quiet")
+    done = project.run("bench", "cuda", "--name", "cuda", "--budget", "6m", "--max-blocks", "3", "--min-blocks", "2")
     assert done.returncode == 0, done.stderr
     assert {trial["outcome"] for trial in project.trials("cuda")} == {"ok"}
     shown = project.run("report", "cuda", "--json")
@@ -130,15 +131,30 @@ def test_a_killed_process_leaves_no_memory_and_one_that_holds_some_is_seen(proje
     pytest.fail("a killed process still holds memory of the GPU")
 
 
+def run_all_reduce(project: Project, name: str, *environments: str) -> list[dict[str, Any]]:
+    """Run all-reduce with one process for each GPU there is, and return its trials."""
+    matrix = project.folder / "nccl.yaml"
+    levels = "".join(f"{level}: {{torch: host, nccl: {level}}}, " for level in environments)
+    workload = f"{{device: cuda, collective: all-reduce, processes: {project.gpus}, steps: 50}}"
+    design = f"{{environments: [{', '.join(environments)}], workloads: exchange, gpus: all, budget: 3m}}"
+    text = MATRIX.replace("environments: {", f"environments: {{{levels}")
+    matrix.write_text(f"{text}workloads: {{exchange: {workload}}}\ndesigns: {{exchange: {design}}}\n")
+    done = project.run("bench", "exchange", "--matrix", "nccl.yaml", "--name", name, "--max-blocks", "2")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    return project.trials(name)
+
+
+def test_nccl_starts_on_every_gpu_there_is_and_its_version_is_read_back(project: Project) -> None:
+    """One GPU exchanges nothing, but NCCL has to load, to find the GPU and to start."""
+    for trial in run_all_reduce(project, "nccl-start"):
+        evidence = trial["record"]["evidence"]
+        assert (evidence["parallel"]["backend"], len(evidence["parallel"]["ranks"])) == ("nccl", project.gpus)
+        assert evidence["collectives"]["nccl_version"] in evidence["collectives"]["nccl_built_with"]
+
+
 def test_nccl_works_between_the_gpus_and_says_what_it_took(project: Project) -> None:
     if project.gpus < 2:
-        pytest.skip(f"{project.gpus} GPU: one rank proves nothing of NCCL")
-    matrix = project.folder / "nccl.yaml"
-    design = "{baseline: baseline, environments: [ring, no-p2p], workloads: nccl-all-reduce, gpus: all}"
-    levels = "ring: {torch: host, nccl: ring}, no-p2p: {torch: host, nccl: no-p2p}"
-    text = MATRIX.replace("environments: {", f"environments: {{{levels}, ")
-    matrix.write_text(f"{text}designs: {{nccl: {design}}}\n")
-    done = project.run("bench", "nccl", "--matrix", "nccl.yaml", "--name", "nccl", "--max-blocks", "2")
-    assert done.returncode == 0, done.stderr
-    ring = next(trial for trial in project.trials("nccl") if trial["environment"] == "ring")
+        pytest.skip(f"{project.gpus} GPU: one rank proves nothing of NCCL's settings")
+    trials = run_all_reduce(project, "nccl", "ring", "no-p2p")
+    ring = next(trial for trial in trials if trial["environment"] == "ring")
     assert ring["record"]["evidence"]["parallel"]["nccl"]["NCCL_ALGO"] == "Ring"

@@ -82,6 +82,25 @@ def test_apptainer_gives_gpus_and_lets_the_process_find_the_driver() -> None:
     assert not [word for word in exec_argv(every, "apptainer", ()) if word.startswith("CUDA_VISIBLE")]
 
 
+@pytest.mark.parametrize(
+    ("given", "loader", "expected"),
+    [({}, (), "{driver}"), ({"LD_LIBRARY_PATH": "/mine"}, (), "/mine:{driver}"), ({}, ("libcuda.so.1",), None)],
+)
+def test_a_process_finds_a_driver_that_only_the_search_path_names(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    loader: tuple[str, ...],
+    expected: str | None,
+) -> None:
+    """Without it, a trial would see no GPU where the user's own shell sees one."""
+    (tmp_path / "libcuda.so.1").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/elsewhere:{tmp_path}:")
+    job = replace(JOB, env=given, prepared=replace(JOB.prepared, loader=frozenset(loader)))
+    found = ENGINES.make("local", None).command_line(job).env.get("LD_LIBRARY_PATH")
+    assert found == (expected and expected.format(driver=tmp_path))
+
+
 def test_a_node_must_see_the_sif_and_the_libraries_that_are_mounted_into_it() -> None:
     prepared = Prepared("i", "apptainer", "/c/mine.sif", "/py", {}, mounted={"/opt/libraries/malloc": "/c/lib/malloc"})
     job = replace(JOB, prepared=prepared, limits=Limits(9.5))

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from envmatrix.api import plans
 from envmatrix.errors import InputError
 from envmatrix.matrix import templates
+from envmatrix.matrix.include import packaged_names
 from envmatrix.matrix.parse import parse
 from envmatrix.plan import environment
 from envmatrix.system import host
@@ -217,3 +219,10 @@ environments: {baseline: {}, near: {placement: near}}
     for elsewhere in (replace(HOST, gpu_cpus=()), replace(machine, gpu_cpus=(10, 11)), NODE):
         with pytest.raises(InputError, match=r"'near': no value for {gpu_cpu_list}: there is no GPU here next to CPUs"):
             environment.resolve_environment(matrix, "near", elsewhere.facts())
+
+
+def test_a_matrix_with_the_whole_library_is_valid_on_a_machine_without_a_gpu(tmp_path, monkeypatch):
+    every = ", ".join(f"envmatrix:{name}" for name in packaged_names())
+    (tmp_path / "matrix.yaml").write_text(f"version: 2\ninclude: [{every}]\nenvironments: {{baseline: {{}}}}\n")
+    monkeypatch.setattr(plans, "this_host", lambda: replace(HOST, gpu_cpus=()))
+    assert "near-gpu" in plans.check_matrix(tmp_path / "matrix.yaml").environments

@@ -1,12 +1,13 @@
 """Messages about pip's failures: each by its cause, with the real pip and wheels of a few bytes."""
 
 import os
+import re
 import shutil
 import sys
 
 import pytest
 
-from envmatrix.build import pythons, source_builds
+from envmatrix.build import pythons, source_builds, wheelhouse
 from envmatrix.build.cache import Cache
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.pip import ResolveRequest, resolve
@@ -69,3 +70,10 @@ def test_a_missing_uv_is_told_before_anything_is_downloaded(tmp_path, wheels, mo
         source_builds.check_uv(cache, [PinnedPackage("torch", "2.13.0", "0" * 64)])
     assert "python -m pip install uv" in (refused.value.remedy or "")
     source_builds.check_uv(cache, [])
+
+
+@pytest.mark.parametrize(("names", "said"), [(("torch", "nvidia-cublas"), True), (("torch", "numpy"), False)])
+def test_what_a_cuda_build_takes_is_said_with_the_space_that_is_free(tmp_path, names, said):
+    note = wheelhouse.size_note([PinnedPackage(name, "1.0", "0" * 64) for name in names], tmp_path)
+    pattern = r" \(a CUDA build: about 4 GB, .* 25 GB of disk .*; \d+ GB are free\)"
+    assert bool(re.fullmatch(pattern, note)) is bool(note) is said
