@@ -117,17 +117,13 @@ def explain(
 
     """
     summary = Result.of(find_run_to_read(run, results)).summary
-    rows = [
-        row
-        for group in summary.groups
-        for row in group.all_rows
-        if row.effect and not row.effect.is_control and environment in (None, row.arm.environment)
-    ]
-    if environment is not None and not rows:
+    rows = [row for group in summary.groups for row in group.all_rows if row.effect and not row.effect.is_control]
+    known = {row.arm.environment for row in rows}
+    if environment is not None and environment not in known:
         raise InputError(
-            f"the run compares no environment {environment!r} with another",
-            remedy=suggestion(environment, {arm.environment for arm in summary.plan.arms}),
+            f"the run compares no environment {environment!r} with another", remedy=suggestion(environment, known)
         )
+    rows = [row for row in rows if environment in (None, row.arm.environment)]
     parts = step_parts(summary.analysis, summary.measured)
     return [row.why for row in rows if row.why], {
         row.arm.shown if environment is None else row.arm.environment: why_not(row.effect, parts.get(row.arm.name))

@@ -173,7 +173,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
 def confirmation_lines(found: Confirmation) -> list[str]:
     """Return whether a cause is confirmed, and both effects on a step."""
     wanted, both = found.wanted, (found.effect, found.other)
-    why = f" ({found.why})" if found.why else ""
+    why = f": {found.why}" if found.why else ""
     lines = [f"{wanted.arm.shown}: {wanted.rule.name}: {ANSWERS[found.confirmed]}{why}"]
     scale = Scale.of(max((abs(side.whole.mean) for side in both if side), default=1.0))
     notes = ("", f" (it changes only this: {wanted.level[0]}={wanted.level[1]})")

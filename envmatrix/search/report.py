@@ -29,7 +29,7 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 860.0, 306.0, 60.0, 50.0, 34.0, 
 
 def answer_lines(answer: TuneAnswer) -> list[str]:
     """Return the answer as lines of text."""
-    why = [f"why: {text}" for text in (line_of(answer.why), *reasons_of(answer.why))] if answer.why else []
+    why = [f"why: {line_of(answer.why)}", *(f"     {text}" for text in reasons_of(answer.why))] if answer.why else []
     lines = [answer.headline, *filter(None, [answer.of_nodes]), *why, *answer.cautions]
     if answer.contributions:
         note = "the model's estimate and its uncertainty; not confirmed, not a 95 % interval"

@@ -9,6 +9,7 @@ from envmatrix.plan import Arm
 from envmatrix.plan.schedule import arm_name
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.causes import EVENTS
+from envmatrix.stats.explanation import no_verdict
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.reasons import Rule, brings_back, same_events
 from envmatrix.stats.step_parts import StepParts, agrees, step_parts
@@ -79,8 +80,8 @@ def _answer(wanted: Wanted, effect: StepParts | None, other: StepParts | None, a
         return Confirmation(wanted, None, effect, other, "too few blocks with successful trials")
     found = analysis.find(wanted.arm.name)
     if found is None or not agrees(effect, found):
-        reason = f", {found.withheld}" if found and found.withheld else ""
-        why = f"no verdict for {wanted.arm.environment} in this run{reason}"
+        reason = no_verdict(found) if found else ""
+        why = f"no verdict for {wanted.arm.environment} in this run{reason and f': {reason}'}"
         return Confirmation(wanted, None, effect, other, why)
     if not same_events(other, effect, wanted.rule):
         why = f"{wanted.by} did not change the {EVENTS[wanted.rule.event][1]} here"

@@ -9,7 +9,8 @@ from envmatrix.plan import Arm
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.causes import EVENTS, Explained, explained
-from envmatrix.stats.effects import Effect
+from envmatrix.stats.contention import EXPLAINED
+from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.reasons import Case, Finding, findings
 from envmatrix.stats.step_account import PARTS
@@ -50,8 +51,17 @@ def explain(run: Run, measured: Measurements, analysis: Analysis) -> dict[str, E
     return {name: _explanation(one, parts, causes[name], run, measured) for name, one in shown.items()}
 
 
+def no_verdict(effect: Effect) -> str:
+    """Return why a verdict is missing or withheld, '' if neither is so."""
+    if effect.missing:
+        return f"a verdict needs {effect.blocks + effect.missing} blocks, and there are {effect.blocks}"
+    return EXPLAINED if effect.withheld == Flag.CONTENDED else effect.withheld
+
+
 def why_not(effect: Effect, parts: StepParts | None) -> str:
     """Return why an effect, whose step has these parts, has no explanation."""
+    if reason := no_verdict(effect):
+        return f"{effect.verdict}: {reason}"
     if effect.verdict not in ("faster", "slower"):
         return f"{effect.verdict}: no clear difference, so nothing to explain"
     if parts is None:

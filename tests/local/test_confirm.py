@@ -2,12 +2,10 @@
 
 import json
 import sys
-from unittest.mock import patch
 
 import pytest
 
-from envmatrix.results import RunFolder
-from tests.step_runs import trials_of
+from tests.step_runs import replace_trials
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 
@@ -31,21 +29,12 @@ def stored(project):
     (project.folder / "train.py").write_text(PROGRAM)
     done = project.run("bench", "--name", "mine", "--quiet")
     assert done.returncode == 0, done.stderr
-    run = project.folder / "results" / "mine" / "run.json"
-    document = json.loads(run.read_text())
-    document["design"]["max_blocks"] = 8
-    run.write_text(json.dumps(document))
     write_trials(project, {"some": {"minor_faults": -990.0, "kernel": -4.0}})
     return project
 
 
 def write_trials(project, changes):
-    folder = RunFolder(project.folder / "results" / "mine")
-    folder.trials_file.unlink()
-    with patch("os.fsync"):
-        for trial in trials_of(folder.load().plan, changes, 8, 0.002, lambda _, thread: thread, lambda _: None, {}):
-            trial.document["metrics"]["value"] = trial.document["metrics"]["training_s"]  # the wall time
-            folder.append(trial)
+    replace_trials(project.folder / "results" / "mine", changes)
 
 
 def test_it_runs_the_program_in_an_environment_that_is_the_baseline_with_one_level_more(stored):
@@ -55,6 +44,7 @@ def test_it_runs_the_program_in_an_environment_that_is_the_baseline_with_one_lev
     (answer,) = told["confirmations"]
     assert (answer["cause"], answer["by"]) == (CAUSE, "baseline+malloc-glibc-tuned")
     assert (answer["confirmed"], answer["environment_s"]["low"] is not None) == (None, True)
+    assert answer["not_known"] == "no verdict for some in this run: a verdict needs 6 blocks, and there are 2"
     assert told["run"] == "mine-confirm"
     trials = [json.loads(line) for line in (stored.folder / "results/mine-confirm/trials.jsonl").open()]
     names = ("baseline", "some", "baseline+malloc-glibc-tuned", "control")

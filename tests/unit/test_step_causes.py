@@ -187,5 +187,13 @@ def test_the_answer_of_a_search_has_the_parts_and_the_cause_of_its_gain():
     found = search.answer.why
     assert found.parts.part("kernel").change.high < 0
     assert [one.rule.name for one in found.findings] == [MEMORY]
-    for text in (line_of(found), *reasons_of(found)):
-        assert f"why: {text}" in str(search).splitlines()
+    lines = "\n     ".join((f"why: {line_of(found)}", *reasons_of(found)))
+    assert f"\n{lines}\n" in str(search)
+    assert f"\n{lines}\n" in (RESULTS.parent / "docs/tune.md").read_text()
+
+
+def test_the_readme_says_why_its_winner_wins_as_its_run_does():
+    summary = summarise(RunFolder(RESULTS / "reference-default"))
+    shown = (RESULTS.parent / "README.md").read_text()
+    for text in (line_of(why(summary, "tcmalloc")), *reasons_of(why(summary, "tcmalloc"))):
+        assert f"\n    {text}\n" in shown

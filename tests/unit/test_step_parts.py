@@ -82,6 +82,23 @@ def test_of_two_copies_nothing_is_explained_and_it_is_said_why(tmp_path):
     assert silent == {"other:cnn@local": "undecided: no clear difference, so nothing to explain"}
     with pytest.raises(InputError, match="compares no environment 'othr'"):
         answers.explain(tmp_path / "run", "othr")
+    with pytest.raises(InputError) as refused:
+        answers.explain(tmp_path / "run", "control")
+    assert refused.value.remedy == "known: other"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "more", "reason"),
+    [
+        (4, {}, "a verdict needs 6 blocks, and there are 4"),
+        (8, {"run_delay_s": 0.6, "others_s": 0.6}, "time without a CPU, which other programs had, can explain it"),
+    ],
+)
+def test_a_difference_without_a_verdict_is_not_called_unclear(tmp_path, blocks, more, reason):
+    run_of(tmp_path / "run", {"other": {"kernel": 6.0}}, blocks=blocks, noise=0.004, **more)
+    found, silent = answers.explain(tmp_path / "run")
+    assert found == []
+    assert silent["other:cnn@local"].startswith(f"undecided: {reason}")
 
 
 def test_a_kernel_without_scheduler_statistics_is_not_read_as_no_waiting(tmp_path):

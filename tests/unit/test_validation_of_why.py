@@ -36,7 +36,8 @@ def test_every_cost_is_an_environment_that_matrix_yaml_allows(tmp_path, waits):
     matrix = load_matrix(tmp_path / "matrix.yaml")
     assert len(matrix.designs["default"].environments) == 2 * len(why_injected.KINDS)
     (tmp_path / "isa.yaml").write_text(why_injected.OLDER_KERNELS.format(python=sys.executable, blocks=6))
-    assert load_matrix(tmp_path / "isa.yaml").designs["default"].min_blocks == 6
+    older = load_matrix(tmp_path / "isa.yaml").designs["default"]
+    assert (older.environments, older.min_blocks) == (("isa-0", "isa-1"), 6)
 
 
 def test_the_cost_of_the_counters_is_a_ratio_with_an_interval():
