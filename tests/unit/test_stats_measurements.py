@@ -12,8 +12,8 @@ from envmatrix.errors import StoreError
 from envmatrix.evidence.paths import Kind, kind_of
 from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.arm_facts import EVIDENCE
 from envmatrix.stats.effects import Flag
+from envmatrix.stats.evidence_texts import EVIDENCE
 from envmatrix.stats.measurements import fold_trials, read_measurements
 from envmatrix.stats.selftest import false_alarm_rate, relabelled_false_alarms, simulated_false_alarms
 from tests.synthetic import Machine, make_plan, make_trials, write_run
