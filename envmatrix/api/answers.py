@@ -137,8 +137,7 @@ def write_report(
 ) -> Result:
     """Rewrite summary.json, report.md and report.html of a run; return its Result. Raises the errors of ``effects``."""
     folder = find_run_to_read(run, results)
-    write_reports(folder, progress=progress)
-    return Result.of(folder)
+    return Result.of(folder, summary=write_reports(folder, progress=progress))
 
 
 def report_as(

@@ -35,11 +35,14 @@ class Result:
     lost: bool = False
 
     @classmethod
-    def of(cls, folder: RunFolder, ending: RunEnding | None = None) -> Result:
-        """Return the result of a run's folder, and of how the run ended."""
-        if ending is None:
-            return cls(folder.path)
-        return cls(folder.path, ending.why, ending.interrupted, ending.incomplete, ending.lost)
+    def of(cls, folder: RunFolder, ending: RunEnding | None = None, summary: Summary | None = None) -> Result:
+        """Return the result of a run's folder, of how the run ended, and of its ``summary`` if it was just read."""
+        result = cls(folder.path)
+        if ending is not None:
+            result = cls(folder.path, ending.why, ending.interrupted, ending.incomplete, ending.lost)
+        if summary is not None:
+            vars(result)["summary"] = summary  # where the cached property keeps it
+        return result
 
     @cached_property
     def summary(self) -> Summary:

@@ -340,12 +340,12 @@ def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, 
     finally:
         folder.unlock()  # the calling process may live on and resume the run
     try:
-        write_reports(folder, progress=observer.progress)
+        summary = write_reports(folder, progress=observer.progress)
     except StoreError as error:
         message = f"{error.message}; the run is complete, but its reports could not be written"
         remedy = f"free some space or make it writable, then `envmatrix report {experiment.run.name}`"
         raise StoppedRunError(message, where=error.where, remedy=remedy) from error
-    return Result.of(folder, ending)
+    return Result.of(folder, ending, summary)
 
 
 def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher) -> StoppedRunError:

@@ -169,6 +169,10 @@ class BlockFolder:
         place = self._put_aside(self.path / trial, f"{trial}.stopped")
         return int(place.name.rpartition("stopped")[2])
 
+    def thrown_away(self, trial: str) -> int:
+        """Return how often ``throw_away`` moved away the files of a trial or group."""
+        return next(count for count in itertools.count() if not exists(self.path / f"{trial}.stopped{count + 1}"))
+
     def _put_aside(self, folder: Path, name: str) -> Path:
         places = (self.path / f"{name}{number}" for number in itertools.count(1))
         place = next(path for path in places if not exists(path))

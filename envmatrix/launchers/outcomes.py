@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from envmatrix.launchers import block_orders
 from envmatrix.launchers.pending_block import PendingBlock
@@ -26,7 +27,7 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
             if damaged := pending.files.set_aside(unit, pending.place(broken)):
                 progress(f"what {unit} left is damaged and lies in {damaged} now; it runs again")
             continue
-        trials = _trials(experiment, pending, there)
+        trials, thrown_away = _trials(experiment, pending, there), pending.files.thrown_away(unit)
         stopped = any(count_stops(trial.record) for trial in trials)
         if stopped and (times := pending.files.throw_away(unit)) <= REPEATS:
             progress(f"{unit} was paused while it ran: running it again ({times} of {REPEATS} times)")
@@ -37,7 +38,7 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
             progress(
                 f"{unit} ran one process after the other: node {trials[0].node} has no memory for all of them at once"
             )
-        yield from trials
+        yield from (replace(trial, repeated=trial.repeated + thrown_away) for trial in trials)
         pending.files.forget(unit)
         for slot in there:
             del pending.slots[slot.trial]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envmatrix.plan import shown_name
 from envmatrix.report.formatting import NONE
 from envmatrix.report.summary import Summary
-from envmatrix.stats.arm_facts import EVIDENCE
+from envmatrix.stats.evidence_texts import EVIDENCE
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ _EVIDENCE_CUTS = (b',"system":', b',"onednn":', b',"preloaded":')
 _STEP_TIME_KEYS = (b'"steps_ns":[', b'"epochs_ns":[')
 #: The most different pieces in the cache, which is then emptied.
 _MAX_PIECES = 512
+#: For how many pieces to remember that they occurred.
+_MAX_MET = 8192
 _READING = TypeAdapter(Reading)
 M = TypeVar("M", bound=Part)
 
@@ -56,11 +58,12 @@ class LineReader:
 
 
 class _PartReader(Generic[M]):
-    """Reads objects of one model from the text of their members, and parses each different piece once."""
+    """Reads objects of one model from the text of their members, and parses a piece that many trials share twice."""
 
     def __init__(self, model: type[M], cuts: Sequence[bytes]) -> None:
         self._model, self._cuts, self._empty = model, cuts, model()
         self._cache: dict[bytes, Mapping[str, object]] = {}
+        self._met: set[int] = set()
 
     def read(self, members: bytes, more: Mapping[str, object]) -> M:
         values: dict[str, object] = {}
@@ -70,10 +73,20 @@ class _PartReader(Generic[M]):
 
     def _read(self, piece: bytes) -> Mapping[str, object]:
         part = self._model.model_validate_json(b"{%b}" % piece)
+        values = {name: getattr(part, name) for name in part.model_fields_set}
+        self._keep(piece, values)
+        return values
+
+    def _keep(self, piece: bytes, values: Mapping[str, object]) -> None:
+        """Keep a piece that occurs for the second time: those of only one trial would push out the others."""
+        if hash(piece) not in self._met:
+            if len(self._met) >= _MAX_MET:
+                self._met.clear()
+            self._met.add(hash(piece))
+            return
         if len(self._cache) >= _MAX_PIECES:
             self._cache.clear()
-        values = self._cache[piece] = {name: getattr(part, name) for name in part.model_fields_set}
-        return values
+        self._cache[piece] = values
 
 
 def _parse_whole(line: bytes) -> Reading:

@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from envmatrix.evidence import notices
-from envmatrix.evidence.base import Part, once_for_each
 from envmatrix.evidence.evidence import Evidence
 from envmatrix.evidence.record import GpuTime, Profile, Record
-from envmatrix.evidence.settings_in_effect import settled
 from envmatrix.evidence.work_digest import work_identity
 from envmatrix.results import Reading, Trial
+from envmatrix.stats.evidence_texts import EvidenceTexts, as_text
 from envmatrix.stats.metrics import finite_or_nan
 
-#: Evidence shown in reports, as dotted paths in the record's ``evidence``.
-EVIDENCE = (
-    "openmp.library",
-    "openmp.version",
-    "openmp.threads",
-    "openmp.blocktime",
-    "openmp.sleeps",
-    "openmp.affinity",
-    "malloc.library",
-    "malloc.version",
-    "blas.library",
-    "torch.version",
-    "torch.threads",
-    "torch.cpu_capability",
-    "onednn.isa",
-    "onednn.implementation",
-    "cpu.model",
-    "cpu.affinity_after",
-    "cpu.governor",
-    "memory.thp",
-    "system.kernel",
-    "system.libc",
-    "system.python",
-)
-#: The same as the fields of each part of the evidence.
-_FIELDS = {
-    part: tuple(path.partition(".")[2] for path in paths)
-    for part, paths in itertools.groupby(EVIDENCE, lambda path: path.partition(".")[0])
-}
 _MOST_DIFFERENT = 5
+_NO_EVIDENCE = Evidence()
 
 
 @dataclass
@@ -83,10 +51,6 @@ class ArmFacts:
     in_waves: int = 0
 
 
-def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def count_text(counter: Counter[str], text: str) -> None:
     """Count a text; all texts after the first five different ones are counted together as '...'."""
     if text in counter or len(counter) < _MOST_DIFFERENT:
@@ -95,41 +59,33 @@ def count_text(counter: Counter[str], text: str) -> None:
         counter["..."] += 1
 
 
-def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
-    """Count the data, work, settings and evidence of a successful trial."""
+def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record, texts: EvidenceTexts | None) -> None:
+    """Count the data, work, settings and evidence of a successful trial; ``texts`` are those of its evidence."""
     if record.data:
-        count_text(facts.data, _as_text(record.data.name))
+        count_text(facts.data, as_text(record.data.name))
         facts.stand_in += record.data.stand_in is True
-    count_text(facts.work, _as_text(work_identity(record)))
+    count_text(facts.work, as_text(work_identity(record)))
     _note_profile(facts, record.profile)
-    if record.evidence:
-        count_text(facts.settled, settled(record.evidence))
-    evidence = record.evidence or Evidence()
-    for counts, texts in (
+    evidence = record.evidence or _NO_EVIDENCE
+    for counts, notes in (
         (facts.unproven, trial.unproven),
         (facts.elsewhere, notices.work_elsewhere(evidence)),
         (facts.without_gpu, notices.missing_gpu(evidence)),
         (facts.oddities, notices.process_oddities(evidence)),
     ):
-        for text in texts:
-            count_text(counts, text)
-    for name, fields in _FIELDS.items():
-        for field_name, text in texts_of(getattr(evidence, name), fields, _as_text):
-            count_text(facts.evidence[f"{name}.{field_name}"], text)
-
-
-@once_for_each
-def texts_of(part: Part | None, fields: tuple[str, ...], as_text: Callable[[object], str]) -> list[tuple[str, str]]:
-    """Return name and text of those ``fields`` of a part of the evidence that are known."""
-    values = ((name, getattr(part, name, None)) for name in fields)
-    return [(name, as_text(value)) for name, value in values if value is not None]
+        for note in notes:
+            count_text(counts, note)
+    if texts:
+        count_text(facts.settled, texts.settled)
+        for path, text in texts.shown:
+            count_text(facts.evidence[path], text)
 
 
 def _note_profile(facts: ArmFacts, profile: Profile | None) -> None:
     steps = finite_or_nan(profile.steps) if profile else 0.0
     if profile is None or not steps > 0:
         return
-    timed = [(facts.operators, _as_text(operator.name), operator.self_ns) for operator in profile.operators or ()]
+    timed = [(facts.operators, as_text(operator.name), operator.self_ns) for operator in profile.operators or ()]
     timed += [(facts.gpu, name, nanoseconds) for name, nanoseconds in vars(profile.gpu or GpuTime()).items()]
     for times, name, nanoseconds in timed:
         seconds = finite_or_nan(nanoseconds) / 1e9 / steps

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
 from envmatrix.stats import later_steps, step_account
-from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial, texts_of
+from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
+from envmatrix.stats.evidence_texts import EvidenceTextReader
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.slow_phases import apart
 
@@ -34,9 +35,9 @@ TURN_START = "turn_start"
 _BESIDE = (TURN_START, "others_s", "throttled_s", step_account.FIRST_HALF)
 #: Seconds for which a trial was counted: its timed part, or the whole program (its turns, if interleaved).
 COUNTED = "counted_s"
+_METRIC_COLUMNS = (*METRICS, *_BESIDE)
 _COLUMNS = (
-    *METRICS,
-    *_BESIDE,
+    *_METRIC_COLUMNS,
     COUNTED,
     *WORK_COLUMNS,
     *_CONDITION_COLUMNS,
@@ -47,12 +48,7 @@ _COLUMNS = (
 )
 #: Most numbers of a user's program kept per run.
 _MAX_OWN_METRICS = 64
-#: Evidence about the machine, independent of the environment.
-_MACHINE_PATHS = {
-    "system": ("kernel",),
-    "cpu": ("architecture", "model", "flags"),
-    "memory": ("numa_nodes", "total_bytes"),
-}
+_WORK, _CONDITIONS = attrgetter(*WORK_COLUMNS), attrgetter(*_CONDITION_COLUMNS)
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
 
@@ -160,6 +156,7 @@ class MeasurementBuilder:
         self._facts = {name: ArmFacts() for name in self._arms}
         self._who, self._block, self._outcome = array("q"), array("q"), array("b")
         self._numbers = array("d")
+        self._texts = EvidenceTextReader()
         self._own: dict[str, dict[int, float]] = {}
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
@@ -188,9 +185,11 @@ class MeasurementBuilder:
             self._note_check(trial.block, node, check)
         if trial.outcome == "ok":
             record = trial.record or _NO_RECORD
-            note_trial(facts, trial, record)
+            texts = self._texts.read(record.evidence) if record.evidence else None
+            note_trial(facts, trial, record, texts)
             self._note_own(facts, record)
-            self._note_machine(record)
+            for path, text in texts.machine if texts else ():
+                count_text(self._machine[path], text)
             self._numbers.extend(_row(trial, record))
         else:
             count_text(facts.reasons, f"{trial.outcome}: {trial.reason}")
@@ -200,15 +199,16 @@ class MeasurementBuilder:
         """Return the measurements so far."""
         arm_index = np.array(self._who, dtype=np.int64)
         outcome = np.array(self._outcome, dtype=np.int64)
-        rows = np.array(self._numbers, dtype=np.float64).reshape(-1, len(_COLUMNS))
+        rows = np.asarray(self._numbers).reshape(-1, len(_COLUMNS))  # no copy: leave no view of it, or it cannot grow
         blocks, block_index = np.unique(np.array(self._block, dtype=np.int64), return_inverse=True)
         table = np.full((len(_COLUMNS), len(self._arms), len(blocks)), np.nan)
         ok_rows = np.flatnonzero(outcome == OUTCOMES.index("ok"))
-        table[:, arm_index[ok_rows], block_index[ok_rows]] = rows[ok_rows].T
+        for column in range(len(_COLUMNS)):
+            table[column, arm_index[ok_rows], block_index[ok_rows]] = rows[ok_rows, column]
         attempted = np.zeros((len(self._arms), len(blocks)), dtype=np.bool_)
         attempted[arm_index, block_index] = True
-        primary = {metric.name: rows[:, _COLUMNS.index(metric.name)] for metric in (THROUGHPUT, VALUE)}
-        trials = TrialOrder(arm_index, blocks[block_index], outcome, rows[:, -1], primary)
+        primary = {metric.name: rows[:, _COLUMNS.index(metric.name)].copy() for metric in (THROUGHPUT, VALUE)}
+        trials = TrialOrder(arm_index, blocks[block_index], outcome, rows[:, -1].copy(), primary)
         columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
         for name, values in self._own.items():
             columns[name] = np.full((len(self._arms), len(blocks)), np.nan)
@@ -237,11 +237,6 @@ class MeasurementBuilder:
             self._note_number(name, row, _loss(check.value))
             facts.tolerances.setdefault(name, finite_or_nan(check.tolerance))
 
-    def _note_machine(self, record: Record) -> None:
-        for part, names in _MACHINE_PATHS.items():
-            for name, text in texts_of(getattr(record.evidence, part, None), names, json.dumps):
-                count_text(self._machine[f"{part}.{name}"], text)
-
     def _note_number(self, name: str, row: int, value: float) -> None:
         if name in self._own or len(self._own) < _MAX_OWN_METRICS:
             self._own.setdefault(name, {})[row] = value
@@ -260,17 +255,14 @@ class MeasurementBuilder:
 def _row(trial: Reading | Trial, record: Record) -> list[float]:
     result = record.result or _NO_RESULT
     system = (record.evidence and record.evidence.system) or _NO_SYSTEM
-    metrics = dict(record.metrics or {})
+    metrics = {**(record.metrics or {}), "trial_s": trial.wall_s}
     if _started_beside_others(trial, record):
         metrics.pop("run_delay_s", None)
     return [
-        *(
-            finite_or_nan(trial.wall_s) if name == "trial_s" else finite_or_nan(metrics.get(name))
-            for name in (*METRICS, *_BESIDE)
-        ),
+        *map(finite_or_nan, map(metrics.get, _METRIC_COLUMNS)),
         _counted_s(trial, record),
-        *(_loss(getattr(result, name)) for name in WORK_COLUMNS),
-        *(finite_or_nan(getattr(system, name)) for name in _CONDITION_COLUMNS),
+        *map(_loss, _WORK(result)),
+        *map(finite_or_nan, _CONDITIONS(system)),
         *_quota(record),
         *step_account.row(record),
         *later_steps.row(record),

@@ -84,6 +84,7 @@ def test_what_breaks_has_its_outcome_and_the_others_go_on_whatever_the_clock_say
     }  # fmt: skip
     assert "signal 9 (Killed)" in trials["dies"]["reason"]
     assert "MemoryError" in trials["eats"]["reason"]
+    assert {name: trial["repeated"] for name, trial in trials.items()} == {**dict.fromkeys(trials, 0), "pauses": 1}
     paused = trials["pauses"]["trial"]
     assert f"{paused} was paused while it ran: running it again" in " ".join(done.stderr.split())
     assert all(0 < trial["wall_s"] < 60 for trial in trials.values())

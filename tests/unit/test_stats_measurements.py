@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from envmatrix.api.answers import write_report
+from envmatrix.api.result import Result
 from envmatrix.errors import StoreError
 from envmatrix.evidence.paths import Kind, kind_of
-from envmatrix.results import Trial
+from envmatrix.results import RunFolder, Trial
+from envmatrix.results.reading import LineReader
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.arm_facts import EVIDENCE
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.measurements import fold_trials, read_measurements
+from envmatrix.stats.evidence_texts import EVIDENCE
+from envmatrix.stats.measurements import MeasurementBuilder, fold_trials, read_measurements
 from envmatrix.stats.selftest import false_alarm_rate, relabelled_false_alarms, simulated_false_alarms
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
@@ -45,6 +49,57 @@ def test_a_folder_and_its_trials_fold_into_the_same_numbers(tmp_path):
     for name, values in kept.table.items():
         np.testing.assert_array_equal(read.table[name], values)
     assert read.facts["control:cnn@local"].outcomes == {"timed_out": 7}
+
+
+def test_evidence_that_trials_share_is_counted_for_each_and_apart_if_it_differs(tmp_path):
+    trials = make_trials(PLAN, Machine({}), 6)
+    trials = edit(trials, "fast", lambda record: record["evidence"]["system"].update(kernel="other"), blocks=(1, 2))
+    trials = edit(trials, "fast", lambda record: record["evidence"]["openmp"].update(threads=7), blocks=(2, 3, 4))
+    trials = edit(trials, "fast", lambda record: record["evidence"]["system"].update(python="3.99"), blocks=(5,))
+    folder = write_run(tmp_path / "run", PLAN, Machine({}), 0)
+    folder.trials_file.write_text("".join(trial.line() + "\n" for trial in trials))
+    read, kept = read_measurements(folder, PLAN), fold_trials(PLAN, trials)
+    facts = read.facts["fast:cnn@local"]
+    assert facts.evidence["system.kernel"]["other"] == 2
+    assert facts.evidence["openmp.threads"]["7"] == 3
+    assert sorted(facts.settled.values()) == [1, 2, 3]
+    assert read.machine["system.kernel"]['"other"'] == 2
+    assert (read.facts, read.machine) == (kept.facts, kept.machine)
+
+
+def test_trials_share_their_evidence_however_many_values_of_single_trials_are_between():
+    number = itertools.count()
+    trials = list(make_trials(PLAN, Machine({}), 600))
+    for environment in ("baseline", "control", "fast"):
+        set_uptime = lambda record: record["evidence"]["system"].update(uptime_s=float(next(number)))  # noqa: E731
+        trials = edit(trials, environment, set_uptime)
+    lines = [trial.line().encode() for trial in trials]
+    reader = LineReader()
+    trials = [reader.read(line, None, number) for number, line in enumerate(lines, 1)]
+    fast = [trial for trial in trials if trial.environment == "fast"]
+    assert len({id(trial.record.evidence.openmp) for trial in fast}) <= 2
+    assert len({trial.record.evidence.system.uptime_s for trial in fast}) == len(fast) == 600
+
+
+def test_measurements_may_be_read_at_any_time_and_keep_their_numbers():
+    builder, trials = MeasurementBuilder(PLAN), list(make_trials(PLAN, Machine({}), 3))
+    whole = fold_trials(PLAN, trials)
+    parts = [(builder.add(trial), builder.measured())[1] for trial in trials]
+    for count, part in enumerate(parts, 1):
+        np.testing.assert_array_equal(part.trials.started, whole.trials.started[:count])
+        np.testing.assert_array_equal(
+            part.trials.primary["samples_per_s"], whole.trials.primary["samples_per_s"][:count]
+        )
+
+
+def test_a_report_reads_the_trials_once(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run", PLAN, Machine({}), 7)
+    reads, readings = [], RunFolder.readings
+    monkeypatch.setattr(RunFolder, "readings", lambda *arguments: reads.append(1) or readings(*arguments))
+    rows = write_report(folder.path).rows()
+    assert len(reads) == 1
+    assert rows == Result.of(folder).rows()
+    assert len(reads) == 2
 
 
 def test_raw_steps_are_cut_out_but_a_string_that_looks_like_them_is_not(tmp_path):

@@ -1,0 +1,106 @@
+"""Texts of a trial's evidence that are counted, computed once for all trials that share its parts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from envmatrix.evidence.base import Part
+from envmatrix.evidence.evidence import Evidence, System
+from envmatrix.evidence.settings_in_effect import settled
+
+#: Evidence shown in reports, as dotted paths in the record's ``evidence``.
+EVIDENCE = (
+    "openmp.library",
+    "openmp.version",
+    "openmp.threads",
+    "openmp.blocktime",
+    "openmp.sleeps",
+    "openmp.affinity",
+    "malloc.library",
+    "malloc.version",
+    "blas.library",
+    "torch.version",
+    "torch.threads",
+    "torch.cpu_capability",
+    "onednn.isa",
+    "onednn.implementation",
+    "cpu.model",
+    "cpu.affinity_after",
+    "cpu.governor",
+    "memory.thp",
+    "system.kernel",
+    "system.libc",
+    "system.python",
+)
+#: Evidence about the machine, independent of the environment.
+_MACHINE = (
+    "system.kernel",
+    "cpu.architecture",
+    "cpu.model",
+    "cpu.flags",
+    "memory.numa_nodes",
+    "memory.total_bytes",
+)
+#: Parts of the evidence with values that differ between any two processes, and the values of its system that do not.
+_VARYING_PARTS = frozenset({"system", "variables", "programs"})
+_SYSTEM = frozenset(System.model_fields) - {"stops", "uptime_s", "load_1m", "steal_ticks", "mhz"}
+_NO_SYSTEM = System()
+_MAX_KNOWN = 256
+#: Pairs of what a text is about, and the text.
+Texts = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class EvidenceTexts:
+    """The texts of one evidence: its settings in effect, and texts ``shown`` and about the ``machine`` by path."""
+
+    settled: str
+    shown: Texts
+    machine: Texts
+
+
+class EvidenceTextReader:
+    """Reads the texts of evidence, and keeps them for evidence that shares its parts (``LineReader``)."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], tuple[Evidence, EvidenceTexts]] = {}
+
+    def read(self, evidence: Evidence) -> EvidenceTexts:
+        """Return the texts of ``evidence``, which do not depend on its varying parts."""
+        system = {name: value for name, value in vars(evidence.system or _NO_SYSTEM).items() if name in _SYSTEM}
+        parts = {name: part for name, part in vars(evidence).items() if name not in _VARYING_PARTS}
+        key = (*system.values(), *map(id, parts.values()))
+        if key not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            lasting = Evidence.model_construct(**parts, system=System.model_construct(**system))
+            self._known[key] = lasting, _read_texts(lasting)  # the parts are kept, so that no other gets their identity
+        return self._known[key][1]
+
+
+def _read_texts(evidence: Evidence) -> EvidenceTexts:
+    return EvidenceTexts(
+        settled(evidence),
+        tuple(_texts_at(evidence, EVIDENCE, as_text)),
+        tuple(_texts_at(evidence, _MACHINE, json.dumps)),
+    )
+
+
+def as_text(value: object) -> str:
+    """Return a value of a record as text."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _texts_at(
+    evidence: Evidence, paths: tuple[str, ...], to_text: Callable[[object], str]
+) -> Iterator[tuple[str, str]]:
+    """Yield each of the ``paths`` with a known value, and its text."""
+    for part, part_paths in itertools.groupby(paths, lambda path: path.partition(".")[0]):
+        values: Part | None = getattr(evidence, part, None)
+        for path in part_paths:
+            value = getattr(values, path.partition(".")[2], None)
+            if value is not None:
+                yield path, to_text(value)
