@@ -138,6 +138,7 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     parser.add_list("--pass-env", "NAME", "variables of this shell to pass on: a,b", target=group, spaced=False)
     like = "variables, modules and Python of a .env, environment.yml, pyproject.toml, Dockerfile or batch script"
     group.add_argument("--like", type=Path, metavar="FILE", help=like)
+    add_image(group)
     regex = "the speed: a number in ( ) in the output"
     json = "the speed: a number (a.b.0.c) in a JSON file it writes"
     group.add_argument("--metric-regex", type=nonempty_text, metavar="PATTERN", help=regex)
@@ -145,6 +146,12 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     group.add_argument("--metric-steps", type=nonempty_text, metavar="PATTERN", help=steps)
     group.add_argument("--metric-json", type=nonempty_text, metavar="FILE:KEY", help=json)
     return group
+
+
+def add_image(parser: argparse._ActionsContainer) -> None:
+    """Add --image."""
+    text = "with --engine docker or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file"
+    parser.add_argument("--image", type=nonempty_text, metavar="REF", help=text)
 
 
 def read_like(options: argparse.Namespace) -> EnvironmentFile | None:
