@@ -50,8 +50,7 @@ def make_place(
             f"--engine {','.join(names)}: your own program runs on one engine",
             remedy="pass one; to compare engines, edit the matrix that `bench --save` writes",
         )
-    engine = find_engine(choose_engine(progress) if names[0] == AUTO else names[0])
-    _check_image(engine, image)
+    engine = check_image(names[0], image, progress)
     gpus: tuple[str, ...] = ()
     if image and options.get("gpus"):
         asked = str(options["gpus"])
@@ -60,7 +59,12 @@ def make_place(
     return ProgramPlace(engine.name, image, gpus, launcher, options)
 
 
-def _check_image(engine: Engine, image: str) -> None:
+def check_image(name: str | None, image: str, progress: ProgressCallback) -> Engine:
+    """Return the engine of that name (None: the default). Raises an error unless it can be used with ``image``.
+
+    Containers need one ('': none), other engines cannot use one.
+    """
+    engine = find_engine(choose_engine(progress) if name == AUTO else name or DEFAULT_ENGINE)
     if image and engine.shares_files:
         raise InputError(
             f"--image {image}: engine {engine.name} uses no image",
@@ -75,6 +79,7 @@ def _check_image(engine: Engine, image: str) -> None:
         raise EngineError(
             f"engine {engine.name} cannot be used here: {reason}", remedy="run `envmatrix doctor` for details"
         )
+    return engine
 
 
 def check_place(matrix: Matrix, place: ProgramPlace, pass_env: Iterable[str]) -> None:

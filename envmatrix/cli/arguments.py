@@ -67,19 +67,29 @@ def add_chosen(parser: Parser) -> None:
     add_engine(parser, of_run=True)
 
 
+def add_container(parser: Parser) -> None:
+    """Add --image and --gpus, for commands that start one process."""
+    add_image(parser)
+    parser.add_list("--gpus", "N", "GPUs of the container: all, or 0,1 (default: none)", spaced=False)
+
+
 def open_chosen_environment(options: argparse.Namespace) -> Session:
-    """Prepare the environment that the options of ``add_chosen`` name."""
+    """Prepare the environment that the options of ``add_chosen``, and maybe ``add_container``, name."""
+    from dataclasses import replace
+
     from envmatrix.api.chosen import open_environment
     from envmatrix.cli.common import print_progress
 
-    return open_environment(
+    session = open_environment(
         options.environment,
         engine=options.engine,
         matrix=options.matrix,
         run=options.of_run,
         results=options.results,
+        image=getattr(options, "image", None) or "",
         progress=print_progress,
     )
+    return replace(session, gpus=tuple(getattr(options, "gpus", None) or ()))
 
 
 def add_design(parser: Parser) -> None:
