@@ -24,7 +24,6 @@ def add_arguments(parser: Parser) -> None:
     shared.add_json(parser)
     parser.accept_command("your own program, whose evidence you want (default: a process that does nothing else)")
     parser.examples(
-        "envmatrix evidence intel-omp",
         "envmatrix evidence tcmalloc --engine docker --json",
         "envmatrix evidence tcmalloc -- python train.py --epochs 1",
     )

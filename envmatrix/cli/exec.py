@@ -29,8 +29,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.examples(
         "envmatrix exec tcmalloc -- python train.py --epochs 1",
-        "envmatrix exec tcmalloc --engine docker --image team/train:1 -- python train.py --epochs 1",
-        "envmatrix exec intel-omp --engine docker --limit 10m -- python -c 'import torch; print(torch.__version__)'",
+        "envmatrix exec tcmalloc --engine docker --image team/train:1 --limit 10m -- python train.py",
     )
 
 

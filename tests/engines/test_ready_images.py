@@ -230,19 +230,21 @@ def test_a_command_and_the_evidence_of_a_program_are_had_in_an_image_too(
     ground: BuildPaths, mine: Path, tmp_path: Path
 ) -> None:
     """`exec` writes to the current folder, `evidence` to no folder of yours."""
-    (tmp_path / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
-    source = f"import os; open({str(tmp_path / 'matrix.yaml')!r}); open('new-' + os.environ['MINE'], 'w')"
-    (tmp_path / "train.py").write_text(source)
+    folder = tmp_path / "program"  # pytest's own folder can be read by root only
+    folder.mkdir()
+    (folder / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
+    source = f"import os; open({str(folder / 'matrix.yaml')!r}); open('new-' + os.environ['MINE'], 'w')"
+    (folder / "train.py").write_text(source)
     options = ("jemalloc", "--engine", "docker", "--image", str(mine))
 
     def envmatrix(*words: str) -> str:
         argv = [sys.executable, "-m", "envmatrix", *words, "--", "python", "train.py"]
-        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     evidence = json.loads(envmatrix("evidence", *options, "--json"))["evidence"]
     assert (evidence["malloc"]["library"], evidence["source"]) == ("libjemalloc", "probe")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["matrix.yaml", "train.py"]
+    assert sorted(file.name for file in folder.iterdir()) == ["matrix.yaml", "train.py"]
     envmatrix("exec", *options)
-    assert (tmp_path / "new-of-the-image").exists()
+    assert (folder / "new-of-the-image").exists()
