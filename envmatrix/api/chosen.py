@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, find_run, has_matrix, load_matrix, matrix_of_run, run_matrix_path
+from envmatrix.api.program_place import check_image
 from envmatrix.api.tunes import find_study
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, or_else, suggestion
@@ -26,27 +27,31 @@ def open_environment(
     matrix: PathLike | None = None,
     run: PathLike | None = None,
     results: PathLike = "results",
+    image: str = "",
     progress: ProgressCallback = silent,
 ) -> Session:
     """Prepare an environment to run single processes in it or to export it. Raises the errors of ``export``.
 
     Without ``matrix`` and ``run`` it comes from ./matrix.yaml, otherwise the newest run, otherwise the built-in matrix.
-    ``progress`` reports the source unless it is ./matrix.yaml.
+    ``progress`` reports the source unless it is ./matrix.yaml. ``image``: a ready image to use instead of its own.
     """
+    if image:
+        engine = check_image(engine, image, progress).name
     if run is not None and matrix is not None:
         raise InputError(
             "--matrix and --run cannot be combined: a run has its own matrix", remedy="pass --matrix or --run, not both"
         )
     if run is not None:
-        return _open_run_environment(_find_run_folder(environment, run, results), environment, engine, progress)
+        folder = _find_run_folder(environment, run, results)
+        return _open_run_environment(folder, environment, engine, progress, image)
     newest = None if matrix is not None else _newest_run(environment, results)
     if newest and not has_matrix():
-        session = _open_run_environment(newest, environment, engine, progress)
+        session = _open_run_environment(newest, environment, engine, progress, image)
         progress(f"using {environment} of {_run_label(newest)}, your newest run (--run or --matrix picks another)")
         return session
     if newest and (name := _run_with_other_python(newest, environment)):
         progress(f"using {environment} of matrix.yaml; your newest run used another Python (to use that: --run {name})")
-    return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress)
+    return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress, image)
 
 
 def _run_label(folder: RunFolder) -> str:
@@ -90,10 +95,14 @@ def _run_with_other_python(folder: RunFolder, environment: str) -> str:
     return "" if is_same_image else folder.path.name
 
 
-def _open_run_environment(folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback) -> Session:
+def _open_run_environment(
+    folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback, image: str = ""
+) -> Session:
     """Prepare an environment of a run as it was measured, or another one of the run's own matrix."""
     run = folder.load_for_resume()
     environment, libraries, matrix = _find_in_run(folder, run, name)
+    if environment.image.on_host and engine and not image:
+        check_image(engine, "", progress)
     engines = [arm.engine for arm in run.arms if arm.runs == environment.name] or [run.arms[0].engine]
     try:
         session = prepare_session(
@@ -104,6 +113,7 @@ def _open_run_environment(folder: RunFolder, name: str, engine: str | None, prog
             progress,
             program_of(run),
             load_supplied_images(folder),
+            image,
         )
     except SkipEnvironmentError as error:
         message = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from envmatrix.api.program_budget import fit_budget, time_text
 from envmatrix.api.program_environments import left_out_text, overridden_environments, usable_environments
 from envmatrix.api.program_metric import choose_metric
+from envmatrix.api.program_place import IN_PLACE, ProgramPlace, check_place, passable
 from envmatrix.api.program_request import ProgramRequest
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
@@ -39,6 +40,7 @@ from envmatrix.trials.hooks import run_cleanup, run_setup
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.own_settings import describe_conflicts, own_settings
 from envmatrix.trials.program_files import program_files
+from envmatrix.trials.program_mounts import folders_to_mount
 from envmatrix.trials.program_variables import describe_shell_variables, likely_needed_variables
 from envmatrix.trials.python_wrappers import unwrap_command
 from envmatrix.trials.trial_run import (
@@ -86,12 +88,15 @@ def make_matrix(
     This runs ``setup`` for every value of the parameters. Raises InputError for unusable arguments, NothingRanError for
     a program that fails.
     """
-    request = replace(request, words=unwrap_command(request.words, progress))
+    if not request.place.image:
+        request = replace(request, words=unwrap_command(request.words, progress))
     program = request.program()
     workloads = _workloads(request, program)
+    _check_place(request, program, workloads, file, progress)
     with cleanup_on_failure(workloads, progress):
         run_setup(workloads, progress)
-        first_run = _run_program(workloads[0], request.image(program.interpreter), request.warmup, progress, show)
+        image = request.image(program.interpreter)
+        first_run = _run_program(workloads[0], image, request.warmup, progress, show, request.place)
         own = tuple(own_settings(first_run.record.evidence or Evidence(), map(Path, program.command)))
         draft = MatrixTemplate(program.interpreter, workloads, _runs_torch(first_run.record), ())
         conflicts = overridden_environments(draft, own)
@@ -166,7 +171,9 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
     stem = _program_label(request.words)
     _check_parameters(request)
     variables = request.like.variables if request.like else {}
-    passed = tuple(sorted({*_passed_variables(program), *request.pass_env} - set(variables)))
+    place = request.place
+    passed = tuple(sorted({*passable(_passed_variables(program), place), *request.pass_env} - set(variables)))
+    outside = {"mounts": folders_to_mount(Path.cwd(), program.command, passed)} if place.image else {"home": "real"}
     workloads = []
     for values in itertools.product(*(values for _, values in request.parameters)):
         values_by_name = dict(zip((name for name, _ in request.parameters), values, strict=True))
@@ -175,7 +182,7 @@ def _workloads(request: ProgramRequest, program: ProgramCommand) -> tuple[Worklo
         body = {
             "name": name,
             "command": tuple(_fill_parameters(word, values_by_name) for word in program.command),
-            "home": "real",
+            **outside,
             "pass_env": passed,
             "env": variables,
             **{key: argv for key, argv in hooks.items() if argv},
@@ -238,9 +245,25 @@ def _passed_variables(program: ProgramCommand) -> tuple[str, ...]:
     return tuple(sorted({"PATH", *variables} - set(own_variables)))
 
 
+def _check_place(
+    request: ProgramRequest, program: ProgramCommand, workloads: Sequence[Workload], file: Path,
+    progress: ProgressCallback,
+) -> None:  # fmt: skip
+    """Check that a program can run in its place, and report what its container sees."""
+    place = request.place
+    draft = MatrixTemplate(
+        program.interpreter, workloads, False, usable_environments(False), modules=request.modules,
+        image=place.image, engine=place.engine, gpus=place.gpus,
+    )  # fmt: skip
+    check_place(parse(draft.text(), file), place, request.pass_env)
+    if place.image:
+        progress(f"mounted read-only at the same path: {', '.join(workloads[0].mounts) or 'nothing'}")
+
+
 def _run_program(
-    workload: Workload, image: Image, times: int, progress: ProgressCallback, show: Callable[[str], None]
-) -> TrialRunResult:
+    workload: Workload, image: Image, times: int, progress: ProgressCallback, show: Callable[[str], None],
+    place: ProgramPlace = IN_PLACE,
+) -> TrialRunResult:  # fmt: skip
     """Run a program ``times`` times (at least once) under the machine lock, and return the last result."""
     times = max(1, times)
     with (
@@ -256,7 +279,10 @@ def _run_program(
                 def begins() -> None:
                     ending.callback(Heartbeat(progress, "the program runs").stop)
 
-                last_run = run_once(workload, image, _TRIAL_RUN_LIMIT_S, Path(logs) / f"{number}.log", progress, begins)
+                last_run = run_once(
+                    workload, image, _TRIAL_RUN_LIMIT_S, Path(logs) / f"{number}.log", progress, begins,
+                    place.engine, place.gpus,
+                )  # fmt: skip
             show(last_run.output)
     return last_run
 
@@ -307,6 +333,9 @@ def _make_starter(
         requirements=request.requirements,
         modules=request.modules,
         on_gpu=_gpu_process_count(first_run.record),
+        image=request.place.image,
+        engine=request.place.engine,
+        gpus=request.place.gpus,
     )
 
 

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_fraction, split_names
+from envmatrix.api.program_place import make_place
 from envmatrix.api.program_request import ProgramRequest as AskedProgram
 from envmatrix.api.programs import cleanup_on_failure, make_matrix
 from envmatrix.api.runs import find_run_host
@@ -50,8 +51,6 @@ _TARGET_WIDTH = 0.01
 _RECIPE_FILE = "recipe.sh"
 #: The answer of a search, written at its end.
 ANSWER_FILE = "tune.json"
-#: How to run one's own program on other machines.
-PROGRAM_ELSEWHERE = "`envmatrix bench --save -- PROGRAM` writes a matrix for it; tune a design of that matrix"
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def tune(
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
     metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT,
     launcher_options: LauncherOptions | None = None, sampler: str = "", metric_steps: str = "",
-    progress: ProgressCallback = silent,
+    image: str = "", progress: ProgressCallback = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm its gain on fresh blocks.
 
@@ -165,10 +164,11 @@ def tune(
         results: the folder in which the folder of the search is created.
         metric_regex: the program's speed: a number in ( ) in its output; '': chosen as ``envmatrix bench`` does.
         metric_json: the program's speed: FILE:KEY of a JSON file that it writes.
-        launcher: runs a design's trials in parallel on its nodes: 'here' or another launcher's name.
+        launcher: runs trials in parallel on its nodes: 'here' or another launcher's name.
         launcher_options: its options, such as {'nodes': 4}.
         sampler: Optuna's 'tpe', 'nsga2' or 'random', to propose candidates to screen; '': the built-in model.
         metric_steps: the program's speed: a pattern of the lines that it prints at each step.
+        image: the ready image that a program runs in, with ``engine`` 'docker' or 'apptainer'; '': its own Python.
         progress: receives lines of progress; ``print`` shows them.
 
     Returns:
@@ -188,10 +188,9 @@ def tune(
             program, search_request, engine, matrix, progress, launcher, launcher_options or {}
         )
         return finish_search(tuning, watch)
-    if launcher != DEFAULT:
-        raise InputError(f"launcher {launcher!r}: your own program runs on this machine only", remedy=PROGRAM_ELSEWHERE)
+    place = make_place([engine] if engine else (), image, launcher, launcher_options or {}, progress)
     request = AskedProgram(
-        tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps
+        tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps, place=place
     )
     tuning = begin_program_search(request, search_request, progress, lambda _: None)
     return finish_search(tuning, watch, is_set_up=True)
@@ -217,10 +216,13 @@ def begin_program_search(
     with cleanup_on_failure(generated.matrix.workloads.values(), progress):
         matrix, levels = make_default_space(generated, file)
         design = matrix.designs["default"].model_copy(update={"target": _TARGET_WIDTH})
+        place, location = request.place, None
+        if place.is_elsewhere:
+            design, location = _place_search(matrix, design, place.launcher, place.launcher_options, progress)
         environment_names = [env_name for env_name in matrix.environments if env_name != design.baseline]
         return _create_study(
             matrix, design, levels, environment_names, search_request, f"tune-{generated.name}", progress,
-            trial_s=generated.took_s,
+            trial_s=generated.took_s, location=location,
         )  # fmt: skip
 
 

@@ -67,19 +67,29 @@ def add_chosen(parser: Parser) -> None:
     add_engine(parser, of_run=True)
 
 
+def add_container(parser: Parser) -> None:
+    """Add --image and --gpus, for commands that start one process."""
+    add_image(parser)
+    parser.add_list("--gpus", "N", "GPUs of the container: all, or 0,1 (default: none)", spaced=False)
+
+
 def open_chosen_environment(options: argparse.Namespace) -> Session:
-    """Prepare the environment that the options of ``add_chosen`` name."""
+    """Prepare the environment that the options of ``add_chosen``, and maybe ``add_container``, name."""
+    from dataclasses import replace
+
     from envmatrix.api.chosen import open_environment
     from envmatrix.cli.common import print_progress
 
-    return open_environment(
+    session = open_environment(
         options.environment,
         engine=options.engine,
         matrix=options.matrix,
         run=options.of_run,
         results=options.results,
+        image=getattr(options, "image", None) or "",
         progress=print_progress,
     )
+    return replace(session, gpus=tuple(getattr(options, "gpus", None) or ()))
 
 
 def add_design(parser: Parser) -> None:
@@ -138,6 +148,7 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     parser.add_list("--pass-env", "NAME", "variables of this shell to pass on: a,b", target=group, spaced=False)
     like = "variables, modules and Python of a .env, environment.yml, pyproject.toml, Dockerfile or batch script"
     group.add_argument("--like", type=Path, metavar="FILE", help=like)
+    add_image(group)
     regex = "the speed: a number in ( ) in the output"
     json = "the speed: a number (a.b.0.c) in a JSON file it writes"
     group.add_argument("--metric-regex", type=nonempty_text, metavar="PATTERN", help=regex)
@@ -145,6 +156,12 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
     group.add_argument("--metric-steps", type=nonempty_text, metavar="PATTERN", help=steps)
     group.add_argument("--metric-json", type=nonempty_text, metavar="FILE:KEY", help=json)
     return group
+
+
+def add_image(parser: argparse._ActionsContainer) -> None:
+    """Add --image."""
+    text = "with --engine docker or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file"
+    parser.add_argument("--image", type=nonempty_text, metavar="REF", help=text)
 
 
 def read_like(options: argparse.Namespace) -> EnvironmentFile | None:

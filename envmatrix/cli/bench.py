@@ -12,7 +12,6 @@ from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
 from envmatrix.cli.grammar import Parser, name_list
 from envmatrix.errors import ExitCode, InputError
-from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.matrix import Matrix
@@ -31,6 +30,7 @@ _PROGRAM_OPTIONS = (
     "save",
     "pass_env",
     "like",
+    "image",
 )
 
 
@@ -159,6 +159,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
         tuple(arguments.requirements or ()),
         tuple(arguments.pass_env or ()),
         shared.read_like(arguments),
+        launching.read_place(arguments, arguments.engine or ()),
     )
     overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
@@ -179,6 +180,8 @@ def _run_program(arguments: argparse.Namespace) -> int:
             name=arguments.name or generated.name,
             command=tuple(sys.argv[1:]),
             host_names=arguments.host_names,
+            launcher=request.place.launcher,
+            launcher_options=request.place.launcher_options,
             progress=progress,
         )
     code = answer.run_and_show(experiment, arguments, is_set_up=True)
@@ -192,16 +195,14 @@ def _check_program(arguments: argparse.Namespace) -> None:
     conflicting = {
         f"DESIGN ({arguments.design})": arguments.design,
         "--matrix": arguments.matrix,
-        "--engine": arguments.engine,
         "--workloads": arguments.workloads,
         "--bisect": arguments.bisect,
         "--dry-run": arguments.dry_run,
-        "--launcher": arguments.launcher != DEFAULT,
     }
     conflict = next((name for name, value in conflicting.items() if value), None)
     if conflict:
         raise InputError(
-            f"{conflict} cannot be combined with a program: it runs on this machine, with a matrix of its own",
+            f"{conflict} cannot be combined with a program: it has a matrix of its own",
             remedy="write that matrix with --save, edit it, then run it",
         )
     shared.check_metric(arguments)

@@ -22,18 +22,23 @@ _PARTS_OF_WORK = ("inductor", "parallel")
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_chosen(parser)
+    shared.add_container(parser)
     parser.add_argument("--all", action="store_true", help="print all evidence below the checks")
     shared.add_json(parser)
-    parser.examples("envmatrix evidence intel-omp", "envmatrix evidence tcmalloc --engine docker --json")
+    parser.accept_command("your own program, whose evidence you want (default: a process that does nothing else)")
+    parser.examples(
+        "envmatrix evidence tcmalloc --engine docker --json",
+        "envmatrix evidence tcmalloc -- python train.py --epochs 1",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Start one process in the environment, print its evidence, and compare it with the checks."""
+    """Start a process or your program in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
     from envmatrix.evidence.record import read_evidence
 
     session = shared.open_chosen_environment(arguments)
-    evidence = session.evidence()
+    evidence = session.evidence(tuple(arguments.command))
     claims, observed = session.environment.claims, read_evidence(evidence)
     contradictions = checks.contradictions((claim for claim in claims if not _needs_work(claim, observed)), observed)
     if arguments.json:

@@ -16,6 +16,7 @@ _TIMEOUT_EXIT_CODE = 124
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_chosen(parser)
+    shared.add_container(parser)
     parser.add_argument(
         "--limit",
         type=duration,
@@ -28,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.examples(
         "envmatrix exec tcmalloc -- python train.py --epochs 1",
-        "envmatrix exec intel-omp --engine docker --limit 10m -- python -c 'import torch; print(torch.__version__)'",
+        "envmatrix exec tcmalloc --engine docker --image team/train:1 --limit 10m -- python train.py",
     )
 
 

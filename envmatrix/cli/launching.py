@@ -11,6 +11,9 @@ from envmatrix.launchers.base import Option
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, usable_kinds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envmatrix.api.program_place import ProgramPlace
     from envmatrix.results.run import LauncherOptions
 
 _PREFIX = "launcher_option_"
@@ -55,3 +58,12 @@ def read_launcher_options(arguments: argparse.Namespace) -> LauncherOptions:
         key.removeprefix(_PREFIX): value for key, value in vars(arguments).items() if key.startswith(_PREFIX)
     }
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values_by_name.items() if v is not None}
+
+
+def read_place(arguments: argparse.Namespace, engines: Iterable[str]) -> ProgramPlace:
+    """Return where a program on the command line runs. Raises an error for a place that is not possible."""
+    from envmatrix.api.program_place import make_place
+    from envmatrix.cli.common import print_progress
+
+    options = read_launcher_options(arguments)
+    return make_place(engines, arguments.image or "", arguments.launcher, options, print_progress)

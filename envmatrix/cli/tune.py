@@ -11,7 +11,6 @@ from envmatrix.cli import common, launching, searching
 from envmatrix.cli.grammar import Parser, one_name
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
-from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.api.tunes import SearchRequest
@@ -27,6 +26,7 @@ _PROGRAM_OPTIONS = (
     "metric_steps",
     "pass_env",
     "like",
+    "image",
 )
 
 
@@ -94,12 +94,10 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
     conflicting = {
         f"DESIGN ({arguments.design})": arguments.design,
         "--matrix": arguments.matrix,
-        "--engine": arguments.engine,
-        "--launcher": arguments.launcher != DEFAULT or launching.read_launcher_options(arguments),
     }
     conflict = next((name for name, value in conflicting.items() if value), None)
     if conflict:
-        message = f"{conflict} cannot be combined with a program: it runs on this machine, with a matrix of its own"
+        message = f"{conflict} cannot be combined with a program: it has a matrix of its own"
         raise InputError(
             message, remedy="write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it"
         )
@@ -115,6 +113,7 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
         arguments.metric_steps or "",
         pass_env=tuple(arguments.pass_env or ()),
         like=shared.read_like(arguments),
+        place=launching.read_place(arguments, [arguments.engine] if arguments.engine else ()),
     )
     show = common.print_progress if arguments.show_output else lambda _: None
     return tunes.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)

@@ -53,7 +53,8 @@ class MatrixTemplate:
 
     ``torch``: whether it runs PyTorch with GNU's OpenMP runtime, as pip installs it. ``metric`` is what is measured,
     and ``why`` how that was chosen. ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: run enough
-    blocks for a verdict even beyond the budget. ``on_gpu`` is how many of its processes use a GPU.
+    blocks for a verdict even beyond the budget. ``on_gpu`` is how many of its processes use a GPU. ``image``: the ready
+    image that it runs in ('': none), with ``engine`` and ``gpus``.
     """
 
     interpreter: str
@@ -69,6 +70,9 @@ class MatrixTemplate:
     requirements: Sequence[Path] = ()
     modules: Sequence[str] = ()
     on_gpu: int = 0
+    image: str = ""
+    engine: str = ""
+    gpus: Sequence[str] = ()
 
     def text(self) -> str:
         """Return the text of the matrix, with comments that help to edit it."""
@@ -88,7 +92,6 @@ class MatrixTemplate:
             f"include: envmatrix:{include:27}# {holds}: `envmatrix list environments`",
             "",
             "factors:",
-            "  python:",
             *self._python(),
             *("" if self.torch else _OWN_THREADS).strip("\n").splitlines(),
             "",
@@ -106,6 +109,8 @@ class MatrixTemplate:
             *chosen_lines,
             *other_lines,
             f"    workloads: {_json_quoted(names)}",
+            *([f"    engines: {self.engine}"] if self.image else []),
+            *([f"    gpus: {_json_quoted(list(self.gpus))}"] if self.gpus else []),
             "    target: 3%                                # stop when every interval is this narrow,",
             f"    budget: {as_budget(self.budget_s):34}# or after this time",
             *(["    claims_first: true                        # but not before a verdict is possible"]
@@ -117,12 +122,18 @@ class MatrixTemplate:
         ])  # fmt: skip
 
     def _python(self) -> list[str]:
+        if self.image:
+            return [
+                "  image:",
+                f"    mine: {{image: {_json_quoted(self.image)}}}  # the image that it runs in, unchanged",
+            ]
         values = {"modules": list(self.modules), "interpreter": self.interpreter}
         python = {key: value for key, value in values.items() if value}
         if not self.requirements:
-            return [f"    mine: {_json_quoted(python)}  # the Python that runs it, unchanged"]
+            return ["  python:", f"    mine: {_json_quoted(python)}  # the Python that runs it, unchanged"]
         requirement_options = [f"-r {file}" for file in self.requirements]
         return [
+            "  python:",
             "    mine:",
             *(f"      {key}: {_json_quoted(value)}  # the Python that runs it" for key, value in python.items()),
             f"      requirements: {_json_quoted(requirement_options)}  # packages it lacks, in a venv on top of it",

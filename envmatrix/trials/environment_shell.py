@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.block.overlay import remove_folder
@@ -15,7 +15,7 @@ from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
+from envmatrix.plan.environment import Environment, Image, Library, all_libraries, resolve_environment
 from envmatrix.plan.export_lines import memory_policy_command
 from envmatrix.system.host import this_host
 from envmatrix.system.process import Exit
@@ -24,6 +24,7 @@ from envmatrix.system.regular_files import read_bytes
 from envmatrix.trials import orphans, own_program
 from envmatrix.trials.experiment import check_placement, snapshot_bench
 from envmatrix.trials.images import Images, build_places, open_engines
+from envmatrix.trials.program_mounts import folders_to_mount
 from envmatrix.trials.trial import (
     base_variables,
     environment_variables,
@@ -34,31 +35,41 @@ from envmatrix.trials.trial import (
 )
 
 _EVIDENCE_LIMIT_S = 300.0
+_PROGRAM_LIMIT_S = 4 * 3600.0
 #: A program that does nothing, to collect evidence.
 _IDLE_PROGRAM = Workload.model_validate({"name": "idle", "command": ("python", "-c", ""), "metric": {"wall": True}})
 
 
 @dataclass(frozen=True)
 class Session:
-    """A prepared environment on one engine; ``workload`` is the user's own program that a run measured in it."""
+    """A prepared environment on one engine; ``workload`` is the user's own program that a run measured in it.
+
+    ``gpus`` are those that its containers get.
+    """
 
     environment: Environment
     engine: Engine
     prepared: Prepared
     bench: Path
     workload: Workload | None = None
+    gpus: tuple[str, ...] = ()
 
     @property
     def preload(self) -> tuple[str, ...]:
         """The content of LD_PRELOAD: absolute paths inside the environment."""
         return preload_paths(self.prepared, self.environment)
 
-    def _job(self, work: Path, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
-        mounts = Mounts(work, {"bench": self.bench})
+    def _mounts(self, work: Path, command: tuple[str, ...]) -> Mounts:
+        """Return the folders of a process; a command in a container sees the folders that it names too."""
+        names = self.workload.pass_env if self.workload else ()
+        folders = folders_to_mount(Path.cwd(), command, names) if command and not self.engine.shares_files else ()
+        return Mounts(work, {"bench": self.bench}, tuple(map(Path, folders)))
+
+    def _job(self, mounts: Mounts, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
         inner_paths = self.engine.inside(mounts)
         return Job(
             run="session",
-            label=work.name,
+            label=mounts.work.name,
             prepared=self.prepared,
             argv=argv,
             env={
@@ -67,7 +78,7 @@ class Session:
             },
             preload=self.preload,
             mounts=mounts,
-            limits=process_limits(self.environment, limit_s),
+            limits=replace(process_limits(self.environment, limit_s), gpus=self.gpus),
             log=log,
         )
 
@@ -76,21 +87,28 @@ class Session:
             return trial_variables(self.workload, self.environment, base)
         return {**base, **environment_variables(self.environment)}
 
-    def evidence(self) -> dict[str, object]:
-        """Return the evidence of a process that only collects it. The Python of a user's program may have no torch."""
-        if not self.workload:
+    def evidence(self, command: tuple[str, ...] = ()) -> dict[str, object]:
+        """Return the evidence of ``command``, or of a process that only collects it.
+
+        The Python of a user's program may have no torch.
+        """
+        if not (self.workload or command):
             self.prepared.check_torch()
         with temporary_work_folder() as work:
-            inner_paths = self.engine.inside(Mounts(work, {"bench": self.bench}))
+            mounts = self._mounts(work, command)
+            mounts = replace(mounts, read={**mounts.read, "files": Path.cwd()}) if command else mounts
+            inner_paths = self.engine.inside(mounts)
             record = f"{inner_paths['work']}/record.json"
             arguments: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")
-            if self.prepared.without_torch:
-                arguments = own_program.command_arguments(
-                    _IDLE_PROGRAM, record, self.prepared.python, inner_paths["bench"]
-                )
-            argv = (self.prepared.python, *arguments)
+            if command or self.prepared.without_torch:
+                program = _IDLE_PROGRAM.model_copy(update={"command": command} if command else {})
+                arguments = own_program.command_arguments(program, record, self.prepared.python, inner_paths["bench"])
             log = work.parent / f"{work.name}.log"
-            exit_status = self.engine.run(self._job(work, argv, _EVIDENCE_LIMIT_S, log))
+            limit_s = _PROGRAM_LIMIT_S if command else _EVIDENCE_LIMIT_S
+            job = self._job(mounts, (self.prepared.python, *arguments), limit_s, log)
+            if command:
+                job = own_program.place_program_files(self.engine, job, Path.cwd(), inner_paths["files"])
+            exit_status = self.engine.run(job)
             output = log.read_text(errors="replace") if log.exists() else ""
             log.unlink(missing_ok=True)
             if not exit_status.ok or not (work / "record.json").exists():
@@ -107,7 +125,8 @@ class Session:
         """
         argv = (self.prepared.python, *command[1:]) if command[0] in ("python", "python3") else command
         prefix_words = memory_policy_command(self.environment, self.prepared.python)
-        return self.engine.run(self._job(Path.cwd(), (*prefix_words, *argv), limit_s, None))
+        mounts = self._mounts(Path.cwd(), command)
+        return self.engine.run(self._job(mounts, (*prefix_words, *argv), limit_s, None))
 
 
 @contextmanager
@@ -122,10 +141,10 @@ def temporary_work_folder() -> Iterator[Path]:
         remove_folder(path)
 
 
-def open_session(matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback) -> Session:
+def open_session(matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback, image: str = "") -> Session:
     """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
     environment = resolve_environment(matrix, name, this_host().facts())
-    return prepare_session(environment, all_libraries(matrix), engine_name, Path(matrix.path), progress)
+    return prepare_session(environment, all_libraries(matrix), engine_name, Path(matrix.path), progress, image=image)
 
 
 def prepare_session(
@@ -136,8 +155,16 @@ def prepare_session(
     progress: ProgressCallback,
     workload: Workload | None = None,
     given: Images | None = None,
+    image: str = "",
 ) -> Session:
-    """Prepare an environment on one engine with the locks next to ``matrix``; ``given`` images are ready already."""
+    """Prepare an environment on one engine with the locks next to ``matrix``; ``given`` images are ready already.
+
+    ``image``: a ready image to use instead of its own.
+    """
+    if image:
+        environment = replace(environment, image=Image("chosen", ready=image))
+        preloaded = {key for key, _ in environment.preload}
+        libraries = tuple(library for library in libraries if library.key in preloaded)
     engine_name = choose_engine(progress) if engine_name == AUTO else engine_name
     check_placement([environment], this_host())
     bench = snapshot_bench()[1]

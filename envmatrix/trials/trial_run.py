@@ -138,6 +138,8 @@ def run_once(
     log: Path,
     progress: ProgressCallback,
     begins: Callable[[], None] = lambda: None,
+    engine_name: str = DEFAULT,
+    gpus: tuple[str, ...] = (),
 ) -> TrialRunResult:
     """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails.
 
@@ -145,12 +147,13 @@ def run_once(
     """
     current_folder = Path.cwd()
     workload = resolve_program_folder(workload, current_folder)
-    engine, prepared, bench = _prepare_engine(image, current_folder, progress)
+    engine, prepared, bench = _prepare_engine(engine_name, image, current_folder, progress)
     begins()
     with temporary_work_folder() as work:
-        job = _make_job(engine, prepared, workload, bench, work, limit_s, log)
-        files = Path(workload.files or current_folder)
-        job = own_program.place_program_files(engine, job, files, str(files), own_program.metric_file(workload))
+        job = _make_job(engine, prepared, workload, bench, work, Limits(seconds=limit_s, gpus=gpus), log)
+        files = job.mounts.read["files"]
+        inner_path = engine.inside(job.mounts)["files"]
+        job = own_program.place_program_files(engine, job, files, inner_path, own_program.metric_file(workload))
         with _record_arrivals(log) as arrivals:
             exit_status = engine.run(job)
         _, record = load_record(work / RECORD)
@@ -180,16 +183,19 @@ def _record_arrivals(log: Path) -> Iterator[list[tuple[float, int]]]:
         thread.join()
 
 
-def _prepare_engine(image: Image, current_folder: Path, progress: ProgressCallback) -> tuple[Engine, Prepared, Path]:
+def _prepare_engine(
+    name: str, image: Image, current_folder: Path, progress: ProgressCallback
+) -> tuple[Engine, Prepared, Path]:
     bench = snapshot_bench()[1]
-    engine = open_engines([DEFAULT], build_places(current_folder / "matrix.yaml", bench))[DEFAULT]
+    engine = open_engines([name], build_places(current_folder / "matrix.yaml", bench))[name]
     return engine, engine.prepare(image, (), progress), bench
 
 
 def _make_job(
-    engine: Engine, prepared: Prepared, workload: Workload, bench: Path, work: Path, limit_s: float, log: Path
+    engine: Engine, prepared: Prepared, workload: Workload, bench: Path, work: Path, limits: Limits, log: Path
 ) -> Job:
-    mounts = Mounts(work, {"bench": bench})
+    same_paths = tuple(Path(path) for path in workload.mounts)
+    mounts = Mounts(work, {"bench": bench, "files": Path(workload.files or Path.cwd())}, same_paths)
     inner_paths = engine.inside(mounts)
     record = f"{inner_paths['work']}/{RECORD}"
     argv = (prepared.python, *own_program.command_arguments(workload, record, prepared.python, inner_paths["bench"]))
@@ -202,7 +208,7 @@ def _make_job(
         env=starting_variables(workload, base),
         preload=(),
         mounts=mounts,
-        limits=Limits(seconds=limit_s),
+        limits=limits,
         log=log,
     )
 

@@ -1,9 +1,11 @@
 """One suite of the block runner for every launcher: what breaks on a node, whichever way the block came there."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -175,3 +177,19 @@ def test_a_full_disk_loses_no_finished_trial(project, empty_disk):
     assert resumed.returncode == 0, resumed.stderr
     trials = {trial["trial"]: trial for trial in done_once(project)}
     assert {name: trials[name] for name in kept} == kept
+
+
+def test_a_program_on_the_command_line_runs_on_the_nodes_with_the_python_that_is_there(project):
+    """Also, a token of the shell that it reads is in no file of the run."""
+    (project.folder / "train.py").write_text("import os, sys\nos.environ.get('MY_TOKEN')\nprint(sys.argv[1], 'it/s')\n")
+    options = ("--environments", "one-thread", "--name", "own", *BLOCK)
+    program = ("--", sys.executable, "train.py", "7.5")
+    done = project.run("bench", *project.words, *options, *program, MY_TOKEN="very-secret")
+    assert done.returncode == 0, done.stderr
+    trials = done_once(project)
+    assert {trial["outcome"] for trial in trials} == {"ok"}
+    assert {trial["record"]["metrics"]["value"] for trial in trials} == {7.5}
+    shown = json.loads((project.newest() / "run.json").read_text())
+    assert shown["launcher"] == project.launcher
+    files = [file for file in (project.folder / "results").rglob("*") if file.is_file()]
+    assert not any(b"very-secret" in file.read_bytes() for file in files)

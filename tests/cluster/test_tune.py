@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from envmatrix.api import tunes
+from envmatrix.api.program_place import make_place
+from envmatrix.api.program_request import ProgramRequest
 from envmatrix.results.folder import RunFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -59,3 +62,18 @@ def test_a_search_deals_its_candidates_to_two_nodes_confirms_on_both_and_says_wh
     page = (tuned.folder / "results" / "found" / "report.html").read_text()
     ratio = r"(9|10)\.\d+ on node-\d"
     assert re.search(rf"By node \(\d+ blocks\): {ratio}, {ratio}; node-\d is the worst\.", page)
+
+
+def test_a_program_on_the_command_line_is_searched_on_two_nodes(project, monkeypatch):
+    """What comes after this is the search of a design, as above."""
+    for name, value in project.variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(project.folder)
+    (project.folder / "fast.py").write_text(PROGRAM)
+    options = {"nodelist": ("n1", "n2"), "nodes": "2"}
+    place = make_place((), "", "slurm", options, print)
+    request = ProgramRequest((sys.executable, "fast.py"), place=place)
+    begun = tunes.begin_program_search(request, tunes.SearchRequest(name="own"), print, print)
+    assert (begun.study.place.launcher, begun.study.place.width, begun.study.place.options) == ("slurm", 2, options)
+    assert begun.study.place.host is not None, "the nodes were looked at"
+    assert begun.study.design.workloads == ("fast",)

@@ -186,3 +186,65 @@ def test_a_local_tag_and_a_sif_run_in_apptainer(ground: BuildPaths, mine: Path, 
     assert check(engine, sif, tmp_path / "sif") == f"sha256:{file_digest(real)} {real}"
     with pytest.raises(SkipEnvironmentError, match="is a SIF file"):
         DockerEngine(ground).prepare(Image("mine", ready=sif), (), Said())
+
+
+TRAIN = """
+import os, pathlib, sys
+assert os.environ["MINE"] == "of-the-image"
+assert pathlib.Path("SOURCE").is_file(), "its folder is at its own path"
+pathlib.Path("new.txt").write_text("")
+print(pathlib.Path(sys.argv[1]).read_text(), "it/s", pathlib.Path("linked/speed.txt").read_text())
+"""
+
+
+@pytest.mark.apptainer
+@pytest.mark.podman
+@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer"])
+def test_a_program_on_the_command_line_runs_in_an_image(
+    ground: BuildPaths, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Its data, by a path and by a link, come from outside; what it writes changes nothing; the results come back."""
+    name = "docker" if engine == "podman" else engine
+    if engine == "podman":
+        monkeypatch.setenv("DOCKER_HOST", os.environ.get("ENVMATRIX_TEST_PODMAN", ""))
+    demand((ApptainerEngine if engine == "apptainer" else DockerEngine)(ground).unavailable())
+    data, folder = tmp_path / "data", tmp_path / "program"
+    data.mkdir()
+    folder.mkdir()
+    (data / "speed.txt").write_text("7.5")
+    (folder / "linked").symlink_to(data)
+    (folder / "train.py").write_text(TRAIN.replace("SOURCE", str(folder / "train.py")))
+    words = ("--engine", name, "--image", str(mine), "--environments", "jemalloc", "--max-blocks", "1", "--name", "own")
+    argv = [sys.executable, "-m", "envmatrix", "bench", *words, "--", "python", "train.py", str(data / "speed.txt")]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    trials = [json.loads(line) for line in (folder / "results" / "own" / "trials.jsonl").read_text().splitlines()]
+    assert [trial["outcome"] for trial in trials] == ["ok"] * 3, [trial["reason"] for trial in trials]
+    assert {trial["record"]["metrics"]["value"] for trial in trials} == {7.5}
+    served = {trial["environment"]: trial["record"]["evidence"]["malloc"]["library"] for trial in trials}
+    assert served == {"baseline": "libc", "control": "libc", "jemalloc": "libjemalloc"}
+    assert sorted(file.name for file in folder.iterdir()) == ["linked", "results", "train.py"]
+
+
+def test_a_command_and_the_evidence_of_a_program_are_had_in_an_image_too(
+    ground: BuildPaths, mine: Path, tmp_path: Path
+) -> None:
+    """`exec` writes to the current folder, `evidence` to no folder of yours."""
+    folder = tmp_path / "program"  # pytest's own folder can be read by root only
+    folder.mkdir()
+    (folder / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
+    source = f"import os; open({str(folder / 'matrix.yaml')!r}); open('new-' + os.environ['MINE'], 'w')"
+    (folder / "train.py").write_text(source)
+    options = ("jemalloc", "--engine", "docker", "--image", str(mine))
+
+    def envmatrix(*words: str) -> str:
+        argv = [sys.executable, "-m", "envmatrix", *words, "--", "python", "train.py"]
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    evidence = json.loads(envmatrix("evidence", *options, "--json"))["evidence"]
+    assert (evidence["malloc"]["library"], evidence["source"]) == ("libjemalloc", "probe")
+    assert sorted(file.name for file in folder.iterdir()) == ["matrix.yaml", "train.py"]
+    envmatrix("exec", *options)
+    assert (folder / "new-of-the-image").exists()

@@ -32,7 +32,9 @@ designs: {default: {environments: [second], workloads: cnn}}
 def test_a_process_is_placed_where_a_trial_would_be():
     jobs = []
     engine = SimpleNamespace(
-        inside=lambda mounts: {"work": "/work", "bench": "/bench"}, run=lambda job: jobs.append(job) or Exit(7, 1.0)
+        shares_files=True,
+        inside=lambda mounts: {"work": "/work", "bench": "/bench"},
+        run=lambda job: jobs.append(job) or Exit(7, 1.0),
     )
     environment = build_environment(parse(MATRIX, Path("m.yaml")), "second", {"place": "second"}, {})
     session = Session(environment, engine, Prepared("i", "local", "/venv", "/venv/bin/python", {}), Path("/bench"))

@@ -133,7 +133,9 @@ def test_what_was_confirmed_is_told_by_node_the_worst_last():
     assert gains_by_node(there, one_node, arm, THROUGHPUT) == ()
 
 
-def test_a_program_on_the_command_line_is_searched_here_alone():
-    with pytest.raises(InputError, match="your own program runs on this machine only") as caught:
-        tunes.tune(["python", "x.py"], launcher="slurm")
-    assert "--save" in caught.value.remedy
+def test_a_program_on_the_command_line_needs_an_image_for_a_container_and_the_launchers_own_options():
+    with pytest.raises(InputError, match="needs an image") as caught:
+        tunes.tune(["python", "x.py"], engine="docker")
+    assert "--image" in caught.value.remedy
+    with pytest.raises(InputError, match="--queue means nothing to launcher here"):
+        tunes.tune(["python", "-c", ""], launcher_options={"queue": "all.q"})

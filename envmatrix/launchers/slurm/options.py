@@ -33,7 +33,7 @@ class SlurmKind(LauncherKind):
         Option("constraint", "FEATURE", "features that the nodes must have"),
         Option("nodelist", "NODE", "nodes by name; blocks go round them", takes="names"),
         Option("time", "TIME", "time limit of one block, such as 90s, 10m or 2h", takes="duration"),
-        Option("gpus", "N", "GPUs of a node, such as 2 or a100:2"),
+        Option("gpus", "N", "GPUs of a node, such as 2 or a100:2; with --image, here: all, or 0,1"),
         Option("busy", "PERCENT", "hand a block back when others use more than this of the node's CPUs, such as 10%"),
         Option("modules", "NAME", "modules to load on the nodes", takes="names"),
     )

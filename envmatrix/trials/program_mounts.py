@@ -1,0 +1,50 @@
+"""Folders that a program in a container needs at their own paths, read-only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+#: Folders that a container has of its own: they are never mounted, nor is anything in the first ones.
+_OF_THE_SYSTEM = tuple(map(Path, ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin",
+                                  "/sys", "/usr")))  # fmt: skip
+_NOT_WHOLE = frozenset(map(Path, ("/", "/home", "/mnt", "/root", "/srv", "/tmp", "/var", "/var/tmp", "/work")))  # noqa: S108
+#: What separates the options of a mount (``matrix/program.py``).
+_SEPARATORS = re.compile(r"[:,\\\s]")
+
+
+def folders_to_mount(folder: Path, words: Iterable[str], variables: Iterable[str]) -> tuple[str, ...]:
+    """Return the program's folder, and the folders that its command line, variables and links name.
+
+    ``variables`` are the names of those that it gets. A folder that cannot be mounted is left out.
+    """
+    places = [folder, *_named_paths(words, variables), *_link_targets(folder)]
+    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in places if _exists(path))
+    return tuple(
+        str(path) for path in folders if _is_mountable(path) and (path == folder or not path.is_relative_to(folder))
+    )
+
+
+def _named_paths(words: Iterable[str], variables: Iterable[str]) -> Iterator[Path]:
+    values = (part for name in variables for part in os.environ.get(name, "").split(":"))
+    for text in (*(word.rpartition("=")[2] for word in words), *values):
+        if text.startswith("/"):
+            yield Path(os.path.normpath(text))
+
+
+def _link_targets(folder: Path) -> Iterator[Path]:
+    return (entry.resolve() for entry in folder.iterdir() if entry.is_symlink())
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a word that is too long for a path
+        return False
+
+
+def _is_mountable(path: Path) -> bool:
+    is_system = any(path.is_relative_to(place) for place in _OF_THE_SYSTEM)
+    return not is_system and path not in _NOT_WHOLE and not _SEPARATORS.search(str(path))
