@@ -55,10 +55,7 @@ ANSWER_FILE = "tune.json"
 
 @dataclass(frozen=True)
 class TuneResult:
-    """A search on disk and its result. ``folder`` contains study.json, tune.json, report.html and a run per step.
-
-    ``interrupted``: Ctrl-C stopped it; ``resume`` continues it.
-    """
+    """A search on disk: study.json, tune.json, report.html, a run per step. ``interrupted``: ``resume`` continues it."""
 
     folder: Path
     interrupted: bool = False

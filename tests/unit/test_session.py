@@ -116,7 +116,7 @@ def test_an_engine_without_images_of_its_own_is_built_as_the_design_is(tmp_path,
 def test_what_only_work_shows_fails_no_evidence_of_a_process_without_work(seen, code, line, monkeypatch, capsys):
     claims = [parse_claim("malloc", ["libc"]), parse_claim("inductor.zentorch_calls", ["> 0"])]
     environment = SimpleNamespace(claims=claims)
-    session = SimpleNamespace(environment=environment, evidence=lambda: {"malloc": {"library": "libc"}, **seen})
+    session = SimpleNamespace(environment=environment, evidence=lambda _: {"malloc": {"library": "libc"}, **seen})
     monkeypatch.setattr("envmatrix.cli.arguments.open_chosen_environment", lambda options: session)
     assert main(["evidence", "zentorch"]) == code
     lines = capsys.readouterr().out.splitlines()

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -149,7 +150,7 @@ def test_a_trial_that_says_it_was_stopped_runs_again_three_times_at_most(tmp_pat
         assert said.pop() == f"t1 was paused while it ran: running it again ({number} of 3 times)"
         (block.path / "t1").mkdir()
         (block.path / "t1" / "end").write_text(json.dumps(GOOD))
-    assert list(made._collect(pending, None)) == [stopped]
+    assert list(made._collect(pending, None)) == [replace(stopped, repeated=3)]
 
 
 @pytest.mark.parametrize("number", PASSING)
