@@ -55,7 +55,7 @@ ANSWER_FILE = "tune.json"
 
 @dataclass(frozen=True)
 class TuneResult:
-    """A search on disk: study.json, tune.json, report.html, a run per step. ``interrupted``: ``resume`` continues it."""
+    """Search on disk: study.json, tune.json, report.html, a run per step. ``interrupted``: ``resume`` continues it."""
 
     folder: Path
     interrupted: bool = False
