@@ -16,6 +16,7 @@ from envmatrix.report.headline import (
     control_doubt,
     explained,
     is_faster_by_little,
+    kept_undecided,
     percent_of,
     recommendation_reason,
     without_contention,
@@ -143,7 +144,7 @@ class Group:
         selection = f"picking the best of {tested}" if tested > 1 else "selection"
         times = f"{format_decided_ratio(self.choice.gain)} times {self.metric.as_fast_as(reference)}"
         interval = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
-        slow = f" {best.slow} than its others." if best.slow else ""
+        slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
             as_fast = self.metric.as_fast_as(reference)
             times, interval = steady_text.steady_gain(best.steady, effect, self.choice.gain, as_fast, self.steps)
@@ -177,6 +178,8 @@ class Group:
         shown = f"is recommended over {self.baseline_name}" if reasons else ""
         if held := explained(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
+        if names := kept_undecided(effects):
+            reasons.append(f"outliers keep {', '.join(names)} undecided")
         why = f": {'; '.join(reasons)}" if reasons else ""
         return f"No environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
 

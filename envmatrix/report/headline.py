@@ -70,6 +70,13 @@ def explained(effects: Sequence[Effect], as_fast: str) -> str:
     )
 
 
+def kept_undecided(effects: Sequence[Effect]) -> list[str]:
+    """Return the environments whose interval is above 1, and whose verdict is withheld because of slow trials."""
+    return [
+        one.environment for one in effects if one.withheld == Flag.SLOW_TRIALS and one.low is not None and one.low > 1.0
+    ]
+
+
 def control_doubt(control: Effect | None, best: Effect | None, gain: float, reference: str) -> str:
     """Return a doubt from the control: it differs from 1, or its interval is as wide as the gain."""
     low, high = (control.low, control.high) if control else (None, None)

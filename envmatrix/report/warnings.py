@@ -169,9 +169,9 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
-            f"{slow} than its others (95 % CI of their share: {low:.0%} to {high:.0%}){usual}",
-            (f"`envmatrix resume {run.name}`: no verdict on {on} below {LEAST_BLOCKS} blocks; " if waits else "")
-            + "compare the trials' records: what do the slow ones have in common? The interval covers both cases",
+            f"{slow} than the others (95 % CI of their share: {low:.0%} to {high:.0%}){usual}",
+            (f"`envmatrix resume {run.name}`: below {LEAST_BLOCKS} blocks, {on} gets no verdict; " if waits else "")
+            + "find what the slow trials' records have in common. Intervals are valid with and without these trials",
         )
 
 
@@ -186,9 +186,10 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         yield RunWarning(
             WarningKind.SHORT_RUN,
             run.plan.design,
-            f"its blocks span {format_span(measured.apart)}, too short to rule out slow phases of a minute{alike_text}",
-            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} continues it: from "
-            f"{ENOUGH_MINUTES} minutes on, intervals include such phases (if it ended at its target: a narrower one)",
+            f"its blocks span {format_span(measured.apart)}, too short to cover slow phases of a minute{alike_text}",
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)}: from "
+            f"{ENOUGH_MINUTES} minutes on, intervals allow for such phases (if it reached its target, also "
+            "give a smaller `--target`)",
         )
 
 

@@ -180,7 +180,7 @@ class _RunPair:
             slow = describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow)
             cautions = [
                 *flag_cautions(analysis, names),
-                *(f"{shown_name(name)}: {slow[name]} than its others" for name in names if name in slow),
+                *(f"{shown_name(name)}: {slow[name]} than the others" for name in names if name in slow),
             ]
             yield from (f"in {run.name} {text}" for text in (*cautions, *missing_trials_cautions(run, measured)))
 

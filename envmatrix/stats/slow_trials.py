@@ -1,4 +1,4 @@
-"""Slow trials (outliers): processes of an environment that are slower than its others, as if of two kinds.
+"""Slow trials (outliers): processes of an environment that are slower than the others, as if of two kinds.
 
 No analysis can know the mean cost of rare slow processes from runs without any. So the effect is that of a process that
 is not slow, and the share of slow ones is reported with it. If there are any, every conclusion must be true with them
@@ -36,7 +36,7 @@ _DRAWS, _FEWEST_DRAWS, _MOST_DRAWN, _SEED = 20_000, 5_000, 2_000_000, 20_260_104
 
 @dataclass(frozen=True)
 class SlowTrials:
-    """``count`` of an arm's ``trials`` are slow: they took ``slower`` longer than its others (0.25: 25 %).
+    """``count`` of an arm's ``trials`` are slow: they took ``slower`` longer than the others (0.25: 25 %).
 
     For a metric that is not a speed, they are worse by that much.
     """

@@ -54,7 +54,7 @@ WARNINGS: Mapping[str, str] = {
     "mixed-hosts": "The trials of one block ran on several machines, so their differences do not cancel.",
     "other-load": "Other programs ran on the machine during the measurement.",
     "steal-time": "The hypervisor gave more than 1 % of the virtual machine's time to others.",
-    "slow-trials": "Outliers: some trials of an environment are much slower than its others.",
+    "slow-trials": "Outliers: some trials of an environment are much slower than the others.",
     "equal-work-unchecked": "Nothing shows that the program did the same work in every environment.",
     "stand-in-data": "The real data set was not available; trials used generated data of the same shape.",
     "odd-process": "Threads share one CPU, lost CPUs or load their runtime twice, or a library failed to preload.",

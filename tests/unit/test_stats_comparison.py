@@ -281,7 +281,7 @@ def test_what_the_tables_of_stored_runs_say_of_an_environment_is_said_beside_the
         new.append(replace(trial, outcome="failed", reason="it broke", document={}) if lost else trial)
     assert compare_runs(old, new).cautions[1:] == (
         "in new torch-2.13:cnn@local fails more often than its reference",
-        "in new torch-2.6:cnn@local: 2 of 10 trials are 99% slower than its others",
+        "in new torch-2.6:cnn@local: 2 of 10 trials are 99% slower than the others",
     )
 
 
