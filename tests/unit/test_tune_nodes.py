@@ -133,7 +133,8 @@ def test_what_was_confirmed_is_told_by_node_the_worst_last():
     assert gains_by_node(there, one_node, arm, THROUGHPUT) == ()
 
 
-def test_a_program_on_the_command_line_needs_an_image_for_a_container_and_the_launchers_own_options():
+def test_a_program_on_the_command_line_needs_an_image_for_a_container_and_the_launchers_own_options(monkeypatch):
+    monkeypatch.delenv("BENCH_LIBRARIES", raising=False)  # of the real tests
     with pytest.raises(InputError, match="needs an image") as caught:
         tunes.tune(["python", "x.py"], engine="docker")
     assert "--image" in caught.value.remedy
