@@ -1,4 +1,4 @@
-"""Base class of launchers whose blocks run on other machines: blocks in progress, waiting blocks, and their results."""
+"""Base class of launchers that send blocks as jobs: blocks in progress, waiting blocks, and their results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from envmatrix.block.order import Part
-from envmatrix.errors import InputError
+from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Work
 from envmatrix.launchers.block_files import block_folders
-from envmatrix.launchers.block_orders import block_folder, group_names, make_parts
+from envmatrix.launchers.block_orders import block_folder, block_order, group_names, make_parts
+from envmatrix.launchers.node_start import copy_package, start_lines
 from envmatrix.launchers.outcomes import collected
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
-from envmatrix.results import Trial
+from envmatrix.results import Trial, trial_of, write_whole
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
@@ -22,6 +23,8 @@ P = TypeVar("P", bound=PendingBlock)
 Trials = Generator[Trial, None, None]
 #: A trial whose node was lost this often while it ran counts as failed, so that the block can continue.
 _LOSSES = 2
+#: Blocks in a row without a finished trial after which the run stops, because they have a common cause.
+_FRUITLESS = 3
 
 
 def common_host(hosts: Mapping[str, Host], remedy: str) -> Host:
@@ -50,6 +53,7 @@ class BlockLauncher(Generic[P]):
         self._say = progress
         self._pending_blocks: dict[int, P] = {}
         self._backlog: list[P] = []
+        self._fruitless = 0
 
     @property
     def width(self) -> int:
@@ -80,6 +84,15 @@ class BlockLauncher(Generic[P]):
         for known in block_folders(block_folder(self._experiment, 0).path.parent):
             block = int(known.path.name[1:])
             yield self._pending_block(block, self._experiment.plan.block(block), work)
+
+    def _pick_up(self, pending: P, *, runs: bool) -> None:
+        """Watch a known block if its job still runs; otherwise record that nobody watched its end."""
+        if runs:
+            planned = pending.files.planned(pending.attempt)
+            pending.slots = {name: slot for name, slot in pending.slots.items() if name in planned}
+            self._pending_blocks[pending.block] = pending
+        elif pending.attempt and not pending.files.has_ended(pending.attempt):
+            pending.files.note_end(pending.attempt, "UNWATCHED", excused=True)
 
     def _pending_block(self, block: int, slots: Iterable[Slot], work: Work) -> P:
         """Return the unfinished part of a block; delete the leftover files of its finished trials."""
@@ -131,6 +144,26 @@ class BlockLauncher(Generic[P]):
         pending.files.plan(pending.attempt, pending.slots)
         return parts
 
+    def _order_lines(self, pending: P, parts: Iterable[Part], who: str, modules: Iterable[str] = ()) -> list[str]:
+        """Write the order of an attempt; return the lines of ``sh`` for its job (see ``start_lines``)."""
+        order, folder = block_order(self._experiment, pending.block, parts, pending.attempt), pending.files.path
+        write_whole(pending.files.order(pending.attempt), order.text())
+        return start_lines(folder, pending.attempt, copy_package(folder.parent), modules, who)
+
+    def _send_again(self, pending: P, reason: str, *, blamed: bool = True) -> None:
+        """Queue a block whose job ended early. Stop the run if blocks keep ending without a finished trial.
+
+        ``blamed``: the block counts as one of them; False if its node caused the end.
+        """
+        self._fruitless = self._fruitless + 1 if blamed and not pending.finished else 0
+        if self._fruitless >= _FRUITLESS:
+            raise EngineError(
+                f"{_FRUITLESS} blocks in a row ended without one finished trial; the last one: {reason}",
+                remedy=f"see {pending.files.path} for their scripts and logs",
+            )
+        self._backlog.append(pending)
+
     def _lost_trial(self, slot: Slot, pending: P) -> Trial:
-        """Return the trial of a slot whose node was repeatedly lost while it ran."""
-        raise NotImplementedError
+        """Return the trial of a slot whose job ended repeatedly while it ran."""
+        reason = f"its block runner ended twice while it ran ({pending.files.last_cause()})"
+        return trial_of(slot, "failed", reason, node=pending.files.node)

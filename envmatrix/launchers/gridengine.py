@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envmatrix.block.order import DELETED, OTHER_NODE
+from envmatrix.block.order import DELETED, OTHER_NODE, Part
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, refuse_engines_without_commands
 from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
-from envmatrix.launchers.block_orders import block_order, block_seconds, job_prefix
-from envmatrix.launchers.node_start import STOPPED, copy_package, start_lines
+from envmatrix.launchers.block_orders import block_seconds, job_prefix
+from envmatrix.launchers.node_start import stop_reason
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.plan.export_lines import posix_quote
@@ -36,8 +36,6 @@ _LIMIT_S = 60.0
 _FILES_S, _QUEUE_S = 0.5, 5.0
 #: Checks without the job after which it counts as ended, because files can appear late over NFS.
 _SETTLE = 3
-#: Jobs in a row without a finished trial after which the run stops: they have a common cause.
-_FRUITLESS = 3
 _WORD = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_.:,=@*!&|+-]*\Z")
 _JOB = re.compile(r"<job_list .*?</job_list>", re.DOTALL)
 
@@ -194,7 +192,6 @@ class GridEngineLauncher(BlockLauncher[_Job]):
         self._left_out: set[str] = set()
         self._next_look = 0.0
         self._silent = False
-        self._fruitless = 0
 
     @property
     def width(self) -> int:
@@ -222,12 +219,9 @@ class GridEngineLauncher(BlockLauncher[_Job]):
             raise EngineError("Grid Engine does not answer", remedy="when `qstat` works here: `envmatrix resume`")
         for pending in self._known_blocks(work):
             state = queue.get(f"{self._prefix}{pending.files.path.name}")
+            self._pick_up(pending, runs=state is not None)
             if state:
-                planned = pending.files.planned(pending.attempt)
-                pending.slots = {name: slot for name, slot in pending.slots.items() if name in planned}
                 self._watch(pending, state.job)
-            elif pending.attempt and not pending.files.has_ended(pending.attempt):
-                pending.files.note_end(pending.attempt, "UNWATCHED", excused=True)
             yield from self._collect(pending, work)
         yield from self._rounds(blocks, work)
 
@@ -272,10 +266,8 @@ class GridEngineLauncher(BlockLauncher[_Job]):
         parts = yield from self._begin(pending, work)
         if not parts:
             return
-        order = block_order(self._experiment, pending.block, parts, pending.attempt)
-        write_whole(pending.files.order(pending.attempt), order.text())
         script, folder = pending.files.script(pending.attempt), pending.files.path
-        write_whole(script, self._script(pending))
+        write_whole(script, self._script(pending, parts))
         seconds = self._asked.get("time") or block_seconds(parts)
         node = pending.files.node or "&".join(f"!{name}" for name in sorted(self._left_out))
         resources = [f"h_rt={int(float(str(seconds)) + 0.5)}", *([f"hostname={node}"] if node else [])]
@@ -287,19 +279,16 @@ class GridEngineLauncher(BlockLauncher[_Job]):
         )
         self._watch(pending, job.split()[0])
 
-    def _script(self, pending: _Job) -> str:
+    def _script(self, pending: _Job, parts: Sequence[Part]) -> str:
         modules = self._asked.get("modules", ())
         names = modules if isinstance(modules, (tuple, list)) else [str(modules)]
-        folder = pending.files.path
         variables = (("PATH", os.environ.get("PATH", os.defpath)), ("HOME", os.environ.get("HOME", "/")))
         lines = [
             "#!/bin/sh",
             "trap '' USR1  # the notice before a suspension; the one before the end (USR2) ends the block runner",
             *(f"export {name}={posix_quote(value)}" for name, value in variables),
             "node=${HOSTNAME:-$(uname -n)}",
-            *start_lines(
-                folder, pending.attempt, copy_package(folder.parent), names, '"$node" "$JOB_ID" "${RESTARTED:-0}" alone'
-            ),
+            *self._order_lines(pending, parts, '"$node" "$JOB_ID" "${RESTARTED:-0}" alone', names),
         ]
         return "\n".join([*lines, ""])
 
@@ -327,7 +316,7 @@ class GridEngineLauncher(BlockLauncher[_Job]):
         stopped = pending.files.stopped(pending.attempt)
         status, node, path = stopped or (0, "", "")
         if stopped:
-            reason = STOPPED.get(status, f"its block runner ended with status {status}") + (f": {path}" if path else "")
+            reason = stop_reason(status, path)
         left = len(pending.slots)
         self._say(f"block {pending.block}: job {pending.job} ended with {left} trial(s) not done: {reason}")
         pending.files.note_end(pending.attempt, f"exit {status}" if stopped else "UNKNOWN", excused=bool(stopped))
@@ -336,13 +325,7 @@ class GridEngineLauncher(BlockLauncher[_Job]):
         if stopped and status != OTHER_NODE:
             self._left_out.add(node)
             self._say(f"host {node} is left out: {reason}")
-        self._fruitless = 0 if pending.finished else self._fruitless + 1
-        if self._fruitless >= _FRUITLESS:
-            raise EngineError(
-                f"{_FRUITLESS} jobs in a row ended without one finished trial; the last one: {reason}",
-                remedy=f"see {pending.files.path} for their scripts and logs",
-            )
-        self._backlog.append(pending)
+        self._send_again(pending, reason)
         self._next_look = 0.0
 
     def _lost_trial(self, slot: Slot, pending: _Job) -> Trial:

@@ -47,6 +47,11 @@ STOPPED: Mapping[int, str] = {
 _VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 9))"
 
 
+def stop_reason(status: int, path: str = "") -> str:
+    """Return why a job stopped by itself, with the path that was missing."""
+    return STOPPED.get(status, f"its block runner ended with status {status}") + (f": {path}" if path else "")
+
+
 def copy_package(folder: Path) -> Path:
     """Return a copy of ``envmatrix/block`` in ``folder``, which nodes can read; its name contains a digest."""
     package = folder / f"block-{folder_digest(_SOURCE).removeprefix('sha256:')[:16]}"

@@ -16,11 +16,10 @@ from envmatrix.block.order import NO_PYTHON, OTHER_NODE
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, Work, refuse_engines_without_commands
 from envmatrix.launchers.block_launcher import BlockLauncher, Trials, common_host
-from envmatrix.launchers.block_orders import block_order
-from envmatrix.launchers.node_start import STOPPED, copy_package, find_lines, start_lines
+from envmatrix.launchers.node_start import STOPPED, find_lines, stop_reason
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
-from envmatrix.results import Trial, trial_of, write_whole
+from envmatrix.results import Trial
 from envmatrix.system import host as host_facts
 from envmatrix.system.host import Host
 from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run
@@ -50,8 +49,6 @@ _ANSWER_S, _FILES_S = 60.0, 0.5
 _NO_CONNECTION = 255
 #: Checks of the files after the end of a connection, because they may appear late.
 _SETTLE = 3
-#: Blocks in a row without a finished trial, from hosts that answer, after which the run stops: a common cause.
-_FRUITLESS = 3
 _WEEK_S = 7 * 86400.0
 
 
@@ -151,7 +148,6 @@ class SshLauncher(BlockLauncher[PendingBlock]):
         self._hosts = requested_hosts(experiment.run.launcher_options)
         self._left_out: dict[str, str] = {}
         self._out: dict[int, _Connection] = {}
-        self._fruitless = 0
 
     @property
     def width(self) -> int:
@@ -183,8 +179,7 @@ class SshLauncher(BlockLauncher[PendingBlock]):
     def _adopt(self, work: Work) -> Trials:
         """Collect the trials that ended after envmatrix stopped; their connection's end stopped the others."""
         for pending in self._known_blocks(work):
-            if pending.attempt and not pending.files.has_ended(pending.attempt):
-                pending.files.note_end(pending.attempt, "UNWATCHED", excused=True)
+            self._pick_up(pending, runs=False)
             yield from self._collect(pending, work)
 
     def _give_blocks(self, work: Work) -> Trials:
@@ -213,12 +208,9 @@ class SshLauncher(BlockLauncher[PendingBlock]):
         parts = yield from self._begin(pending, work)
         if not parts:
             return
-        order = block_order(self._experiment, pending.block, parts, pending.attempt)
-        write_whole(pending.files.order(pending.attempt), order.text())
-        folder, package = pending.files.path, copy_package(pending.files.path.parent)
-        lines = start_lines(folder, pending.attempt, package, (), '"$node" ssh 0 leash')
+        lines = self._order_lines(pending, parts, '"$node" ssh 0 leash')
         argv = ssh_argv(host, "\n".join([f"node={shlex.quote(host)}", *lines]))
-        log = folder / f"ssh-{pending.attempt}.log"
+        log = pending.files.path / f"ssh-{pending.attempt}.log"
         theirs, leash = os.pipe()
         with log.open("wb") as file, os.fdopen(theirs, "rb") as stdin:
             program = SupervisedProcess(Order(argv, None, None, _WEEK_S), (stdin, file, file))
@@ -249,25 +241,14 @@ class SshLauncher(BlockLauncher[PendingBlock]):
         """Requeue a block whose connection ended early, and exclude the host if it caused that."""
         stopped = pending.files.stopped(pending.attempt)
         status, node, path = stopped or (ended.code, connection.host, "")
-        reason = STOPPED.get(status, f"its block runner ended with status {status}")
+        reason = stop_reason(status, path)
         if status == _NO_CONNECTION:
             log_lines = connection.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             reason = f"the connection ended: {log_lines[-1] if log_lines else 'nothing was said'}"
-        reason += f": {path}" if path else ""
         excused = status in STOPPED or status == _NO_CONNECTION
         pending.files.note_end(pending.attempt, f"exit {status}", excused=excused)
         self._say(f"block {pending.block}: {len(pending.slots)} trial(s) not done on host {node}: {reason}")
         if excused and status != OTHER_NODE:
             self._left_out[connection.host] = reason
             self._say(f"host {connection.host} is left out: {reason}")
-        self._fruitless = 0 if pending.finished or excused else self._fruitless + 1
-        if self._fruitless >= _FRUITLESS:
-            raise EngineError(
-                f"{_FRUITLESS} blocks in a row came back without one finished trial; the last one: {reason}",
-                remedy=f"see {pending.files.path} for their logs",
-            )
-        self._backlog.append(pending)
-
-    def _lost_trial(self, slot: Slot, pending: PendingBlock) -> Trial:
-        reason = f"its block runner ended twice while it ran ({pending.files.last_cause()})"
-        return trial_of(slot, "failed", reason, node=pending.files.node)
+        self._send_again(pending, reason, blamed=not excused)

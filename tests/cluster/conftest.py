@@ -98,6 +98,9 @@ def small_disk(tmp_path_factory):
 class Project:
     """A folder with a matrix.yaml, in which the real command runs against the real Slurm."""
 
+    #: Folders with packages that extend envmatrix.
+    packages = ()
+
     def __init__(self, folder, cluster):
         self.folder = folder
         self.cluster = cluster
@@ -109,7 +112,7 @@ class Project:
 
     @property
     def variables(self):
-        return {**self.cluster.variables, "PYTHONPATH": str(PROJECT)}
+        return {**self.cluster.variables, "PYTHONPATH": os.pathsep.join([str(PROJECT), *self.packages])}
 
     def wait_for_word(self):
         """Make trials wait for a file; return (the file that a running trial creates, the file to wait for)."""

@@ -15,11 +15,17 @@ from tests.cluster.slurm_daemons import Nowhere
 from tests.cluster.test_gridengine import GRID
 from tests.cluster.test_slurm import SLURM, done_once
 from tests.cluster.test_ssh import SSH
+from tests.own_launcher import lay_out_detached
 
 pytestmark = [pytest.mark.timeout(600)]
 #: The daemons of each launcher (a fixture), and its words on the command line.
-LAUNCHERS = {"here": ("", ()), "ssh": ("hosts", SSH), "slurm": ("cluster", SLURM), "gridengine": ("grid", GRID)}
+LAUNCHERS = {
+    "here": ("", ()), "detached": ("", ("--launcher", "detached")), "ssh": ("hosts", SSH), "slurm": ("cluster", SLURM),
+    "gridengine": ("grid", GRID),
+}  # fmt: skip
 ELSEWHERE = [name for name in LAUNCHERS if name != "here"]
+#: Launchers whose jobs go on if envmatrix is killed.
+GO_ON = ("detached", "slurm", "gridengine")
 BLOCK = ("--max-blocks", "1")
 #: One trial of each kind; the one that pauses does so once, and a child of it wakes it.
 BREAKS = """
@@ -66,6 +72,7 @@ def project(request, tmp_path):
     cluster = request.getfixturevalue(daemons) if daemons else Nowhere()
     made = Project(tmp_path / "pro ject", cluster)
     made.launcher, made.words = request.param, words
+    made.packages = lay_out_detached(tmp_path / "site") if request.param == "detached" else []
     yield made
     (made.held.folder / "hold").unlink(missing_ok=True)
     if hasattr(cluster, "clean"):
@@ -102,7 +109,7 @@ def test_a_tool_that_is_killed_loses_and_repeats_no_finished_trial(project):
     before = (project.newest() / "trials.jsonl").read_bytes()
     process.kill()
     process.communicate()
-    goes_on = project.launcher in ("slurm", "gridengine")
+    goes_on = project.launcher in GO_ON
     if not goes_on:
         project.wait_for(lambda: not project.left(), 60)
     project.held.let_go()

@@ -53,7 +53,6 @@ class SlurmLauncher(BlockLauncher[SlurmBlock]):
         self._prefix = job_prefix(experiment)
         self._span = widest_workload(experiment)
         self._placing = Placing(client, self._options, progress, self._span)
-        self._fruitless = 0
         self._silent = False
         self._clocks: set[str] = set()
         self._next_look = 0.0
