@@ -147,7 +147,7 @@ class ApptainerEngine(CgroupConfined, Engine):
             binds = [word for place, path in mounted.items() for word in ("--bind", f"{path}:{place}:ro")]
             return self._command_output(Path(sif_and_digest[0]), argv, binds)
 
-        sif_and_digest = ready_sif(self.places.cache, image, self._sif_path, self._build, progress)
+        sif_and_digest = ready_sif(self.places.cache, image, self._ready_sif_path, self._build, progress)
         return prepare_ready_image(self.places, self.name, image, libraries, sif_and_digest, inside, progress)
 
     def _from_docker(self, prepared: Prepared, progress: ProgressCallback) -> Prepared:
@@ -179,6 +179,10 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     def _sif_path(self, digest: str) -> Path:
         return self.places.cache.root / "sif" / json_digest(digest, *_BUILD_VERSION, _LISTING_ARGV)[:24] / "image.sif"
+
+    def _ready_sif_path(self, digest: str) -> Path:
+        """Return another path than ``_sif_path``: an image built here may also be given as a ready-made one."""
+        return self._sif_path(f"ready-made {digest}")
 
     def _build_without_docker(
         self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback

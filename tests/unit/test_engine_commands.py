@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.block.crowd import MOST_PROCESSES
+from envmatrix.build.cache import Cache
+from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import confinement
+from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import ENGINES
@@ -19,7 +22,8 @@ from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
 from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.local import file_safe_name
-from envmatrix.errors import EngineError
+from envmatrix.errors import EngineError, SkipEnvironmentError
+from envmatrix.plan.environment import Image
 
 HOSTILE = {"A": 'x y,$HOME`id`"q"\''}
 JOB = Job(
@@ -206,3 +210,19 @@ def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
     with pytest.raises(NotFound):
         DockerImages(client, None)._dpkg_status("base")
     assert made == [{RUN_LABEL: "build"}]
+
+
+def test_an_image_that_was_built_here_and_is_also_a_ready_made_one_has_two_sifs(tmp_path, monkeypatch) -> None:
+    """Guards against a run that ends with "files_digest: No such file" after the same image ran as a ready-made one."""
+    paths = []
+
+    def found(cache, image, place, build, progress):
+        paths.append(place("sha256:1"))
+        raise SkipEnvironmentError("enough")
+
+    monkeypatch.setattr("envmatrix.engines.apptainer.ready_sif", found)
+    engine = ApptainerEngine(BuildPaths(Cache(tmp_path / "cache"), tmp_path, tmp_path))
+    with pytest.raises(SkipEnvironmentError):
+        engine.prepare(Image("mine", ready="team/train:1"), (), lambda _: None)
+    assert paths[0] != engine._sif_path("sha256:1")
+    assert paths[0].parent.parent == engine._sif_path("sha256:1").parent.parent
