@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -16,6 +17,17 @@ STEPS = 20
 #: Milliseconds of each part, and events, per step.
 USUAL = {"user": 20.0, "kernel": 5.0, "waiting": 0.5, "blocked": 2.0, "minor_faults": 1000.0, "voluntary_switches": 1.0}
 FAULT_MS = 0.0025
+#: One's own program in two environments: its run gets other trials by ``replace_trials``, and is then confirmed.
+PROGRAM = "print(sum(range(1000)))\n"
+PROGRAM_MATRIX = f"""
+version: 2
+factors:
+  python: {{here: {{interpreter: {sys.executable}}}}}
+  word: {{none: {{}}, some: {{env: {{WORD: some}}}}}}
+environments: {{baseline: {{}}, some: {{word: some}}}}
+workloads: {{mine: {{command: [python, train.py], metric: {{wall: true}}}}}}
+designs: {{default: {{environments: [some], workloads: mine, max_blocks: 1}}}}
+"""
 
 
 def thread_of(parts, **over):

@@ -1,27 +1,17 @@
 """``explain --confirm`` on a real Slurm: the run is measured again by the launcher that measured it."""
 
 import json
-import sys
 
 import pytest
 
-from tests.step_runs import replace_trials
+from tests.step_runs import PROGRAM, PROGRAM_MATRIX, replace_trials
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
-MATRIX = f"""
-version: 2
-factors:
-  python: {{here: {{interpreter: {sys.executable}}}}}
-  word: {{none: {{}}, some: {{env: {{WORD: some}}}}}}
-environments: {{baseline: {{}}, some: {{word: some}}}}
-workloads: {{mine: {{command: [python, train.py], metric: {{wall: true}}, files: programs}}}}
-designs: {{default: {{environments: [some], workloads: mine, schedule: sequential, max_blocks: 1}}}}
-"""
 
 
 def test_a_named_cause_is_confirmed_on_the_cluster_of_the_run(project):
-    (project.folder / "matrix.yaml").write_text(MATRIX)
-    (project.folder / "programs" / "train.py").write_text("print(sum(range(1000)))\n")
+    (project.folder / "matrix.yaml").write_text(PROGRAM_MATRIX.replace("metric:", "files: programs, metric:"))
+    (project.folder / "programs" / "train.py").write_text(PROGRAM)
     done = project.run("bench", "--name", "mine", "--launcher", "slurm", "--nodelist", "n2", "--quiet")
     assert done.returncode == 0, done.stderr
     replace_trials(project.folder / "results" / "mine", {"some": {"minor_faults": -990.0, "kernel": -4.0}})

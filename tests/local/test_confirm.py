@@ -1,31 +1,20 @@
 """``explain --confirm``: a stored run is measured again, next to an environment that changes only the named cause."""
 
 import json
-import sys
 
 import pytest
 
-from tests.step_runs import replace_trials
+from tests.step_runs import PROGRAM, PROGRAM_MATRIX, replace_trials
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 
-MATRIX = f"""
-version: 2
-factors:
-  python: {{here: {{interpreter: {sys.executable}}}}}
-  word: {{none: {{}}, some: {{env: {{WORD: some}}}}}}
-environments: {{baseline: {{}}, some: {{word: some}}}}
-workloads: {{mine: {{command: [python, train.py], metric: {{wall: true}}}}}}
-designs: {{default: {{environments: [some], workloads: mine, max_blocks: 1}}}}
-"""
-PROGRAM = "print(sum(range(1000)))\n"
 CAUSE = "memory returned to the kernel and faulted in again"
 
 
 @pytest.fixture
 def stored(project):
     """Return a project with a real run, whose trials are replaced by those of an environment with fewer page faults."""
-    (project.folder / "matrix.yaml").write_text(MATRIX)
+    (project.folder / "matrix.yaml").write_text(PROGRAM_MATRIX)
     (project.folder / "train.py").write_text(PROGRAM)
     done = project.run("bench", "--name", "mine", "--quiet")
     assert done.returncode == 0, done.stderr
