@@ -26,7 +26,7 @@ class Continuations:
         self._made: set[int] = set()
         self._decided: dict[int, float | None] = {}
         self._seconds: float | None = None
-        self._said: set[str] = set()
+        self._lacking_s: float | None = None
 
     def count(self, trial: Reading | Trial) -> None:
         """Count a finished trial."""
@@ -60,7 +60,7 @@ class Continuations:
             seconds = seconds_of_steps(room_s, 1, processes) if len(self._made) < wanted else None
         wanted_s = max(1, MIN_GROUPS - len(self._made)) * processes
         if seconds is None:
-            self._say_no_time(wanted_s * MIN_S - room_s)
+            self._note_missing_budget(wanted_s * MIN_S - room_s)
             return None
         if self._seconds is None:
             self._announce(seconds, processes, wanted_s * FULL_S - room_s)
@@ -68,15 +68,19 @@ class Continuations:
         return seconds
 
     def report_missing(self) -> None:
-        """Report at the end of a run that no block went on."""
-        if self._is_wanted and not self._made:
-            self._say_once("no steady effects: no process could go on after its trial; all results are of first steps")
+        """Report at the end of a run that no block went on, and why."""
+        if not self._is_wanted or self._made:
+            return
+        why = "no process could go on after its trial"
+        if self._lacking_s is not None:
+            why = f"the budget ended before them, and {_more(self._lacking_s)} more would have been enough (--budget)"
+        self._say(f"no steady effects, only those of first steps: {why}")
 
-    def _say_no_time(self, lacking_s: float) -> None:
-        if not self._made:
-            self._say_once(
-                f"no steady effects: the budget ends before them; {_more(lacking_s)} more are enough (--budget)"
-            )
+    def _note_missing_budget(self, lacking_s: float) -> None:
+        """Note how much more budget is needed, and say so the first time."""
+        if not self._made and self._lacking_s is None:
+            self._say(f"the budget ends before steady effects; {_more(lacking_s)} more are enough (--budget)")
+        self._lacking_s = lacking_s
 
     def _announce(self, seconds: float, processes: int, lacking_s: float) -> None:
         more = "" if seconds == FULL_S else f"; {_more(lacking_s)} more are enough for {FULL_S:.0f} s (--budget)"
@@ -84,11 +88,6 @@ class Continuations:
             f"for the steady effect, the processes of {MIN_GROUPS} or more blocks go on for {seconds:.1f} s"
             f" of steps each (about {as_duration(processes * seconds)} a block){more}"
         )
-
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._say(text)
 
 
 def _more(lacking_s: float) -> str:

@@ -86,7 +86,9 @@ def test_the_last_blocks_that_a_verdict_needs_go_on_and_the_budget_holds(carry_o
 def test_a_budget_without_room_for_them_has_its_blocks_and_says_so(carry_out):
     found = carry_out(plan_of(6 * BLOCK_S + 3 * 4 * (MIN_S - 0.5)))
     assert found.later == {}
-    assert any("no steady effects: the budget" in line and "--budget" in line for line in found.said)
+    assert sum("the budget ends before steady effects" in line and "--budget" in line for line in found.said) == 1
+    (at_the_end,) = [line for line in found.said if line.startswith("no steady effects, only those of first steps: ")]
+    assert "the budget ended before them" in at_the_end
 
 
 def test_with_time_for_more_blocks_as_many_go_on_as_narrow_the_interval_most(carry_out):
@@ -123,7 +125,9 @@ def test_a_resumed_run_counts_the_blocks_that_went_on(carry_out):
 def test_what_cannot_go_on_does_not_and_that_is_said(carry_out, more):
     found = carry_out(plan_of(1000.0, max_blocks=7), **more)
     assert found.later == {}
-    assert sum("no steady effects: no process could go on" in line for line in found.said) == 1
+    assert (
+        sum("no steady effects, only those of first steps: no process could go on" in line for line in found.said) == 1
+    )
 
 
 def test_a_launcher_that_runs_trials_elsewhere_has_none_and_says_so(carry_out):
