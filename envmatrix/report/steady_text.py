@@ -23,7 +23,7 @@ def steady_gain(
         first = f"{trial} {format_ratio(effect.ratio)}, {first_bounds}, {blocks}"
         return f"{times} in {steady.seconds} of its steps", f"95 % CI {bounds}; {first}"
     later = f"later {format_ratio(steady.ratio)}, {bounds}"
-    verdict = "about as fast" if steady.verdict == "same" else "not significantly faster"
+    verdict = "about as fast" if steady.verdict == "same" else "undecided"
     claim = f"{times} in its {trial}, but {verdict} in {steady.seconds} of its steps"
     return claim, f"95 % CI {first_bounds}, {blocks}; {later}"
 

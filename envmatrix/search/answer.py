@@ -156,7 +156,7 @@ class TuneAnswer:
         if self.settings and is_faster_later(steady):
             first = f"{self.trial} {format_exact_ratio(effect.ratio or 0.0)}, {first}"
             return f"{claim} in {when} (95 % interval {later}; {first}, {blocks})."
-        verdict = "slower" if steady.verdict == "slower" else f"not significantly {self.metric.said('faster')}"
+        verdict = "about as fast" if steady.verdict == "same" else steady.verdict
         later = f"{verdict} in {when} ({format_exact_ratio(steady.ratio)}, {later})"
         nothing = "" if self.settings else "Nothing to recommend: "
         return f"{nothing}{claim} in its {self.trial} (95 % interval {first}, {blocks}), but {later}."

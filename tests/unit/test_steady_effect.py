@@ -98,7 +98,7 @@ def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment()
             0.005,
             "fast is 1.25 times as fast as baseline in its first steps, but about as fast in seconds 5 to 10 ",
         ),
-        (0.82, 0.05, "fast is 1.25 times as fast as baseline in its first steps, but not significantly faster in "),
+        (0.82, 0.05, "fast is 1.25 times as fast as baseline in its first steps, but undecided in "),
     ],
 )
 def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(change, noise, headline):
