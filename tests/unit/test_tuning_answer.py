@@ -34,8 +34,8 @@ def test_what_bars_a_recipe_is_named_and_nothing_else_of_it():
     [
         (1.15, "faster", "size=large is 1.150 times as fast as the baseline in seconds 5 to 10 of its steps "
                          r"\(95 % interval 1.0\d+ to 1.2\d+; first steps 1.200, 1.100 to 1.300, 12 fresh blocks\)."),
-        (1.02, "undecided", r"size=large is 1.\d+ times as fast as the baseline in its first steps \(.*\), but undecided in "
-                            r"seconds 5 to 10 of its steps \(1.020, "),
+        (1.02, "undecided", r"size=large is 1.\d+ times as fast as the baseline in its first steps \(.*\), but "
+                            r"undecided in seconds 5 to 10 of its steps \(1.020, "),
         (0.8, "slower", r"Nothing to recommend: size=large is 1.\d+ times as fast as the baseline in its first steps "
                         r"\(.*\), but slower in seconds 5 to 10 of its steps \(0.800, "),
     ],
