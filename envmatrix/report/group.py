@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from envmatrix.plan import Arm
 from envmatrix.report import steady_text
-from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, reference_name
+from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, list_names, reference_name
 from envmatrix.report.headline import (
     barred,
     busy_machine,
@@ -179,7 +179,10 @@ class Group:
         if held := explained(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
         if names := kept_undecided(effects):
-            reasons.append(f"outliers keep {', '.join(names)} undecided")
+            compared = [(row.arm.environment, row.slow) for row in (self.baseline, *self.rows) if row]
+            slow = [name for name, trials in compared if trials and name in (self.baseline_name, *names)]
+            slow += ["control"] if self.control and self.control.slow else []
+            reasons.append(f"outliers of {list_names(slow)} keep {list_names(names)} undecided")
         why = f": {'; '.join(reasons)}" if reasons else ""
         return f"No environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
 

@@ -164,14 +164,14 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
             if effect
             else ""
         )
-        on = "anything that is compared with it" if name in shared else "it"
+        verdicts = "no environment gets a verdict" if name in shared else "it gets no verdict"
         waits = slow.trials < LEAST_BLOCKS
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
             f"{slow} than the others (95 % CI of their share: {low:.0%} to {high:.0%}){usual}",
-            (f"`envmatrix resume {run.name}`: below {LEAST_BLOCKS} blocks, {on} gets no verdict; " if waits else "")
-            + "find what the slow trials' records have in common. Intervals are valid with and without these trials",
+            (f"`envmatrix resume {run.name}`: with fewer than {LEAST_BLOCKS} blocks, {verdicts}; " if waits else "")
+            + "find what the slow trials' records have in common. The intervals already allow for these trials",
         )
 
 
@@ -188,8 +188,8 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
             run.plan.design,
             f"its blocks span {format_span(measured.apart)}, too short to cover slow phases of a minute{alike_text}",
             f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)}: from "
-            f"{ENOUGH_MINUTES} minutes on, intervals allow for such phases (if it reached its target, also "
-            "give a smaller `--target`)",
+            f"{ENOUGH_MINUTES} minutes on, intervals allow for such phases "
+            "(if the run stopped at its target precision, also pass a smaller `--target`)",
         )
 
 

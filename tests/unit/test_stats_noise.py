@@ -106,14 +106,14 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
 
 
 @pytest.mark.parametrize(
-    ("slow", "on"),
+    ("slow", "verdicts"),
     [
-        ("fast", "it"),
-        ("baseline", "anything that is compared with it"),
-        ("control", "anything that is compared with it"),
+        ("fast", "it gets no verdict"),
+        ("baseline", "no environment gets a verdict"),
+        ("control", "no environment gets a verdict"),
     ],
 )
-def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, on):
+def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, verdicts):
     """Guards against an undecided environment without its cause, as at 1.03 to 1.09: the control's slow trial."""
 
     def is_slow(trial):
@@ -122,9 +122,9 @@ def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, on):
     trials = slowed(PLAN, replace(QUIET, noise=0.001), 14, is_slow, by=1.25)
     summary = summary_of(PLAN, trials)
     (told,) = [caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS]
-    assert summary.groups[0].headline.endswith("faster than baseline: outliers keep fast undecided.")
+    assert summary.groups[0].headline.endswith(f"faster than baseline: outliers of {slow} keep fast undecided.")
     assert told.subject == f"{slow}:cnn@local"
-    assert f": below 20 blocks, {on} gets no verdict; " in told.remedy
+    assert f": with fewer than 20 blocks, {verdicts}; " in told.remedy
 
 
 @pytest.mark.parametrize("slow", ["fast", "baseline", "control"])
