@@ -30,12 +30,12 @@ from envmatrix.system.printable import printable_text
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0
 FACTORIAL_NOTE = (
-    "Main effect: averaged over the other factors. Share: what the factor brings to the environment in the heading, "
-    "its Shapley value; the shares multiply to the whole. Intervals are simultaneous, whichever environment that is."
+    "Main effect: averaged over the other factors. Share: the part of the heading's gain that comes from this factor "
+    "(its Shapley value); all shares multiplied give the gain. All intervals are simultaneous."
 )
 MAIN_NOTE = "Main effect: averaged over the other factors. The intervals of all rows are simultaneous."
 CUMULATIVE_NOTE = (
-    "Each step is compared with the one before; the steps multiply to the whole. Intervals are simultaneous."
+    "Each step is compared with the one before; all steps multiplied give the gain. Intervals are simultaneous."
 )
 
 
@@ -133,7 +133,11 @@ def _interaction_sentences(contrasts: Sequence[Contrast]) -> tuple[str, ...]:
         return tuple(
             f"{item.name}: {format_estimate(item.estimate)} times the product of the two" for item in significant
         )
-    return ("No two factors are shown to bring more or less together than apart.",) if with_interval else ()
+    return (
+        ("No interaction found: no two factors gain significantly more, or less, together than each alone.",)
+        if with_interval
+        else ()
+    )
 
 
 def _is_gain_proved(item: Attribution) -> bool:

@@ -17,7 +17,7 @@ from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = (
-    "CPU time was counted for the whole process, not per thread: each part is the time per CPU, averaged over the CPUs."
+    "These times are means over the CPUs, as the records have none per thread; page faults and sleeps are sums."
 )
 PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envmatrix.plan import Arm
@@ -27,7 +27,7 @@ from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.selection import Choice
-from envmatrix.stats.slow_trials import SlowTrials
+from envmatrix.stats.slow_trials import LEAST_BLOCKS, SlowTrials
 from envmatrix.stats.steady_effect import SteadyEffect
 from envmatrix.units import QUIET_FIRST
 
@@ -179,12 +179,17 @@ class Group:
         if held := explained(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
         if names := kept_undecided(effects):
-            compared = [(row.arm.environment, row.slow) for row in (self.baseline, *self.rows) if row]
-            slow = [name for name, trials in compared if trials and name in (self.baseline_name, *names)]
-            slow += ["control"] if self.control and self.control.slow else []
-            reasons.append(f"outliers of {list_names(slow)} keep {list_names(names)} undecided")
+            reasons.append(self._outliers_text(names))
         why = f": {'; '.join(reasons)}" if reasons else ""
         return f"No environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
+
+    def _outliers_text(self, held: Sequence[str]) -> str:
+        """Return whose outliers keep these environments from a verdict."""
+        rows = [row for row in (self.baseline, *self.rows) if row and row.slow]
+        slow = [row.arm.environment for row in rows if row.arm.environment in (self.baseline_name, *held)]
+        slow += [f"the control, a copy of {self.baseline_name},"] if self.control and self.control.slow else []
+        has, gets = "have" if len(slow) > 1 else "has", "get" if len(held) > 1 else "gets"
+        return f"{list_names(slow)} {has} outliers, so {list_names(held)} {gets} no verdict before block {LEAST_BLOCKS}"
 
     @property
     def _no_verdict(self) -> str:
@@ -217,7 +222,7 @@ class Group:
         faster = next(row.arm.environment for row in self.rows if row.arm.name == name)
         slower = self.metric.said("slower")
         share = math.ceil(1000 * (1.0 - 1.0 / lead)) / 1000
-        return f" It may be up to {percent_of(share)} {slower} than {faster}."
+        return f" It is at most {percent_of(share)} {slower} than {faster} (95 % confidence)."
 
     @property
     def limits(self) -> tuple[str, ...]:

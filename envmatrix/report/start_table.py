@@ -102,7 +102,7 @@ def start_warnings(starts: Sequence[Start]) -> Iterator[RunWarning]:
         yield RunWarning(
             WarningKind.TIMES_WARM_UP,
             ", ".join(dict.fromkeys(start.arm.environment for start in times_warm_up_too)),
-            f"trials time steps {worst.warm_up + 1} to {worst.steps}, but {worst.arm.environment} is steady only from "
-            f"step {steps + 1} on",
+            f"trials measure steps {worst.warm_up + 1} to {worst.steps}, but {worst.arm.environment} is steady only "
+            f"from step {steps + 1} on",
             f"set `warmup_steps: {-(-steps // 10) * 10}` in workload {worst.arm.workload} if long training matters",
         )

@@ -160,7 +160,7 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
     for name, slow in describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow).items():
         effect, (low, high) = analysis.find(name), slow.share
         usual = (
-            f"; speed-up without them {format_ratio(effect.usual)}, with them {format_ratio(effect.ratio)}"
+            f"; speed-up without slow trials {format_ratio(effect.usual)}, with them {format_ratio(effect.ratio)}"
             if effect
             else ""
         )
@@ -169,9 +169,9 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
-            f"{slow} than the others (95 % CI of their share: {low:.0%} to {high:.0%}){usual}",
-            (f"`envmatrix resume {run.name}`: with fewer than {LEAST_BLOCKS} blocks, {verdicts}; " if waits else "")
-            + "find what the slow trials' records have in common. The intervals already allow for these trials",
+            f"{slow} than the others (95 % CI of the share of slow trials: {low:.0%} to {high:.0%}){usual}",
+            (f"`envmatrix resume {run.name}` up to {LEAST_BLOCKS} blocks: before that, {verdicts}; " if waits else "")
+            + "look for a cause in the slow trials' records",
         )
 
 
@@ -186,9 +186,9 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         yield RunWarning(
             WarningKind.SHORT_RUN,
             run.plan.design,
-            f"its blocks span {format_span(measured.apart)}, too short to cover slow phases of a minute{alike_text}",
-            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)}: from "
-            f"{ENOUGH_MINUTES} minutes on, intervals allow for such phases "
+            f"its blocks span {format_span(measured.apart)}. Only runs of {ENOUGH_MINUTES} minutes or more allow for "
+            f"slow phases of about a minute{alike_text}",
+            f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} "
             "(if the run stopped at its target precision, also pass a smaller `--target`)",
         )
 

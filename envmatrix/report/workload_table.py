@@ -15,7 +15,7 @@ def _percent(value: float) -> str:
     return f"{value:.1%}"
 
 
-WORKLOADS_NOTE = "Samples per second are geometric means over trials, as above; everything else is a median."
+WORKLOADS_NOTE = "Samples per second are geometric means over trials; everything else is a median."
 #: Column title, metric, metric to divide it by ('': none), and format.
 _COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
     ("samples/s", THROUGHPUT.name, "", show_rate),

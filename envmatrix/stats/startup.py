@@ -76,7 +76,7 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
     if (before + steps) * step_s >= _FIRST_S:
         return ""
     return (
-        f"Only the first seconds: each trial times steps {before + 1} to {before + round(steps)}, "
+        f"Only the first seconds: each trial measures steps {before + 1} to {before + round(steps)}, "
         f"{show_seconds(steps * step_s)} in all. Longer training may gain more or less: raise `warmup_steps` to see."
     )
 

@@ -84,14 +84,14 @@ def test_what_is_not_steady_and_what_times_its_warm_up_is_warned_of(looked):
     assert warned[WarningKind.NOT_STEADY].subject == "slow"
     late = warned[WarningKind.TIMES_WARM_UP]
     assert (late.subject, late.text) == (
-        "fast", "trials time steps 11 to 30, but fast is steady only from step 61 on",
+        "fast", "trials measure steps 11 to 30, but fast is steady only from step 61 on",
     )  # fmt: skip
     assert "`warmup_steps: 60` in workload cnn" in late.remedy
 
 
 def test_an_answer_of_the_first_seconds_of_a_program_says_so_in_every_report(folder):
     summary = summarise(folder)
-    said = "Only the first seconds: each trial times steps 11 to 30, 3.95 s in all."
+    said = "Only the first seconds: each trial measures steps 11 to 30, 3.95 s in all."
     for told in (to_markdown(summary), to_html(summary), printed(summary)):
         assert said in told.replace("\n", " ")
 

@@ -65,7 +65,9 @@ def test_slow_trials_are_told_with_their_share_and_the_spread_stands_in_every_ta
         assert " cv " in text
     assert summary.groups[0].headline.endswith("picking the best of 2). 3 of 24 trials are 25% slower than the others.")
     caution = next(caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS)
-    assert caution.text.startswith("3 of 24 trials are 25% slower than the others (95 % CI of their share: 3% to 32%)")
+    assert caution.text.startswith(
+        "3 of 24 trials are 25% slower than the others (95 % CI of the share of slow trials: 3% to 32%)"
+    )
     row = next(row for row in summary_to_json(summary)["arms"] if row["environment"] == "fast")
     assert row["slow_trials"]["count"] == 3
     assert row["cv"] == pytest.approx(fast.cv)
@@ -122,9 +124,12 @@ def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, verdicts):
     trials = slowed(PLAN, replace(QUIET, noise=0.001), 14, is_slow, by=1.25)
     summary = summary_of(PLAN, trials)
     (told,) = [caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS]
-    assert summary.groups[0].headline.endswith(f"faster than baseline: outliers of {slow} keep fast undecided.")
+    who = "the control, a copy of baseline," if slow == "control" else slow
+    assert summary.groups[0].headline.endswith(
+        f"faster than baseline: {who} has outliers, so fast gets no verdict before block 20."
+    )
     assert told.subject == f"{slow}:cnn@local"
-    assert f": with fewer than 20 blocks, {verdicts}; " in told.remedy
+    assert f" up to 20 blocks: before that, {verdicts}; " in told.remedy
 
 
 @pytest.mark.parametrize("slow", ["fast", "baseline", "control"])
@@ -261,7 +266,7 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
     said = "Short run (7 minutes): the intervals describe the machine during that time."
     for text in (" ".join(printed(short).split()), to_markdown(short), to_html(short)):
         assert said in text
-        assert "up to one in eight intervals may miss the long-run mean" in text
+        assert "Up to one in eight intervals may be wrong for longer runs" in text
     for text in (printed(long), to_markdown(long), to_html(long)):
         assert "Short run" not in text
         assert slow_phases.LONGER in " ".join(text.split())
@@ -276,7 +281,7 @@ def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_say
     measured = fold_trials(PLAN, slowed(PLAN, QUIET, 9, lambda _: False, period=period))
     (said,) = (text for text in compare_environments(make_run(PLAN), measured, "fast", "other").cautions)
     assert said.startswith(f"Short run ({span}): ")
-    assert f"up to {wrong} intervals may miss the long-run mean" in said
+    assert f"Up to {wrong} intervals may be wrong for longer runs" in said
     longer = fold_trials(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
     assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (slow_phases.LONGER,)
 

@@ -303,7 +303,7 @@ def test_what_the_simple_one_may_cost_is_said_beside_it(tmp_path):
     name, lead = group.choice.ahead
     ratios = {row.arm.name: row.effect.ratio for row in group.rows}
     assert 1.30 / 1.29 < ratios[name] / ratios[group.choice.arm] < lead < 1.1
-    assert f"It may be up to {100 * (1 - 1 / lead):.1f}"[:-1] in group.best_set_sentence
+    assert f"It is at most {100 * (1 - 1 / lead):.1f}"[:-1] in group.best_set_sentence
     assert group.best_set_sentence.endswith("slower than both.")
 
 
