@@ -17,7 +17,7 @@ from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = (
-    "These times are means over the CPUs, as the records have none per thread; page faults and sleeps are sums."
+    "The records have CPU times of whole processes only. Times here are divided by the number of CPUs, counts are not."
 )
 PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.

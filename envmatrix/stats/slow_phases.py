@@ -68,9 +68,8 @@ def short_run_note(far: Floats) -> str:
         return LONGER
     miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
-        f"Short run ({format_span(far)}): the intervals describe the machine during that time. Up to "
-        f"{miss_share} intervals may be wrong for longer runs, if slow phases of about a minute slow some environments "
-        "more than others."
+        f"Short run ({format_span(far)}): the intervals describe the machine during that time. If it "
+        f"has slow phases of about a minute, up to {miss_share} of these intervals may not hold for longer."
     )
 
 
