@@ -188,8 +188,8 @@ class Group:
         rows = [row for row in (self.baseline, *self.rows) if row and row.slow]
         slow = [row.arm.environment for row in rows if row.arm.environment in (self.baseline_name, *held)]
         slow += [f"the control, a copy of {self.baseline_name},"] if self.control and self.control.slow else []
-        has, gets = "have" if len(slow) > 1 else "has", "get" if len(held) > 1 else "gets"
-        return f"{list_names(slow)} {has} outliers, so {list_names(held)} {gets} no verdict before block {LEAST_BLOCKS}"
+        has, stay = "have" if len(slow) > 1 else "has", "stay" if len(held) > 1 else "stays"
+        return f"{list_names(slow)} {has} outliers, so {list_names(held)} {stay} undecided until block {LEAST_BLOCKS}"
 
     @property
     def _no_verdict(self) -> str:

@@ -164,13 +164,13 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
             if effect
             else ""
         )
-        verdicts = "no environment gets a verdict" if name in shared else "it gets no verdict"
+        held = "every environment stays undecided" if name in shared else "it stays undecided"
         waits = slow.trials < LEAST_BLOCKS
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
             f"{slow} than the others (95 % CI of the share of slow trials: {low:.0%} to {high:.0%}){usual}",
-            (f"`envmatrix resume {run.name}` up to {LEAST_BLOCKS} blocks: before that, {verdicts}; " if waits else "")
+            (f"`envmatrix resume {run.name}` up to {LEAST_BLOCKS} blocks: before that, {held}; " if waits else "")
             + "look for a cause in the slow trials' records",
         )
 

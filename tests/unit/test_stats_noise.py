@@ -108,14 +108,14 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
 
 
 @pytest.mark.parametrize(
-    ("slow", "verdicts"),
+    ("slow", "held"),
     [
-        ("fast", "it gets no verdict"),
-        ("baseline", "no environment gets a verdict"),
-        ("control", "no environment gets a verdict"),
+        ("fast", "it stays undecided"),
+        ("baseline", "every environment stays undecided"),
+        ("control", "every environment stays undecided"),
     ],
 )
-def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, verdicts):
+def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, held):
     """Guards against an undecided environment without its cause, as at 1.03 to 1.09: the control's slow trial."""
 
     def is_slow(trial):
@@ -126,10 +126,10 @@ def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, verdicts):
     (told,) = [caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS]
     who = "the control, a copy of baseline," if slow == "control" else slow
     assert summary.groups[0].headline.endswith(
-        f"faster than baseline: {who} has outliers, so fast gets no verdict before block 20."
+        f"faster than baseline: {who} has outliers, so fast stays undecided until block 20."
     )
     assert told.subject == f"{slow}:cnn@local"
-    assert f" up to 20 blocks: before that, {verdicts}; " in told.remedy
+    assert f" up to 20 blocks: before that, {held}; " in told.remedy
 
 
 @pytest.mark.parametrize("slow", ["fast", "baseline", "control"])
