@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the parts of each difference, their causes, and what is unknown."""
     from envmatrix.api.answers import explain
-    from envmatrix.report.explanation import notes_of, tree_of
+    from envmatrix.report.explanation import OF_PROCESS, are_of_process, tree_of
     from envmatrix.stats.explanation import to_json
 
     if arguments.confirm:
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         common.print_json({"why": [to_json(one) for one in found], "not_explained": silent})
         return 0
-    for note in notes_of(found)[1:]:
-        common.print_text(note)
+    if are_of_process(found):
+        common.print_text(OF_PROCESS)
     for one in found:
         common.print_text("\n".join(f"{'  ' * depth}{text}" for depth, text in tree_of(one)))
     for name, reason in silent.items():

@@ -178,18 +178,25 @@ class Group:
         shown = f"is recommended over {self.baseline_name}" if reasons else ""
         if held := explained(effects, self.metric.as_fast_as(self.baseline_name)):
             reasons.append(held)
-        if names := kept_undecided(effects):
-            reasons.append(self._outliers_text(names))
         why = f": {'; '.join(reasons)}" if reasons else ""
-        return f"No environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
+        held_text = self._outliers_text(kept_undecided(effects))
+        other = "other " if held_text else ""
+        return (
+            f"{held_text}No {other}environment {shown or f'is significantly {faster} than {self.baseline_name}'}{why}"
+        )
 
     def _outliers_text(self, held: Sequence[str]) -> str:
-        """Return whose outliers keep these environments from a verdict."""
+        """Return whose outliers keep these environments from a verdict; '' for no environments."""
+        if not held:
+            return ""
         rows = [row for row in (self.baseline, *self.rows) if row and row.slow]
         slow = [row.arm.environment for row in rows if row.arm.environment in (self.baseline_name, *held)]
         slow += [f"the control, a copy of {self.baseline_name},"] if self.control and self.control.slow else []
-        has, stay = "have" if len(slow) > 1 else "has", "stay" if len(held) > 1 else "stays"
-        return f"{list_names(slow)} {has} outliers, so {list_names(held)} {stay} undecided until block {LEAST_BLOCKS}"
+        has = "have" if len(slow) > 1 else "has"
+        return (
+            f"No verdict on {list_names(held)} yet: {list_names(slow)} {has} outliers, and then a verdict takes "
+            f"{LEAST_BLOCKS} blocks. "
+        )
 
     @property
     def _no_verdict(self) -> str:

@@ -171,7 +171,7 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
             name,
             f"{slow} than the others (95 % CI of the share of slow trials: {low:.0%} to {high:.0%}){usual}",
             (f"`envmatrix resume {run.name}` up to {LEAST_BLOCKS} blocks: before that, {held}; " if waits else "")
-            + "look for a cause in the slow trials' records",
+            + "find the cause in the slow trials' records",
         )
 
 

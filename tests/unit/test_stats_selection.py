@@ -304,7 +304,7 @@ def test_what_the_simple_one_may_cost_is_said_beside_it(tmp_path):
     ratios = {row.arm.name: row.effect.ratio for row in group.rows}
     assert 1.30 / 1.29 < ratios[name] / ratios[group.choice.arm] < lead < 1.1
     assert f"It is at most {100 * (1 - 1 / lead):.1f}"[:-1] in group.best_set_sentence
-    assert group.best_set_sentence.endswith("slower than both.")
+    assert group.best_set_sentence.endswith("slower than both (95 % confidence).")
 
 
 @pytest.mark.parametrize("case", ["1.16 (3 levels), 1.10 (1), seven of 1.0", "1.00 to 1.16, faster with more levels"])
