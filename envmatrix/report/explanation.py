@@ -19,6 +19,7 @@ from envmatrix.stats.step_parts import Interval
 OF_PROCESS = (
     "The records have CPU times of whole processes only. Times here are divided by the number of CPUs, counts are not."
 )
+PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.
 ANSWERS = {True: "confirmed", False: "not confirmed", None: "not yet confirmed or refuted"}
 _SCALES = ((1.0, "s", 1.0), (1e-3, "ms", 1e-4), (1e-6, "us", 0.0))
@@ -80,14 +81,6 @@ def whys(group: Group) -> list[tuple[str, Explanation]]:
 def are_of_process(found: Iterable[Explanation]) -> bool:
     """Return whether any explanation is of whole processes, not of one thread of each."""
     return any(not one.parts.together.thread for one in found)
-
-
-def parts_note(found: Iterable[Explanation]) -> str:
-    """Return the note needed to read the lines."""
-    per_cpu = "means over the CPUs; " if are_of_process(found) else ""
-    return (
-        f"Why: the change per step, split into parts ({per_cpu}simultaneous 95 % intervals; more: `envmatrix explain`):"
-    )
 
 
 def line_of(found: Explanation) -> str:
@@ -171,7 +164,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     other = (
-        f"{finding.by.arm.environment}, which changes only this ({scale.number(finding.by.whole.mean)} {scale.unit})"
+        f"{finding.by.arm.environment} ({scale.number(finding.by.whole.mean)} {scale.unit}), which changes nothing else"
     )
     return f"{said}; {ANSWERS[finding.confirmed]} by {other}"
 

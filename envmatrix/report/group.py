@@ -194,8 +194,8 @@ class Group:
         slow += [f"the control, a copy of {self.baseline_name},"] if self.control and self.control.slow else []
         has = "have" if len(slow) > 1 else "has"
         return (
-            f"No verdict on {list_names(held)} yet: {list_names(slow)} {has} outliers, and then a verdict takes "
-            f"{LEAST_BLOCKS} blocks. "
+            f"No verdict on {list_names(held)} yet: {list_names(slow)} {has} outliers, so a verdict takes "
+            f"at least {LEAST_BLOCKS} blocks. "
         )
 
     @property

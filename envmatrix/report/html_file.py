@@ -20,7 +20,7 @@ from envmatrix.report.attribution import (
 from envmatrix.report.columns import Cell, Column, columns_of
 from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.evidence_table import evidence_table
-from envmatrix.report.explanation import line_of, parts_note, reasons_of, whys
+from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.forest import NARROW, forest
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.glossary import code_markup, glossary_words, link_words
@@ -88,7 +88,6 @@ _FILTERS = {
     "whys": whys,
     "why_line": line_of,
     "why_reasons": reasons_of,
-    "why_note": lambda explained: parts_note(why for _, why in explained),
 }
 #: The columns that are shown at first; a switch shows the others.
 _MAIN_COLUMNS = frozenset({"environment", "ratio", "interval", "verdict", "median", "flags"})
@@ -271,6 +270,7 @@ def to_html(summary: Summary) -> str:
             outcome_names=OUTCOMES,
             evidence=evidence_table(summary),
             cancels=NODES_NOTE,
+            parts_note=PARTS_NOTE,
             node_table=node_table,
             plain_tables=_plain_tables(summary),
             attributed=_attribution_figures(summary),

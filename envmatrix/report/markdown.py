@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from envmatrix.report.attribution import AttributionTable, attribution_tables
 from envmatrix.report.columns import columns_of, has_failed, has_reference_value
 from envmatrix.report.engine_table import ENGINES_NOTE
-from envmatrix.report.explanation import line_of, parts_note, reasons_of, whys
+from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import NONE, format_count, markdown_cell, markdown_text
 from envmatrix.report.glossary import glossary_words
 from envmatrix.report.group import Group
@@ -71,8 +71,7 @@ def why_markdown(group: Group) -> str:
         f"* **{markdown_cell(name)}** {markdown_text('. '.join((line_of(why), *reasons_of(why))))}"
         for name, why in explained
     ]
-    note = markdown_text(parts_note(why for _, why in explained))
-    return "\n" + "\n".join([note, "", *lines, ""])
+    return "\n" + "\n".join([markdown_text(PARTS_NOTE), "", *lines, ""])
 
 
 def operators_markdown(operator_table: OperatorTable) -> str:

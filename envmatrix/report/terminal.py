@@ -15,7 +15,7 @@ from rich.text import Text
 from envmatrix.report.attribution import attribution_tables
 from envmatrix.report.columns import Column, columns_of
 from envmatrix.report.engine_table import ENGINES_NOTE
-from envmatrix.report.explanation import line_of, parts_note, reasons_of, whys
+from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
 from envmatrix.report.glossary import glossary_sentence
 from envmatrix.report.group import Group, use_command
@@ -113,7 +113,7 @@ def _why(group: Group) -> list[RenderableType]:
         grid.add_row(Text(printable_line(name, 60)), Text(printable_text(line_of(why))))
         for reason in reasons_of(why):
             grid.add_row(Text(), Text(printable_text(reason), style="dim"))
-    return [Text(), Text(parts_note(why for _, why in explained), style="italic"), grid]
+    return [Text(), Text(PARTS_NOTE, style="italic"), grid]
 
 
 def _transposed(plain_table: PlainTable) -> PlainTable:

@@ -126,7 +126,7 @@ def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, held):
     (told,) = [caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS]
     who = "the control, a copy of baseline," if slow == "control" else slow
     assert summary.groups[0].headline.startswith(
-        f"No verdict on fast yet: {who} has outliers, and then a verdict takes 20 blocks. No other environment is"
+        f"No verdict on fast yet: {who} has outliers, so a verdict takes at least 20 blocks. No other environment is"
     )
     assert told.subject == f"{slow}:cnn@local"
     assert f" up to 20 blocks: before that, {held}; " in told.remedy
@@ -260,7 +260,7 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
     machine = Machine({"fast": 1.2}, noise=0.02)
     short, long = (summary_of(PLAN, slowed(PLAN, machine, blocks, lambda _: False, period=40.0)) for blocks in (10, 30))
     told = next(caution for caution in short.cautions if caution.kind is WarningKind.SHORT_RUN)
-    assert "its blocks span 7 minutes" in told.text
+    assert "this design's blocks span 7 minutes" in told.text
     assert told.remedy.startswith("`envmatrix resume made-up` with a larger budget")
     assert WarningKind.SHORT_RUN not in {caution.kind for caution in long.cautions}
     said = "Short run (7 minutes): the intervals are for that time."

@@ -20,7 +20,7 @@ from tests.step_runs import STEPS, run_of, why
 from tests.synthetic import make_environment
 
 RULES = {
-    "memory returned to the kernel and faulted in again": ({"minor_faults": 2000.0, "kernel": 5.0}, {}),
+    "memory is returned to the kernel and faulted in again": ({"minor_faults": 2000.0, "kernel": 5.0}, {}),
     "threads sleep between parallel regions": ({"voluntary_switches": 80.0, "blocked": 6.0}, {}),
     "threads spin while other programs need CPUs": (
         {"involuntary_switches": 40.0, "waiting": 6.0}, {"openmp": {"sleeps": False, "threads": 2}},
@@ -107,11 +107,11 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
     (finding,) = why(summary, "tcmalloc").findings
     assert (finding.confirmed, finding.by.arm.environment) == (confirmed, "tuned")
     said = reasons_of(why(summary, "tcmalloc"))[-1]
-    assert said.startswith("cause: in baseline, memory returned")
+    assert said.startswith("cause: in baseline, memory is returned")
     assert ("; confirmed by tuned" in said) is confirmed
 
 
-MEMORY = "memory returned to the kernel and faulted in again"
+MEMORY = "memory is returned to the kernel and faulted in again"
 
 
 def rule_of(name):
