@@ -34,6 +34,8 @@ def _table(rows: list[AtlasRow]) -> Table:
     for name in ("environment", "processor", "CPUs", "torch", "runs", "blocks", "ratio", "95 % CI", "verdict"):
         table.add_column(name, overflow="fold", justify="right" if name in ("CPUs", "runs", "blocks") else "left")
     for row in rows:
+        if not row.machines:
+            table.add_row(Text(printable_line(row.first.environment, 60)), "left out")
         for one in row.machines:
             effect, where = one.effect, (one.machine.model, str(one.machine.cpus), one.effect.torch)
             figures = format_ratio(effect.ratio), format_bounds(effect.low, effect.high)
