@@ -23,7 +23,7 @@ def add_to_atlas(
     Raises InputError if there is no such run or it has no interval yet, and StoreError if a run cannot be read or is
     still being measured, or if the atlas cannot be written.
     """
-    folders = [find_run(run, results) for run in runs or [None]]
+    folders = [find_run(run, results) for run in runs] or [find_run(None, results)]
     entries = [(_entry(run), run.names) for run in folders]
     return [write_entry(Path(folder), entry, names) for entry, names in entries]
 

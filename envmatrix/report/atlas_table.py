@@ -14,6 +14,9 @@ from envmatrix.stats.atlas import Atlas, AtlasRow, table_key
 from envmatrix.stats.random_effects import FEWEST_MACHINES
 from envmatrix.system.printable import printable_line
 
+#: Instruction sets that tell processors of one model apart, the widest first.
+_INSTRUCTIONS = ("avx512f", "avx2", "avx", "sve", "asimd")
+
 
 def print_atlas(atlas: Atlas, console: Console) -> None:
     """Print a table per workload and reference, what holds in general, and the files that cannot be used."""
@@ -37,7 +40,8 @@ def _table(rows: list[AtlasRow]) -> Table:
         if not row.machines:
             table.add_row(Text(printable_line(row.first.environment, 60)), "left out")
         for one in row.machines:
-            effect, where = one.effect, (one.machine.model, str(one.machine.cpus), one.effect.torch)
+            effect, widest = one.effect, [name for name in _INSTRUCTIONS if name in one.machine.flags][:1]
+            where = ", ".join([one.machine.model, *widest]), str(one.machine.cpus), effect.torch
             figures = format_ratio(effect.ratio), format_bounds(effect.low, effect.high)
             doubt = f": {effect.withheld}" if effect.withheld else ""
             counts = str(one.runs), str(effect.blocks)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import operator
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +43,7 @@ def run_on(tmp_path, name, host=HOST, blocks=8, **more):
 
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory):
-    """Return an atlas of the committed runs, which are of one machine."""
+    """Return an atlas of the committed runs; all but reference-long are of one machine."""
     folder = tmp_path_factory.mktemp("committed") / "atlas"
     assert all(is_new for _, is_new in add_to_atlas(REFERENCES, folder))
     return folder
@@ -50,13 +52,14 @@ def committed(tmp_path_factory):
 # The committed runs
 
 
-def test_the_committed_runs_are_of_one_machine_of_which_nothing_follows_for_others(committed, capsys):
+def test_the_committed_runs_are_of_two_processors_that_share_a_model_but_no_workload(committed, capsys):
     assert main(["atlas", "show", "--from", str(committed)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"{len(REFERENCES)} runs of 1 machine")
+    assert said.startswith(f"{len(REFERENCES)} runs of 2 machines")
+    assert {"AMD EPYC, avx2", "AMD EPYC, avx512f"} == {*re.findall(r"AMD EPYC, \w+", said)}
     assert "measured on one machine, so nothing is known about others: " in said
     assert "on another machine" not in said
-    assert "effects left out: other work" in said, "three of reference-book did other work"
+    assert said.count("1 effect left out: other work") == 3, "the batch sizes of reference-book"
 
 
 def test_runs_of_one_machine_are_combined_by_what_changes_whatever_it_is_called(committed):
@@ -70,14 +73,13 @@ def test_runs_of_one_machine_are_combined_by_what_changes_whatever_it_is_called(
 
 def test_an_entry_is_small_and_has_the_figures_of_its_report_without_trials_or_names(committed):
     summary = json.loads((REFERENCES[2] / "summary.json").read_text())
-    known = {effect["environment"]: effect for effect in summary["effects"] if effect["primary"]}
+    key = operator.itemgetter("environment", "workload", "ratio")
+    known = {key(effect): effect for effect in summary["effects"] if effect["primary"]}
     entries = [json.loads(file.read_text()) for file in committed.iterdir()]
-    (found,) = [
-        one for one in entries if {effect["environment"] for effect in one["effects"]} == {*known} - {"control"}
-    ]
+    (found,) = [one for one in entries if {key(effect) for effect in one["effects"]} == {*known}]
     for effect in found["effects"]:
-        for key in ("ratio", "low", "high", "verdict", "blocks", "flags"):
-            assert effect[key] == known[effect["environment"]][key], key
+        for name in ("low", "high", "verdict", "blocks", "flags"):
+            assert effect[name] == known[key(effect)][name], name
     assert set(found) == {"schema", "run", "machine", "effects"}
     assert max(file.stat().st_size for file in committed.iterdir()) < 8000
 
@@ -269,19 +271,17 @@ def test_without_noise_the_prediction_is_students():
     assert (low, high) == pytest.approx((logs.mean() - reach, logs.mean() + reach), rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("machines", "spread", "noise"), [(3, 0.05, 0.02), (4, 0.02, 0.03), (6, 0.05, 0.02), (20, 0.05, 0.02)]
-)
+@pytest.mark.parametrize(("machines", "spread", "noise"), [(3, 0.05, 0.02), (4, 0.02, 0.03), (12, 0.05, 0.02)])
 def test_the_prediction_holds_another_machine_in_95_of_100_cases_and_says_so_itself(machines, spread, noise):
-    chance, cases, hits, covered = np.random.default_rng(machines), 400, 0, 0
+    chance, cases, hits, covered = np.random.default_rng(machines), 300, 0, 0
     for _ in range(cases):
         logs, variances, other = made_up(chance, machines, spread, noise)
         found = random_effects(logs, variances)
         hits += found.prediction[0] <= math.exp(other) <= found.prediction[1]
         covered += found.covered or 0
-    assert 0.925 <= hits / cases <= 0.99
+    assert 0.912 <= hits / cases, "three standard errors below 0.95"
     if machines > 3:
-        assert 0.925 <= covered / (cases * machines) <= 0.99
+        assert 0.912 <= covered / (cases * machines) <= 0.995
 
 
 def test_runs_that_disagree_make_the_combined_one_less_certain():
