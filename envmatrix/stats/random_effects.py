@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, stdtrit
 
 from envmatrix.stats.effects import CONFIDENCE
+from envmatrix.stats.pairing import ratio_from_log
 
 Floats = NDArray[np.float64]
 #: With fewer machines, a prediction is too wide to be of use.
@@ -107,11 +108,11 @@ def random_effects(logs: Sequence[float], variances: Sequence[float]) -> RandomE
     prediction = covered = None
     if count >= FEWEST_MACHINES:
         mixture = profile.prediction(profile.sums, count)
-        low, high = (math.exp(centre + _quantile(tail, *mixture)) for tail in (_TAIL, 1.0 - _TAIL))
+        low, high = (ratio_from_log(centre + _quantile(tail, *mixture)) for tail in (_TAIL, 1.0 - _TAIL))
         prediction = low, high
     if count > FEWEST_MACHINES:
         covered = sum(map(profile.is_predicted, range(count)))
-    ratio, low, high = (math.exp(centre + mean + end) for end in (0.0, -reach, reach))
+    ratio, low, high = (ratio_from_log(centre + mean + end) for end in (0.0, -reach, reach))
     return RandomEffects(count, ratio, low, high, math.sqrt(between), prediction, covered)
 
 
