@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import time
@@ -111,7 +112,8 @@ def neighbours(root: Path) -> Iterator[Finding]:
 def _thread_ticks(root: Path) -> dict[tuple[int, int], tuple[int, str]]:
     """Return (process, thread) -> (CPU ticks so far, name)."""
     ticks = {}
-    for file in root.glob("proc/[0-9]*/task/[0-9]*/stat"):
+    names = glob.glob("proc/[0-9]*/task/[0-9]*/stat", root_dir=root)  # noqa: PTH207 - Path.glob fails if a process ends
+    for file in (root / name for name in names):
         try:
             head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
         except OSError:  # the thread has ended

@@ -167,3 +167,19 @@ def test_what_enroot_may_do_here_is_told(tmp_path, monkeypatch):
     assert bad.found.startswith("no mount namespaces (user.max_mnt_namespaces = 0); no unsquashfs; `enroot version`")
     assert bad.remedy.startswith("sudo sysctl user.max_mnt_namespaces=15000; install squashfs-tools; ")
     assert (note.state, note.remedy) == ("note", "install squashfuse on the nodes")
+
+
+def test_a_process_that_ends_while_threads_are_counted_is_left_out(tmp_path, monkeypatch):
+    """Guards against `the system refused: /proc/N/task`, if a process ends between two reads."""
+    for process in ("8", "9"):
+        (tmp_path / "proc" / process / "task" / "1").mkdir(parents=True)
+        (tmp_path / "proc" / process / "task" / "1" / "stat").write_text("1 (a) S" + " 2" * 20)
+    scan = os.scandir
+
+    def ended(path="."):
+        if str(path).endswith("9/task"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", ended)
+    assert list(checks._thread_ticks(tmp_path)) == [(8, 1)]

@@ -96,6 +96,7 @@ def runs_and_reads_with_the_toys(project, envmatrix):
     assert "fast" in envmatrix("explain", "one")
     assert "SPEED" in envmatrix("diff", "baseline", "fast", "--run", "one")
     envmatrix("history")
+    assert "added" in envmatrix("atlas", "add", "one")
     assert "toy" in envmatrix("completion", "bash")
 
 

@@ -15,6 +15,7 @@ from envmatrix.errors import InputError
 
 #: A value for every required word, so that only the tested option is wrong.
 WORDS = {
+    "atlas": ["show"],
     "compare": ["a"], "figure": ["forest"], "evidence": ["e"], "exec": ["e"], "export": ["e"],
     "context": ["e"], "reproduce": ["a.tar.gz"], "completion": ["bash"],
 }  # fmt: skip
@@ -68,7 +69,7 @@ def test_an_empty_word_is_told(name, tmp_path, monkeypatch, capsys):
 
 def test_the_commands_are_grouped():
     assert list(GROUPS) == ["run", "look", "share", "build"]
-    assert len(COMMANDS) == sum(map(len, GROUPS.values())) == 28
+    assert len(COMMANDS) == sum(map(len, GROUPS.values())) == 29
 
 
 @pytest.mark.parametrize("command", ["plan", "bench"])

@@ -1,0 +1,47 @@
+"""Atlases: the runs of many machines in one folder, and what they show together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from envmatrix.api.places import PathLike, find_run
+from envmatrix.errors import InputError, StoreError, Where
+from envmatrix.results import RunFolder
+from envmatrix.results.atlas import AtlasEntry, read_entries, write_entry
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.atlas import Atlas, atlas_entry, read_atlas
+from envmatrix.stats.measurements import read_measurements
+
+
+def add_to_atlas(
+    runs: Sequence[PathLike], folder: PathLike = "atlas", *, results: PathLike = "results"
+) -> list[tuple[Path, bool]]:
+    """Add runs to the atlas in ``folder``, anonymized, and return the file of each and whether it is new.
+
+    Runs are names in ``results`` or folders (none: the newest run). All are read before the first is written.
+    Raises InputError if there is no such run or it has no interval yet, and StoreError if a run cannot be read or is
+    still being measured, or if the atlas cannot be written.
+    """
+    folders = [find_run(run, results) for run in runs] or [find_run(None, results)]
+    entries = [(_entry(run), run.names) for run in folders]
+    return [write_entry(Path(folder), entry, names) for entry, names in entries]
+
+
+def _entry(folder: RunFolder) -> AtlasEntry:
+    if folder.is_written():
+        remedy = "add it when it has ended"
+        raise StoreError("this run is still being measured", where=Where(folder.path), remedy=remedy)
+    run = folder.load()
+    measured = read_measurements(folder, run.plan)
+    analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
+    return atlas_entry(run, measured, analysis)
+
+
+def read_atlas_folder(folder: PathLike = "atlas") -> Atlas:
+    """Return what the runs of the atlas in ``folder`` show together. Raises InputError if it has none."""
+    atlas = read_atlas(read_entries(Path(folder)))
+    if not atlas.runs and not atlas.unreadable:
+        what = f"no runs in the atlas {folder}" if Path(folder).is_dir() else f"no such folder: {folder}"
+        raise InputError(what, remedy=f"add a run: envmatrix atlas add RUN --to {folder}")
+    return atlas

@@ -1,0 +1,48 @@
+"""The ``envmatrix atlas`` command."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from envmatrix.cli import arguments as shared
+from envmatrix.cli import common
+from envmatrix.cli.grammar import Parser, one_name
+from envmatrix.errors import InputError
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("action", choices=("add", "show"), metavar="add|show", help="add runs, or show all of them")
+    parser.add_argument("runs", nargs="*", type=one_name, metavar="RUN", help="runs to add (default: the newest)")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="the atlas to add to (default: ./atlas)")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="the one to show (default: ./atlas)")
+    shared.add_results(parser)
+    shared.add_json(parser)
+    parser.examples("envmatrix atlas add reference-default --to atlas", "envmatrix atlas show --from atlas")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Add runs to an atlas, or show what its runs have in common."""
+    from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
+    from envmatrix.report.atlas_table import print_atlas
+
+    folder = arguments.to or arguments.source or Path("atlas")
+    if arguments.action == "add":
+        if arguments.source:
+            raise InputError("--from is for `show`", remedy=f"envmatrix atlas add RUN --to {folder}")
+        added = add_to_atlas(arguments.runs, folder, results=arguments.results)
+        if arguments.json:
+            common.print_json([{"file": str(file), "new": is_new} for file, is_new in added])
+        else:
+            lines = (f"{file}: {'added' if is_new else 'already there'}" for file, is_new in added)
+            common.print_text("\n".join(lines))
+        return 0
+    if arguments.runs or arguments.to:
+        raise InputError("RUN and --to are for `add`", remedy=f"envmatrix atlas show --from {folder}")
+    atlas = read_atlas_folder(folder)
+    if arguments.json:
+        common.print_json(atlas.to_json())
+    else:
+        print_atlas(atlas, common.console())
+    return 0

@@ -1,0 +1,123 @@
+"""An atlas: a folder with one small JSON file per run, which has the run's machine and effects but no trials."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from envmatrix.errors import InputError, StoreError, Where
+from envmatrix.results.anonymize import Anonymizer
+from envmatrix.results.document_checks import check_schema, first_mistake
+from envmatrix.system.atomic_files import read_text, store_error, write_whole
+from envmatrix.system.json_text import parse_json
+
+_SCHEMA = 1
+_REMEDY = "restore it from a copy, or delete it and add its run again"
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class ProcessorFacts(_Document):
+    """What identifies a machine in an atlas, instead of its name. Machines with the same facts count as one."""
+
+    model: str
+    architecture: str
+    cpus: int
+    cores: int
+    numa_nodes: int | None = None
+    virtual: bool | None = None
+    flags: tuple[str, ...] = ()
+
+
+class StoredEffect(_Document):
+    """One environment against its reference in the primary metric, as in the run's report (``stats.effects.Effect``).
+
+    ``variance`` is that of the log ratio. ``work`` is a digest of the workload and its program; ``changes`` has the
+    levels that differ from those of the reference: factor -> (before, after).
+    """
+
+    workload: str
+    work: str
+    engine: str
+    metric: str
+    environment: str
+    reference: str
+    changes: Mapping[str, tuple[str, str]]
+    torch: str
+    ratio: float = Field(gt=0)
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+    variance: float = Field(ge=0)
+    units: int = Field(ge=2)
+    blocks: int = Field(ge=2)
+    verdict: str
+    withheld: str = ""
+    flags: tuple[str, ...] = ()
+
+
+class AtlasEntry(_Document):
+    """One run. ``run`` is a digest that the run keeps if it is renamed, resumed or copied."""
+
+    schema_number: int = Field(default=_SCHEMA, alias="schema")
+    run: str
+    machine: ProcessorFacts
+    effects: tuple[StoredEffect, ...] = Field(min_length=1)
+
+
+def digest(text: str) -> str:
+    """Return a short digest of a text, without regard to line breaks at its end, which git may change."""
+    return hashlib.sha256(text.strip().encode()).hexdigest()[:16]
+
+
+def write_entry(folder: Path, entry: AtlasEntry, names: Anonymizer) -> tuple[Path, bool]:
+    """Write an entry, anonymized and named after its content, and return the file and whether it is new.
+
+    No file is ever overwritten. Raises StoreError if the folder cannot be written or holds a damaged file of that name.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, and an atlas is a folder", remedy="name a folder: --to FOLDER")
+    text = json.dumps(names.run(entry.model_dump(by_alias=True), any_home=True), sort_keys=True) + "\n"
+    file = folder / f"run-{digest(text)}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise store_error(error, folder) from error
+    if file.exists():
+        read_entry(file)
+        return file, False
+    write_whole(file, text)
+    return file, True
+
+
+def read_entry(file: Path) -> AtlasEntry:
+    """Read an entry. Raises StoreError if it is damaged, edited, or of a newer version."""
+    text = read_text(file)
+    document = check_schema(parse_json(text, file), file, _SCHEMA)
+    if file.stem != f"run-{digest(text)}":
+        raise StoreError("its content does not match its name: it was changed", where=Where(file), remedy=_REMEDY)
+    try:
+        return AtlasEntry.model_validate(document)
+    except ValidationError as error:
+        message = f"this is not an entry of an atlas ({first_mistake(error)[1]})"
+        raise StoreError(message, where=Where(file), remedy=_REMEDY) from error
+
+
+def read_entries(folder: Path) -> Iterator[AtlasEntry | StoreError]:
+    """Yield each run of an atlas once, with the most blocks, and an error for each file that cannot be used."""
+    runs: dict[str, tuple[int, AtlasEntry]] = {}
+    for file in sorted(folder.glob("run-*.json")):
+        try:
+            entry = read_entry(file)
+        except StoreError as error:
+            yield error
+            continue
+        blocks = sum(effect.blocks for effect in entry.effects)
+        if entry.run not in runs or blocks > runs[entry.run][0]:
+            runs[entry.run] = blocks, entry
+    yield from (entry for _, entry in runs.values())

@@ -1,0 +1,325 @@
+"""Atlases: what is stored of a run, what holds over many machines, and folders with damaged or repeated entries."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from envmatrix.__main__ import main
+from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
+from envmatrix.results import RunFolder
+from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest, read_entry
+from envmatrix.stats.atlas import read_atlas
+from envmatrix.stats.random_effects import combine_runs, random_effects
+from tests.committed import REFERENCES
+from tests.synthetic import HOST, Machine, make_plan, write_run
+
+EFFECT = StoredEffect(
+    workload="cnn", work="w", engine="local", metric="samples_per_s", environment="fast",
+    reference="baseline:cnn@local", changes={"malloc": ("glibc", "fast")}, torch="2.13.0", ratio=1.1, low=1.05,
+    high=1.15, variance=4e-4, units=8, blocks=8, verdict="faster",
+)  # fmt: skip
+
+
+def processor(number):
+    return ProcessorFacts(model=f"CPU {number}", architecture="x86_64", cpus=8, cores=4)
+
+
+def entry(number, run=None, **changed):
+    effect = EFFECT.model_copy(update=changed)
+    return AtlasEntry(run=run or f"run {number}", machine=processor(number), effects=(effect,))
+
+
+def run_on(tmp_path, name, host=HOST, blocks=8, **more):
+    machine = Machine({"fast": 1.2}, noise=0.01)
+    return write_run(tmp_path / "results" / name, make_plan(("fast",)), machine, blocks, host=host, **more).path
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory):
+    """Return an atlas of the committed runs; all but reference-long are of one machine."""
+    folder = tmp_path_factory.mktemp("committed") / "atlas"
+    assert all(is_new for _, is_new in add_to_atlas(REFERENCES, folder))
+    return folder
+
+
+# The committed runs
+
+
+def test_the_committed_runs_are_of_two_processors_that_share_a_model_but_no_workload(committed, capsys):
+    assert main(["atlas", "show", "--from", str(committed)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{len(REFERENCES)} runs of 2 machines")
+    assert {"AMD EPYC, avx2", "AMD EPYC, avx512f"} == {*re.findall(r"AMD EPYC, \w+", said)}
+    assert "measured on one machine, so nothing is known about others: " in said
+    assert "on another machine" not in said
+    assert said.count("1 effect left out: other work") == 3, "the batch sizes of reference-book"
+
+
+def test_runs_of_one_machine_are_combined_by_what_changes_whatever_it_is_called(committed):
+    rows = {(row.first.workload, *row.first.changes.items()): row for row in read_atlas_folder(committed).rows}
+    row = rows["fashion-cnn", ("malloc", ("glibc", "tcmalloc"))]
+    (machine,) = row.machines
+    assert (machine.runs, row.general) == (2, None), "tcmalloc and malloc-tcmalloc+openmp-gnu"
+    assert 1.10 < machine.effect.low < machine.effect.ratio < machine.effect.high < 1.21
+    assert machine.effect.verdict == "faster"
+
+
+def test_an_entry_is_small_and_has_the_figures_of_its_report_without_trials_or_names(committed):
+    summary = json.loads((REFERENCES[2] / "summary.json").read_text())
+    key = operator.itemgetter("environment", "workload", "ratio")
+    known = {key(effect): effect for effect in summary["effects"] if effect["primary"]}
+    entries = [json.loads(file.read_text()) for file in committed.iterdir()]
+    (found,) = [one for one in entries if {key(effect) for effect in one["effects"]} == {*known}]
+    for effect in found["effects"]:
+        for name in ("low", "high", "verdict", "blocks", "flags"):
+            assert effect[name] == known[key(effect)][name], name
+    assert set(found) == {"schema", "run", "machine", "effects"}
+    assert max(file.stat().st_size for file in committed.iterdir()) < 8000
+
+
+def test_a_run_is_anonymized_although_it_was_not(tmp_path, monkeypatch):
+    """Guards against the name of the host, a user's folder in a level, or the run's own name in an entry."""
+    path = run_on(tmp_path, "secret-project", replace(HOST, name="vm9"))
+    text = (path / "run.json").read_text()
+    (path / "run.json").write_text(text.replace('"malloc": "fast"', '"malloc": "/home/dora/liballoc.so"'))
+    ((file, _),) = add_to_atlas([path], tmp_path / "atlas")
+    assert "{home}/liballoc.so" in file.read_text()
+    for name in ("dora", "vm9", "node-1", "secret", str(tmp_path)):
+        assert name not in file.read_text()
+
+
+# One folder, many writers
+
+
+def test_a_run_that_is_there_is_not_added_again_whatever_it_is_called(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = run_on(tmp_path, "one")
+    assert main(["atlas", "add", "one"]) == 0
+    assert "json: added" in capsys.readouterr().out
+    path.rename(path.with_name("renamed"))
+    assert main(["atlas", "add", "renamed", "--json"]) == 0
+    ((file, is_new),) = [(one["file"], one["new"]) for one in json.loads(capsys.readouterr().out)]
+    assert not is_new
+    assert [str(path) for path in (tmp_path / "atlas").iterdir()] == [str(tmp_path / file)]
+
+
+def test_a_resumed_run_counts_once_with_all_its_blocks(tmp_path):
+    for blocks in (8, 12):
+        add_to_atlas([run_on(tmp_path / str(blocks), "one", blocks=blocks)], tmp_path / "atlas")
+    assert len([*(tmp_path / "atlas").iterdir()]) == 2, "nothing is overwritten"
+    atlas = read_atlas_folder(tmp_path / "atlas")
+    assert (atlas.runs, [one.effect.blocks for one in atlas.rows[0].machines]) == (1, [12])
+
+
+def test_a_machine_is_its_processor_and_not_its_name(tmp_path):
+    hosts = [replace(HOST, name="a"), replace(HOST, name="b"), replace(HOST, name="c", cpu_model="another CPU")]
+    runs = [run_on(tmp_path, host.name, host, created=f"2026-01-0{day}") for day, host in enumerate(hosts, 1)]
+    add_to_atlas(runs, tmp_path / "atlas")
+    atlas = read_atlas_folder(tmp_path / "atlas")
+    assert (atlas.runs, atlas.machines) == (3, 2)
+    assert sorted(one.runs for one in atlas.rows[0].machines) == [1, 2]
+    assert atlas.rows[0].general.machines == 2
+    assert atlas.rows[0].general.prediction is None
+
+
+def damaged(file):
+    file.write_text(file.read_text()[:-20])
+
+
+def edited(file):
+    file.write_text(file.read_text().replace('"faster"', '"slower"'))
+
+
+def newer(file):
+    file.write_text(file.read_text().replace('"schema": 1', '"schema": 2'))
+
+
+def foreign(file):
+    text = '{"schema": 1, "hello": "world"}'
+    file.unlink()
+    file.with_name(f"run-{digest(text)}.json").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "remedy"),
+    [
+        (damaged, "not valid JSON", "restore it from a copy"),
+        (edited, "its content does not match its name", "delete it and add its run again"),
+        (newer, "schema 2 is newer than this version of envmatrix can read", "upgrade envmatrix"),
+        (foreign, "this is not an entry of an atlas (", "delete it and add its run again"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_and_the_others_are_shown(tmp_path, capsys, change, words, remedy):
+    hosts = [HOST, replace(HOST, cpu_model="another CPU")]
+    runs = [run_on(tmp_path, f"r{n}", host, created=f"2026-01-0{n + 1}") for n, host in enumerate(hosts)]
+    files = [file for file, _ in add_to_atlas(runs, tmp_path / "atlas")]
+    change(files[0])
+    assert main(["atlas", "show", "--from", str(tmp_path / "atlas")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("1 run of 1 machine")
+    (line,) = [line for line in said.splitlines() if line.startswith("warning: left out: ")]
+    assert words in line
+    assert remedy in line
+    if files[0].exists():  # a damaged file is not replaced, nor taken for the run
+        before = files[0].read_bytes()
+        assert main(["atlas", "add", str(runs[0]), "--to", str(tmp_path / "atlas")]) == 2
+        assert words in capsys.readouterr().err
+        assert files[0].read_bytes() == before
+
+
+def test_git_may_change_the_ends_of_lines(tmp_path):
+    ((file, _),) = add_to_atlas([run_on(tmp_path, "one")], tmp_path / "atlas")
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    assert read_entry(file).effects[0].environment == "fast"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["add", "results/one/run.json"], "run.json is not a run"),
+        (["add", "nosuch"], "no run 'nosuch'"),
+        (["add", "short"], "short has no effect with an interval yet\n  -> continue the run: envmatrix resume short"),
+        (["add", "one", "--to", "file"], "file is a file, and an atlas is a folder\n  -> name a folder: --to FOLDER"),
+        (["add", "one", "--to", "file/atlas"], "Not a directory"),
+        (["add", "one", "--from", "x"], "--from is for `show`\n  -> envmatrix atlas add RUN --to x"),
+        (["show", "one"], "RUN and --to are for `add`"),
+        (["show", "--from", "nosuch"], "no such folder: nosuch\n  -> add a run: envmatrix atlas add RUN --to nosuch"),
+        (["show", "--from", "results"], "no runs in the atlas results"),
+        (["shwo"], "did you mean 'show'?"),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_is_written(tmp_path, capsys, monkeypatch, argv, words):
+    monkeypatch.chdir(tmp_path)
+    run_on(tmp_path, "one")
+    run_on(tmp_path, "short", blocks=1)
+    (tmp_path / "file").touch()
+    assert main(["atlas", *argv]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "results"]
+
+
+def two_processors(path):
+    trials = path / "trials.jsonl"
+    trials.write_text(trials.read_text().replace('"made-up CPU"', '"another CPU"', 1))
+
+
+def two_sides(path):
+    body = json.loads((path / "run.json").read_text())
+    side = {"matrix": "m", "matrix_digest": "sha256:00", "libraries": []}
+    (path / "run.json").write_text(json.dumps({**body, "sides": {"old": side, "new": side}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (two_processors, "one ran on several kinds of processors\n  -> measure one run per kind: "),
+        (two_sides, "one compares two versions of one environment (--rerun)\n  -> "),
+        (lambda path: RunFolder(path).lock(), "this run is still being measured\n  -> add it when it has ended"),
+    ],
+)
+def test_a_run_that_cannot_be_pooled_is_refused(tmp_path, capsys, monkeypatch, change, words):
+    monkeypatch.chdir(tmp_path)
+    change(run_on(tmp_path, "one"))
+    assert main(["atlas", "add"]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "atlas").exists()
+
+
+# What holds over machines
+
+
+def test_effects_that_do_not_measure_the_environment_alone_are_left_out_whatever_their_verdict():
+    left_out = [entry(number, flags=(flag,)) for number, flag in enumerate(("unequal-work", "cpu-contention"), 3)]
+    (row,) = read_atlas([entry(1), entry(2, flags=("slow-trials",)), *left_out]).rows
+    assert (len(row.machines), row.left_out) == (2, 2)
+
+
+def test_another_program_another_change_or_another_reference_is_another_row():
+    others = [{"work": "x"}, {"changes": {"malloc": ("a", "b")}}, {"reference": "b:cnn@local"}, {"engine": "docker"}]
+    assert len(read_atlas([entry(0), *(entry(1, **other) for other in others)]).rows) == 5
+    assert len(read_atlas([entry(0), entry(1, environment="called otherwise")]).rows) == 1
+
+
+def test_what_holds_on_all_machines_is_one_line(capsys, tmp_path):
+    (tmp_path / "atlas").mkdir()
+    for number, ratio in enumerate((1.10, 1.12, 1.13, 1.14, 1.15, 1.17)):
+        text = entry(number, ratio=ratio, low=ratio - 0.02, high=ratio + 0.02, variance=1e-4).model_dump_json(
+            by_alias=True
+        )
+        (tmp_path / "atlas" / f"run-{digest(text)}.json").write_text(text)
+    assert main(["atlas", "show", "--from", str(tmp_path / "atlas")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fast: ")]
+    assert line.startswith(
+        "fast: faster on 6 of 6 machines; average 1.13 (95 % CI 1.11 to 1.16), spread between machines"
+    )
+    assert "; on another machine 1.07 to 1.20 (95 % prediction interval); leaving one out: 6 of 6 in it" in line
+    assert main(["atlas", "show", "--from", str(tmp_path / "atlas"), "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["rows"][0]["general"]["machines"] == len(body["rows"][0]["machines"]) == 6
+
+
+# The estimator
+
+
+def made_up(chance, machines, spread, noise):
+    """Return log ratios and variances of machines with a true average of log 1.1, and the truth for another machine."""
+    variances = noise**2 * chance.uniform(0.5, 2.0, machines)
+    truths = chance.normal(math.log(1.1), spread, machines + 1)
+    return chance.normal(truths[:-1], np.sqrt(variances)), variances, truths[-1]
+
+
+@pytest.mark.parametrize("machines", [2, 5, 12])
+@pytest.mark.parametrize("spread", [0.0, 0.03, 0.1])
+def test_average_and_spread_are_those_of_statsmodels(machines, spread):
+    meta = pytest.importorskip("statsmodels.stats.meta_analysis")
+    logs, variances, _ = made_up(np.random.default_rng(machines), machines, spread, 0.03)
+    theirs = meta.combine_effects(logs, variances, method_re="iterated", use_t=True)
+    ours = random_effects(logs, variances)
+    assert ours.spread**2 == pytest.approx(max(0.0, theirs.tau2), rel=2e-3, abs=1e-8)
+    assert math.log(ours.ratio) == pytest.approx(theirs.mean_effect_re, abs=2e-4)
+    error = max(theirs.sd_eff_w_re_hksj, theirs.sd_eff_w_re)
+    reach = student.ppf(0.975, machines - 1) * error
+    assert math.log(ours.high / ours.low) / 2 == pytest.approx(reach, rel=2e-3)
+
+
+def test_without_noise_the_prediction_is_students():
+    logs = np.array([0.05, 0.08, 0.02, 0.11, 0.07])
+    low, high = np.log(random_effects(logs, [1e-10] * 5).prediction)
+    reach = student.ppf(0.975, 4) * logs.std(ddof=1) * math.sqrt(1 + 1 / 5)
+    assert (low, high) == pytest.approx((logs.mean() - reach, logs.mean() + reach), rel=0.02)
+
+
+@pytest.mark.parametrize(("machines", "spread", "noise"), [(3, 0.05, 0.02), (4, 0.02, 0.03), (12, 0.05, 0.02)])
+def test_the_prediction_holds_another_machine_in_95_of_100_cases_and_says_so_itself(machines, spread, noise):
+    chance, cases, hits, covered = np.random.default_rng(machines), 300, 0, 0
+    for _ in range(cases):
+        logs, variances, other = made_up(chance, machines, spread, noise)
+        found = random_effects(logs, variances)
+        hits += found.prediction[0] <= math.exp(other) <= found.prediction[1]
+        covered += found.covered or 0
+    assert hits / cases >= 0.912, "three standard errors below 0.95"
+    if machines > 3:
+        assert 0.912 <= covered / (cases * machines) <= 0.995
+
+
+def test_runs_that_disagree_make_the_combined_one_less_certain():
+    assert combine_runs([0.1, 0.1], [4e-4, 4e-4]) == pytest.approx((0.1, 2e-4))
+    mean, variance = combine_runs([0.05, 0.15], [4e-4, 4e-4])
+    assert (mean, variance) == pytest.approx((0.1, 2.5e-3)), "(0.1 / 2) ** 2: what the two runs differ by"
+
+
+def test_a_thousand_runs_are_one_row_each_environment():
+    entries = [entry(number, ratio=1.0 + number / 5000) for number in range(1000)]
+    (row,) = read_atlas(entries).rows
+    assert row.general.machines == 1000
+    assert 0.9 <= row.general.covered / 1000 <= 1.0
