@@ -11,11 +11,13 @@ from envmatrix.api.places import PathLike, find_matrix, find_run, parse_fraction
 from envmatrix.api.result import Result
 from envmatrix.api.runs import Watch, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
+from envmatrix.build.locks import Locks
 from envmatrix.bundle.archive import write_archive
 from envmatrix.bundle.comparison import Reproduction, compare_reproduction
 from envmatrix.bundle.contents import collect_files, file_listing_contents, make_manifest, sbom_contents
 from envmatrix.bundle.crate import CRATE_FILE, make_crate
 from envmatrix.bundle.images import image_contents, image_files
+from envmatrix.bundle.libraries import library_contents
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.bundle.programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
 from envmatrix.bundle.rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
@@ -52,8 +54,8 @@ class PackResult:
 
 def pack_run(
     run: PathLike | Result | None = None, *, output: PathLike | None = None, images: bool = False,
-    programs: int | str = DEFAULT_MAX_BYTES, key: Path | None = None, matrix: PathLike | None = None,
-    results: PathLike = "results", progress: ProgressCallback = silent,
+    libraries: bool = False, programs: int | str = DEFAULT_MAX_BYTES, key: Path | None = None,
+    matrix: PathLike | None = None, results: PathLike = "results", progress: ProgressCallback = silent,
 ) -> PackResult:  # fmt: skip
     """Write one archive with everything that is needed to repeat a run on another machine.
 
@@ -61,6 +63,7 @@ def pack_run(
         run: a Result, a run's name or its folder; None: the newest run.
         output: the archive; None: RUN.tar.gz in the current folder.
         images: pack images that are files (SIF) too.
+        libraries: pack the libraries that environments preload too.
         programs: pack files of the run's own programs up to this size: bytes, or text such as '1GiB'; 0: none.
         key: sign with this SSH key.
         matrix: whose locks and definitions are packed; None: ./matrix.yaml, otherwise the built-in one.
@@ -77,26 +80,25 @@ def pack_run(
     """
     folder, matrix_file = find_run(run_path(run), results), find_matrix(matrix)
     packed_run = _load_checked_run(folder)
-    contents = collect_files(folder, packed_run, matrix_file, find_bench_copy(packed_run.bench_digest))
+    places = build_places(matrix_file, find_bench_copy(packed_run.bench_digest))
+    contents = collect_files(folder, packed_run, matrix_file, places.bench)
     if has_personal_names(folder):
         remedy = f"run `envmatrix redact {packed_run.name}`, then pack again"
         progress(f"the archive contains host names or user folders: {remedy}")
     contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
+    contents |= library_contents(packed_run, Locks(places.locks, places.cache), progress) if libraries else {}
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
         experiment = reopen_experiment(folder, matrix_file, progress)
         files = image_files(experiment.engines, experiment.prepared)
-        contents |= sbom_contents(experiment) | file_listing_contents(
-            experiment, build_places(matrix_file, experiment.bench).cache
-        )
+        contents |= sbom_contents(experiment) | file_listing_contents(experiment, places.cache)
         contents |= image_contents(experiment.engines, experiment.prepared) if images else {}
     if images and not files:
         progress("no image packed: this run has no image files")
     contents[CRATE_FILE] = make_crate(packed_run, contents)
-    manifest = make_manifest(
-        packed_run, contents, files, _report_left_out(not_packed_texts(local_run, contents), folder, progress)
-    )
-    archive = Path(output) if output is not None else Path(f"{packed_run.name}.tar.gz")
+    left_out = _report_left_out(not_packed_texts(local_run, contents), folder, progress)
+    manifest = make_manifest(packed_run, contents, files, left_out)
+    archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
     signature = sign_manifest(manifest.text(), key) if key else None
     written_archive = write_archive(archive, manifest, contents, signature)
     return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)

@@ -20,7 +20,7 @@ def first_missing(paths: Sequence[str]) -> str:
 
 
 def inspect_node() -> dict[str, object]:
-    """Return this node's CPU share used by others, its load, free memory, throttle count, and the running programs."""
+    """Return this node's CPU share used by others, its load, free memory, throttle count, and your running programs."""
     ticks_before = _cpu_ticks()
     time.sleep(_WATCH_S)
     busy_ticks, all_ticks = (after - then for after, then in zip(_cpu_ticks(), ticks_before))
@@ -54,10 +54,12 @@ def _throttle_count() -> int | None:
 
 
 def _running_programs() -> list[str]:
-    """Return the names of the programs that are running now, without this one."""
+    """Return the names of this user's programs that are running now, without this one; other users' are their own."""
     names: list[str] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
+            if folder.stat().st_uid != os.getuid():
+                continue
             before, _, after = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
         except OSError:
             continue

@@ -50,6 +50,7 @@ class BlockRunner:
         self.mark = f"job/{job}/{os.getpid()}/"
         self.checks: list[object] = []
         self.stops = 0
+        self.notices: tuple[signal.Signals, ...] = ()
         self.alarm, self._alarm_sender = socket.socketpair()
         self._alarm_sender.setblocking(False)
 
@@ -87,7 +88,8 @@ class BlockRunner:
             for file, number in ((nothing, 0), (log, 1), (log, 2)):
                 os.dup2(file.fileno(), number)
         signal.signal(signal.SIGCONT, self._note_suspension)
-        signal.signal(signal.SIGUSR2, self._stop_deleted)
+        for number in (signal.SIGUSR2, *self.notices):
+            signal.signal(number, self._stop_deleted)
         self.say(f"job {self.job} begins, attempt {self.order.attempt}, restart {self.restarts}")
         begun = {"job": self.job, "node": self.node, "epoch": int(time.time()), "restarts": self.restarts}
         self.files.write_whole(f"begun-{self.order.attempt}", json.dumps(begun))
@@ -103,7 +105,7 @@ class BlockRunner:
             self._alarm_sender.send(b".")
 
     def _stop_deleted(self, *_: object) -> None:
-        """Stop at Grid Engine's notice that the job was deleted, which comes before it is killed."""
+        """Stop at a batch system's notice that the job was deleted, which comes before it is killed."""
         raise StopError(DELETED)
 
     def _check_current(self) -> None:
@@ -230,10 +232,11 @@ class BlockRunner:
 
 
 def main(argv: list[str]) -> int:
-    """Execute an order: ``ORDER NODE JOB RESTARTS [alone|leash]``, or a task of it on one of several nodes (``srun``).
+    """Execute an order: ``ORDER NODE JOB RESTARTS [WORD...]``, or a task of it on one of several nodes (``srun``).
 
     ``alone``: the job waits until no other job of this user runs on this machine. ``leash``: the same, and it ends when
-    its input closes, because then the connection that started it is gone.
+    its input closes, because then the connection that started it is gone. ``noticed``: SIGINT and SIGTERM say that the
+    job was deleted (PBS, LSF).
     """
     if argv[0] in ("look", "rank"):
         order = read_order(Path(argv[1]))
@@ -248,6 +251,7 @@ def main(argv: list[str]) -> int:
     try:
         with interrupts.handle_signals():
             runner = BlockRunner(order, Path(file), node, job, int(restarts))
+            runner.notices = (signal.SIGINT, signal.SIGTERM) if "noticed" in words else ()
             with lock_host(runner.say) if words else contextlib.nullcontext():
                 return runner.run()
     except KeyboardInterrupt:

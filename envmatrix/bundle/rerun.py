@@ -10,8 +10,10 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, file_digest, remove_tree
 from envmatrix.build.file_listing import store_listing
+from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.bundle.archive import unpack
 from envmatrix.bundle.images import image_files, load_packed_images
+from envmatrix.bundle.libraries import add_packed_libraries
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.bundle.programs import check_requirements_present, use_local_programs, use_packed_programs
 from envmatrix.bundle.signature import verify_signature
@@ -98,6 +100,7 @@ def begin_packed_run(
     supplied_images = {} if rebuild else load_packed_images(pack.manifest, pack.folder)
     for file in sorted((pack.folder / "listings").glob("*.txt")):
         store_listing(Cache(project.cache_folder()), read_bytes(file).decode(errors="replace"))
+    add_packed_libraries(pack.folder, Wheelhouse(Cache(project.cache_folder())))
     for (image, engine), prepared in supplied_images.items():
         progress(f"image {image} on {engine}: using {prepared.reference} from the pack")
     return create_experiment(

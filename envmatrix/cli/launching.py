@@ -32,13 +32,14 @@ def add_launcher_options(parser: Parser) -> None:
     for kind in usable_kinds():
         group = parser.add_argument_group(f"with --launcher {kind.name}") if kind.options else None
         for option in kind.options:
+            is_new = option.name not in added
             declared = added.setdefault(option.name, option)
-            if declared.takes != option.takes or (declared is option and f"--{option.name}" in parser.option_names):
+            if declared.takes != option.takes or (is_new and f"--{option.name}" in parser.option_names):
                 raise InputError(
                     f"launcher {kind.name} defines --{option.name}, which already has another meaning here",
                     remedy="uninstall the launcher's package; its authors have to rename the option",
                 )
-            if declared is option and group:
+            if is_new and group:
                 _add_option(parser, group, option)
 
 

@@ -15,6 +15,7 @@ def add_arguments(parser: Parser) -> None:
     shared.add_run(parser)
     shared.add_output(parser, "FILE", "the archive (default: RUN.tar.gz)")
     parser.add_argument("--images", action="store_true", help="include the image files (SIF); they are large")
+    parser.add_argument("--libraries", action="store_true", help="include the libraries that environments preload")
     parser.add_argument(
         "--programs",
         type=size,
@@ -40,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.run_name,
         output=arguments.output,
         images=arguments.images,
+        libraries=arguments.libraries,
         programs=arguments.programs,
         key=arguments.sign,
         matrix=arguments.matrix,

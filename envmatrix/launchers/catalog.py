@@ -28,6 +28,8 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
         "ssh": "envmatrix.launchers.ssh:SshKind",
         "slurm": "envmatrix.launchers.slurm.options:SlurmKind",
         "gridengine": "envmatrix.launchers.gridengine:GridEngineKind",
+        "pbs": "envmatrix.launchers.pbs:PbsKind",
+        "lsf": "envmatrix.launchers.lsf:LsfKind",
     },
 )
 

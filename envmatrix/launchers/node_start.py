@@ -41,7 +41,7 @@ STOPPED: Mapping[int, str] = {
     NOT_SEEN: "the node does not see a file that the trials need",
     OTHER_NODE: "the job started again on another node than the one that began its block",
     BUSY: "others use more of the node than `busy` allows",
-    DELETED: "it was deleted",
+    DELETED: "it was deleted, or its time limit (`--time`) was reached",
 }
 #: Program that checks whether a Python is recent enough to start a block.
 _VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 9))"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from envmatrix.block.order import CANNOT_WRITE
+from envmatrix.launchers.slurm.client import SlurmClient
 from tests.cluster.slurm_daemons import wait_for
 from tests.cluster.test_slurm import QUICK, SLURM, done_once, needs_apptainer
 from tests.engines.conftest import demand
@@ -27,6 +29,20 @@ def test_a_node_that_does_not_see_the_shared_folder_is_named_and_left_out(projec
     assert "node n1 is left out: the node cannot write to the results folder" in done.stderr
     assert {trial["node"] for trial in done_once(project)} == {"n2"}
     cluster.stop("n1")
+
+
+def test_a_job_that_fails_before_its_first_line_has_a_log_and_a_node_that_cannot_write_it_is_told(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    (tmp_path / "50 % full").mkdir()
+    script, log = tmp_path / "script.sh", tmp_path / "50 % full" / "slurm-1.log"
+    script.write_text("#!/no/such/shell\n")
+    client = SlurmClient()
+    client.submit(script, log)
+    wait_for(lambda: log.exists() and "/no/such/shell" in log.read_text(), 60, "the log")
+    job = client.submit(script, tmp_path / "nowhere" / "slurm-1.log")
+    wait_for(lambda: client.exit_status(job) == CANNOT_WRITE, 60, "the end of the job")
 
 
 def test_a_node_without_python_is_named_before_anything_is_made(project, cluster):

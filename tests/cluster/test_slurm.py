@@ -65,6 +65,7 @@ def test_a_design_over_two_nodes_completes_and_each_block_stays_on_one(project):
     for trial in trials:
         check_account(trial)
     assert {trial["block"]: trial["node"] for trial in trials} == {0: "n1", 1: "n2"}
+    assert len(list(project.newest().glob("slurm/b*/slurm-1.log"))) == 2
     assert all(trial["record"]["evidence"]["torch"]["threads"] >= 1 and trial["wall_s"] > 0.5 for trial in trials)
     summary = json.loads((project.newest() / "summary.json").read_text())
     assert {effect["environment"] for effect in summary["effects"]} >= {"one-thread"}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.block.order import CANNOT_WRITE
 from envmatrix.errors import EngineError, InputError, suggestion
 from envmatrix.launchers.slurm.partitions import Partition, read_partitions
 from envmatrix.matrix import Slurm
@@ -21,6 +22,8 @@ _SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Co
 #: Message of sbatch for a job that exceeds a limit now or always; submitting it is the only way to find out.
 _POLICY = "violates accounting/QOS policy"
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
+#: Signal in the exit code of a job whose node cannot open the file of its output (0:53).
+_NO_OUTPUT = "53"
 #: States in which a job may still run (or run again).
 ALIVE = frozenset(
     {
@@ -266,9 +269,13 @@ class SlurmClient:
         done = self._run("squeue", "--me", "--noheader", "--states=R,CF,CG,S,ST,SI,SO,RS", "--format=%i")
         return done.exit.ok and not done.stdout.strip()
 
-    def submit(self, script: Path) -> str:
-        """Submit a script and return the job's id. EngineError: Slurm rejects it. SilentError: it does not answer."""
-        done = self._run("sbatch", "--parsable", str(script), cwd=Path("/"))
+    def submit(self, script: Path, log: Path | None = None) -> str:
+        """Submit a script and return the job's id. EngineError: Slurm rejects it. SilentError: it does not answer.
+
+        ``log`` is for what a job says before the block runner opens its own log; sbatch cannot take all paths.
+        """
+        output = [f"--output={str(log).replace('%', '%%')}"] if log and "\\" not in str(log) else []
+        done = self._run("sbatch", "--parsable", *output, str(script), cwd=Path("/"))
         job = done.stdout.strip().split(";")[0]
         if not done.exit.ok or not job:
             said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
@@ -299,7 +306,9 @@ class SlurmClient:
     def exit_status(self, job: str) -> int | None:
         """Return the exit status of a job's script from slurmctld; None if it no longer knows it."""
         done = self._run("scontrol", "--oneliner", "show", "job", job)
-        found = re.search(r" ExitCode=(\d+):\d+", done.stdout) if done.exit.ok else None
+        found = re.search(r" ExitCode=(\d+):(\d+)", done.stdout) if done.exit.ok else None
+        if found and found[2] == _NO_OUTPUT:
+            return CANNOT_WRITE
         return int(found[1]) if found else None
 
     def cancel(self, jobs: Iterable[str]) -> None:

@@ -225,7 +225,9 @@ class SlurmLauncher(BlockLauncher[SlurmBlock]):
             write_whole(pending.files.order(pending.attempt), job.order.text())
             script = pending.files.script(pending.attempt)
             write_whole(script, block_script(job))
-            self._watch(pending, self._client.submit(script))
+            log = pending.files.path / f"slurm-{pending.attempt}.log"
+            write_whole(log, "")  # a node can open it even if the disk is full by then
+            self._watch(pending, self._client.submit(script, log))
 
     def _lost_trial(self, slot: Slot, pending: SlurmBlock) -> Trial:
         return jobs.lost_trial(slot, pending.files.last_cause(), pending.files.node)

@@ -1,0 +1,190 @@
+"""Base of the commands of a batch system: what is submitted, and what the system says of its jobs and hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envmatrix.errors import EngineError, InputError
+from envmatrix.launchers.base import Option
+from envmatrix.system.host import Host
+from envmatrix.system.process import Finished, run
+from envmatrix.system.progress import ProgressCallback, silent
+
+if TYPE_CHECKING:
+    from envmatrix.results.run import LauncherOptions
+
+_LIMIT_S = 60.0
+_WORD = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_.:,=@*!&|+-]*\Z")
+
+HOSTS = Option("hosts", "HOST", "hosts to use, each for a block at a time", takes="names")
+#: Options of every batch system.
+COMMON = (
+    Option("nodes", "N", "how many nodes work at once, each on a block of its own"),
+    Option("queue", "NAME", "queue, such as all.q or all.q@@group (qsub -q, bsub -q)"),
+    Option("time", "TIME", "time limit of one block, such as 90s, 10m or 2h", takes="duration"),
+    Option("modules", "NAME", "modules to load on the nodes", takes="names"),
+)
+
+
+def ask(*argv: str, text: str | None = None) -> Finished:
+    """Run a command of the batch system, with ``text`` as its input."""
+    return run(argv, limit_s=_LIMIT_S, input_text=text)
+
+
+def names_of(asked: LauncherOptions, name: str) -> tuple[str, ...]:
+    """Return the names given with an option; () without it."""
+    value = asked.get(name, ())
+    return tuple(value) if isinstance(value, (tuple, list)) else (str(value),)
+
+
+def json_answer(done: Finished) -> dict[str, Any]:
+    """Return the JSON that a command printed; {} if it is none."""
+    try:
+        body = json.loads(done.stdout, strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def host_of_cpus(name: str, count: int, cores: int) -> Host:
+    """Return a host with ``count`` CPUs of ``cores`` cores; their numbers are assumed as in ``slurm.client``."""
+    cpus = tuple(range(count))
+    return Host(name, None, None, None, None, cpus, cpus[:cores] or cpus, None, None, None)
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that its batch system knows; ``state`` in its words, ``host``: where it runs, '' if it waits.
+
+    ``release``: the command that lets it run, if somebody holds it. ``failed``: it could not start, and never will.
+    """
+
+    job: str
+    name: str
+    state: str
+    host: str = ""
+    release: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is submitted for a block; ``home``: the host that began it ('': none), ``avoid``: hosts that failed."""
+
+    name: str
+    title: str
+    script: Path
+    log: Path
+    seconds: int
+    cpus: int = 1
+    block: int = 0
+    home: str = ""
+    avoid: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The run and the block, without characters that a batch system may not take."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", self.title)
+
+
+class BatchSystem:
+    """The commands of a batch system, for the options of a run.
+
+    ``commands`` must be on PATH, and ``probe`` succeeds if it answers. ``narrow`` names the options that choose hosts.
+    ``sets`` are lines of ``sh`` that set ``node``; ``who`` is the shell text for NODE JOB RESTARTS, followed by the
+    words of the block runner.
+    """
+
+    title = ""
+    narrow = "--hosts"
+    commands: tuple[str, ...] = ()
+    probe: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    who = ""
+
+    def __init__(self, asked: LauncherOptions) -> None:
+        self.asked = asked
+
+    def silence(self) -> str | None:
+        """Return why it does not answer; None if it does."""
+        done = ask(*self.probe)
+        return None if done.exit.ok else done.last_words(1) or str(done.exit)
+
+    def values(self, name: str, allowed: re.Pattern[str] = _WORD) -> list[str]:
+        """Return the values of an option. Raises InputError for a character that the submitting command refuses."""
+        values, command = names_of(self.asked, name), self.commands[0]
+        if wrong := next((value for value in values if not allowed.match(value)), None):
+            raise InputError(f"--{name}: {wrong!r} is nothing that {command} takes", remedy=f"see `man {command}`")
+        return list(values)
+
+    def queue(self) -> list[str]:
+        """Return the option and the name of the queue, if one was asked for."""
+        return [word for name in self.values("queue") for word in ("-q", name)]
+
+    def requested(self) -> list[str]:
+        """Return what was asked for, in the words of the batch system. Raises InputError for a bad value."""
+        raise NotImplementedError
+
+    def known_hosts(self) -> dict[str, Host | None]:
+        """Return the hosts that fit the options; None: no job can start there now."""
+        raise NotImplementedError
+
+    def hosts(self, progress: ProgressCallback) -> dict[str, Host]:
+        """Return the hosts that fit the options and answer; ``progress`` receives those that do not answer."""
+        wanted = self.values("hosts")
+        self.queue()
+        self.requested()
+        known = self.known_hosts()
+        wanted = wanted or list(known)
+        hosts = {name: host for name in wanted if (host := known.get(name))}
+        for name in sorted(set(wanted) - set(hosts)):
+            progress(f"host {name} is left out: it does not answer")
+        if not hosts:
+            said = f"no host answers: {', '.join(wanted)}" if wanted else f"{self.title} has no host for this"
+            raise EngineError(said, remedy=f"see `{self.commands[-1]}`, or choose other hosts with {self.narrow}")
+        return hosts
+
+    def jobs(self) -> list[QueuedJob] | None:
+        """Return this user's unfinished jobs; None if it does not answer."""
+        raise NotImplementedError
+
+    def submit(self, job: Submission) -> str:
+        """Submit a script and return the job's id."""
+        raise NotImplementedError
+
+    def delete(self, jobs: Sequence[str]) -> None:
+        """Delete jobs; one that has ended meanwhile is not an error."""
+        raise NotImplementedError
+
+    def failure(self, job: QueuedJob) -> str:
+        """Return why a job could not start."""
+        return job.state
+
+    def places(self, job: Submission) -> tuple[str, ...]:
+        """Return the hosts that a block may run on; (): any. Raises EngineError if none is left."""
+        if job.home:
+            return (job.home,)
+        wanted = names_of(self.asked, "hosts") or (tuple(self.hosts(silent)) if job.avoid else ())
+        left = tuple(name for name in wanted if name not in job.avoid)
+        if wanted and not left:
+            raise EngineError(
+                f"no host is left to run on ({', '.join(job.avoid)} failed)",
+                remedy="repair them, then `envmatrix resume`: nothing is lost",
+            )
+        return left
+
+    def answer(self, *argv: str, text: str | None = None) -> str:
+        """Return the output of a command; raise an EngineError if it failed."""
+        done = ask(*argv, text=text)
+        if not done.exit.ok:
+            raise EngineError(
+                f"`{argv[0]}` failed: {done.last_words(2)}",
+                remedy=f"check the options of the launcher, and that {self.title} works here; "
+                "`envmatrix resume` goes on",
+            )
+        return done.stdout

@@ -1,0 +1,85 @@
+"""Preloaded libraries in a pack: where it is unpacked, their folders are built without a network."""
+
+import hashlib
+import zipfile
+from types import SimpleNamespace
+
+import pytest
+
+from envmatrix.build import wheelhouse
+from envmatrix.build.cache import Cache
+from envmatrix.build.libraries import LibraryBuilder
+from envmatrix.build.lockfile import Lock, PinnedPackage, Section
+from envmatrix.build.locks import Locks
+from envmatrix.build.pythons import cached_python
+from envmatrix.build.wheelhouse import Wheelhouse
+from envmatrix.bundle.libraries import add_packed_libraries, library_contents
+from envmatrix.errors import InputError
+from envmatrix.plan.environment import Image, Library
+from envmatrix.system.progress import silent
+from tests.synthetic import make_environment
+
+TOY = Library("toy", ("toy==1.0",), files=("libtoy.so.1",))
+UNUSED = Library("unused", ("unused==1.0",), files=("libunused.so",))
+RUN = SimpleNamespace(
+    environments={"a": make_environment("a", preload=(("toy", "libtoy.so.1"), ("", "libc.so.6")))},
+    libraries=(TOY, UNUSED),
+)
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Return the locks of a machine that has the wheel of a library, and the wheel."""
+    monkeypatch.setattr(wheelhouse, "download", lambda *_: pytest.fail("the network was asked"))
+    wheel = tmp_path / "toy-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("toy/libtoy.so.1", b"\x7fELF toy")
+    pin = PinnedPackage("toy", "1.0", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    locks = Locks(tmp_path / "locks", Cache(tmp_path / "cache"))
+    locks.folder.mkdir()
+    file = locks.wheels_file(cached_python(locks.cache, None))
+    file.write_text(Lock(file, (Section("library", "toy", "toy==1.0", (pin,)),)).text())
+    content = wheel.read_bytes()
+    Wheelhouse(locks.cache).add(wheel, pin, file)
+    return locks, pin, content
+
+
+def unpacked(contents, folder):
+    for name, file in contents.items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_a_machine_without_a_network_has_the_library_after_reproduce(made, tmp_path):
+    locks, pin, content = made
+    contents = library_contents(RUN, locks, silent)
+    assert list(contents) == [f"libraries/{pin.sha256}/toy-1.0-py3-none-any.whl"], "only what is preloaded"
+    pack = unpacked(contents, tmp_path / "pack")
+    there = Cache(tmp_path / "there")
+    for _ in range(2):
+        add_packed_libraries(pack, Wheelhouse(there))
+    (file,) = pack.rglob("*.whl")
+    assert file.read_bytes() == content, "the pack stays whole"
+    builder = LibraryBuilder(there, Locks(locks.folder, there), cached_python(there, None), silent)
+    folders = builder.build([TOY], Image("torch"))
+    assert (folders.missing, set(folders.folders)) == ({}, {"toy"})
+
+
+def test_a_package_that_is_not_what_its_name_says_is_refused(made, tmp_path):
+    locks, _, _ = made
+    pack = unpacked(library_contents(RUN, locks, silent), tmp_path / "pack")
+    (file,) = pack.rglob("*.whl")
+    file.write_bytes(b"other")
+    house = Wheelhouse(Cache(tmp_path / "there"))
+    with pytest.raises(InputError, match="does not match the lock"):
+        add_packed_libraries(pack, house)
+    assert not list((tmp_path / "there").rglob("*.whl"))
+
+
+def test_a_library_that_this_machine_took_from_elsewhere_is_named(made, tmp_path):
+    locks, _, _ = made
+    said = []
+    empty = Locks(locks.folder, Cache(tmp_path / "empty"))
+    assert library_contents(RUN, empty, said.append) == {}
+    assert said == ["library toy is not packed: this machine uses a copy that no lock pins"]
