@@ -27,6 +27,7 @@ from envmatrix.trials import own_program
 from envmatrix.trials.comparison_sides import Side, check_sides, make_side_arms, save_side_matrices
 from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
+    arms_without_compiler,
     arms_without_quota,
     arms_without_srun,
     arms_without_torch,
@@ -154,6 +155,7 @@ def create_experiment(
     design, arms = decide_schedule(design, arms, environments_by_name, placed_workloads, engines, unavailable_arms)
     lacking_reasons = {
         **arms_without_torch(arms, environments_by_name, placed_workloads, prepared_images),
+        **arms_without_compiler(arms, environments_by_name, placed_workloads, prepared_images),
         **arms_without_quota(arms, environments_by_name, elsewhere),
         **arms_without_srun(arms, environments_by_name, elsewhere),
     }

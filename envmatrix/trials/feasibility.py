@@ -11,12 +11,14 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.program import python_target
 from envmatrix.plan import Arm
-from envmatrix.plan.environment import Environment
+from envmatrix.plan.environment import Environment, Image
 from envmatrix.system import bench_options
 from envmatrix.system.cuda_driver import too_old
 
 #: Options with which `uv run` leaves the project's environment unchanged.
 _NO_SYNC_OPTIONS = frozenset({"--no-sync", "--no-project", "--isolated"})
+#: Back ends of torch.compile (an option of workloads) that compile C++.
+_CPP_COMPILES = ("inductor", "environment")
 _FOLDER_REMEDY = "set `files:` to the folder of the program; on the command line, run envmatrix from that folder"
 
 
@@ -49,6 +51,33 @@ def arms_without_torch(
         for arm, prepared in images_by_arm.items()
         if prepared and prepared.without_torch and not workloads[arm.workload].command
     }
+
+
+def arms_without_compiler(
+    arms: Iterable[Arm],
+    environments: Mapping[str, Environment],
+    workloads: Mapping[str, Workload],
+    prepared_images: Mapping[tuple[str, str], Prepared],
+) -> dict[str, str]:
+    """Return arm name -> what its container lacks to compile its workload.
+
+    Only images that envmatrix builds on its own base are checked, because all their packages are known.
+    """
+    compiled = [arm for arm in arms if workloads[arm.workload].options.get("compile") in _CPP_COMPILES]
+    images_by_arm = {arm: prepared_images.get((environments[arm.runs].image_key, arm.engine)) for arm in compiled}
+    return {
+        arm.name: f"torch.compile needs a C++ compiler and Python's headers, which image {prepared.image} lacks\n"
+        "  -> add `apt: [g++, libpython3-dev]` to its level of `torch` in matrix.yaml, or use `--engine local`"
+        for arm, prepared in images_by_arm.items()
+        if prepared and not _can_compile(environments[arm.runs].image, prepared.facts)
+    }
+
+
+def _can_compile(image: Image, facts: Mapping[str, str]) -> bool:
+    """Return False if an image certainly lacks a compiler; torch 1 cannot compile with one either."""
+    torch = facts.get("package torch") or facts.get("system python3-torch", "")
+    is_known = "base" in facts and not (image.base or image.ready) and torch >= "2"
+    return not is_known or facts.keys() >= {"system g++", "system libpython3-dev"}
 
 
 def arms_without_quota(arms: Iterable[Arm], environments: Mapping[str, Environment], launcher: str) -> dict[str, str]:

@@ -2,18 +2,22 @@
 
 import pytest
 
+from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, NothingRanError
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
+from envmatrix.plan.environment import Image, resolve_environment
 from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
 from envmatrix.trials.feasibility import (
+    arms_without_compiler,
     arms_without_quota,
     arms_without_srun,
     check_batch_split,
     environments_without_driver,
 )
+from tests import shipped_levels
 from tests.synthetic import make_environment
 
 ARMS = make_arms(("a",), ("w",), ("local",), "a")
@@ -94,6 +98,39 @@ def test_only_slurm_applies_options_of_srun(launcher, skipped):
     found = arms_without_srun(ARMS, {"a": bound}, launcher)
     assert set(found.values()) == ({"`srun: --cpu-bind=cores` needs `--launcher slurm`"} if skipped else set())
     assert not arms_without_srun(ARMS, {"a": plain}, launcher)
+
+
+PYTHON_ONLY = {"base": "debian", "system python3": "3.11", "package torch": "2.13.0+cpu"}
+COMPILES = {**PYTHON_ONLY, "system g++": "12", "system libpython3-dev": "3.11"}
+
+
+@pytest.mark.parametrize(
+    ("compile_option", "facts", "image", "skipped"),
+    [
+        ("inductor", PYTHON_ONLY, Image("i"), True),
+        ("environment", {**PYTHON_ONLY, "system g++": "12"}, Image("i"), True),
+        ("inductor", COMPILES, Image("i"), False),
+        ("inductor", {"base": "debian", "system python3-torch": "2.6.0+dfsg-7"}, Image("i"), True),
+        ("inductor", {"base": "debian", "system python3-torch": "1.13.1+dfsg-4"}, Image("i"), False),
+        ("none", PYTHON_ONLY, Image("i"), False),
+        ("openxla", PYTHON_ONLY, Image("i"), False),
+        ("inductor", {"package torch": "2.13.0+cpu"}, Image("i"), False),  # a venv: this machine's compiler
+        ("inductor", PYTHON_ONLY, Image("i", base="own@sha256:0"), False),
+        ("inductor", {"base": "own:1"}, Image("i", ready="own:1"), False),
+    ],
+)
+def test_a_container_without_a_compiler_is_skipped_before_its_trials(compile_option, facts, image, skipped):
+    prepared = {("i", "local"): Prepared("i", "local", "r", "p", {}, facts)}
+    workloads = {"w": Workload(name="w", options={"compile": compile_option})}
+    found = arms_without_compiler(ARMS, {"a": make_environment("a", image=image)}, workloads, prepared)
+    assert bool(found) == skipped
+    assert all("-> add `apt: [g++, libpython3-dev]`" in reason for reason in found.values())
+
+
+@pytest.mark.parametrize("name", ["zentorch", "zentorch-unused"])
+def test_the_image_of_zentorch_can_compile_in_a_container(name):
+    packages = resolve_environment(shipped_levels.matrix(), name, {}).image.apt
+    assert {f"system {package}" for package in packages} == COMPILES.keys() - PYTHON_ONLY.keys()
 
 
 @pytest.mark.parametrize(
