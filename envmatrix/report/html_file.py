@@ -91,7 +91,9 @@ _FILTERS = {
     "why_notes": lambda explained: notes_of(why for _, why in explained),
 }
 #: The columns that are shown at first; a switch shows the others.
-_MAIN_COLUMNS = frozenset({"environment", "ratio", "interval", "verdict", "median", "flags"})
+_MAIN_COLUMNS = frozenset(
+    {"environment", "ratio", "interval", "verdict", "median", "flags", "cost", "cost_interval", "energy"}
+)
 #: Further orders of a table's rows.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
     "spread (cv)": lambda row: row.cv,
