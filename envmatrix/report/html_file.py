@@ -257,6 +257,20 @@ def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | No
     ]
 
 
+def to_answer_html(summary: Summary) -> str:
+    """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
+    return (
+        page_environment()
+        .get_template("answer.html.j2")
+        .render(
+            summary=summary,
+            main=_MAIN_COLUMNS,
+            symbols=SYMBOLS,
+            tables=[_group_table(group) for group in summary.groups],
+        )
+    )
+
+
 def to_html(summary: Summary) -> str:
     """Return report.html."""
     colours = environment_colours(summary)
