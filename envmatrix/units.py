@@ -6,6 +6,7 @@ import math
 import re
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)?\s*")
+_PRICE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*h")
 _SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\Z", re.IGNORECASE)
 
@@ -47,6 +48,16 @@ def parse_duration(value: object) -> float:
         msg = f"{value!r} is no duration, such as 30s, 5m, 9m30s or 2h"
         raise ValueError(msg)
     return seconds
+
+
+def parse_price(value: str) -> float:
+    """Parse '1.20/h' as 1.2; the number has no currency."""
+    match = _PRICE.fullmatch(value.strip())
+    price = float(match[1]) if match else 0.0
+    if not 0 < price < 2**53:
+        msg = f"{value!r} is no price per hour, such as 1.20/h"
+        raise ValueError(msg)
+    return price
 
 
 def as_duration(seconds: float) -> str:

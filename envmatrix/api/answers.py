@@ -133,11 +133,14 @@ def explain(
 
 
 def write_report(
-    run: PathLike | Result | None = None, results: PathLike = "results", progress: ProgressCallback = silent
+    run: PathLike | Result | None = None,
+    results: PathLike = "results",
+    progress: ProgressCallback = silent,
+    price_per_h: float | None = None,
 ) -> Result:
     """Rewrite summary.json, report.md and report.html of a run; return its Result. Raises the errors of ``effects``."""
     folder = find_run_to_read(run, results)
-    return Result.of(folder, summary=write_reports(folder, progress=progress))
+    return Result.of(folder, summary=write_reports(folder, progress=progress, price_per_h=price_per_h))
 
 
 def report_as(

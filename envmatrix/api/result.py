@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envmatrix.errors import ExitCode
 from envmatrix.report.columns import Value, effect_values
+from envmatrix.report.html_file import to_answer_html
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import Summary, summarise
 from envmatrix.results import RunFolder, Trial
@@ -141,6 +142,10 @@ class Result:
             [f"{self.name}: {self.why or self.folder}", *(group.headline for group in self.summary.groups)]
         )
 
+    def _repr_html_(self) -> str:
+        """Return the short answer and the table in HTML, for notebooks."""
+        return to_answer_html(self.summary)
+
     def _repr_markdown_(self) -> str:
-        """Return the report in Markdown, for Jupyter; it has the steady effects."""
+        """Return the report in Markdown, for notebooks that show no HTML; it has the steady effects."""
         return to_markdown(self.summary)

@@ -316,7 +316,14 @@ def script_preview(launcher: str) -> Callable[[Experiment], list[str]]:
     return scripts
 
 
-def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, is_set_up: bool = False) -> Result:
+def finish_run(
+    experiment: Experiment,
+    watch: Watch,
+    ask: Ask | None = None,
+    *,
+    is_set_up: bool = False,
+    price_per_h: float | None = None,
+) -> Result:
     """Run the remaining trials of an experiment and write its reports. ``ask`` is None if nobody can answer.
 
     Setup commands run before it (unless ``is_set_up``), cleanup commands after it.
@@ -340,7 +347,7 @@ def finish_run(experiment: Experiment, watch: Watch, ask: Ask | None = None, *, 
     finally:
         folder.unlock()  # the calling process may live on and resume the run
     try:
-        summary = write_reports(folder, progress=observer.progress)
+        summary = write_reports(folder, progress=observer.progress, price_per_h=price_per_h)
     except StoreError as error:
         message = f"{error.message}; the run is complete, but its reports could not be written"
         remedy = f"free some space or make it writable, then `envmatrix report {experiment.run.name}`"

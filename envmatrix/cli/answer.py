@@ -33,7 +33,8 @@ def run_and_show(experiment: Experiment, arguments: argparse.Namespace, *, is_se
     from envmatrix.api import runs
 
     watch = progress_watch(quiet=arguments.quiet, show_output=getattr(arguments, "show_output", False))
-    result = runs.finish_run(experiment, *watch, is_set_up=is_set_up)
+    price = getattr(arguments, "price", None)
+    result = runs.finish_run(experiment, *watch, is_set_up=is_set_up, price_per_h=price)
     common.print_progress(f"{result.name}: {result.why}")
     show_result(result, as_json=arguments.json)
     if not arguments.json:

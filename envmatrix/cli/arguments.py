@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli.grammar import Parser, duration, nonempty_text, one_name, percentage, whole_number
+from envmatrix.cli.grammar import Parser, duration, hourly_price, nonempty_text, one_name, percentage, whole_number
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 from envmatrix.errors import InputError
 
@@ -29,6 +29,12 @@ def add_json(parser: Parser) -> None:
 def add_results(parser: Parser) -> None:
     """Add --results."""
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
+
+
+def add_price(parser: Parser) -> None:
+    """Add --price."""
+    text = "what the machines cost, such as 1.20/h: adds cost, and energy if readable"
+    parser.add_argument("--price", type=hourly_price, metavar="PRICE/h", help=text)
 
 
 def add_output(parser: Parser, metavar: str, text: str, default: Path | None = None) -> None:

@@ -63,6 +63,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--host-names", action="store_true", help="record real host names (default: node-1, node-2, ...)"
     )
+    shared.add_price(parser)
     launching.add_launcher(parser)
     parser.add_argument(
         "--dry-run",

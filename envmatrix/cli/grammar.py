@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from envmatrix.errors import InputError, suggestion
-from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_tolerance
+from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_price, parse_tolerance
 
 Number = TypeVar("Number", int, float)
 #: A comma between names, but not one inside Slurm's n[1,3].
@@ -225,6 +225,11 @@ def nonempty_path(text: str) -> Path:
 def duration(text: str) -> float:
     """Parse 90s, 10m, 2h or 9m30s as seconds; a plain number is in seconds."""
     return _parse_argument(parse_duration, text)
+
+
+def hourly_price(text: str) -> float:
+    """Parse 1.20/h as 1.2."""
+    return _parse_argument(parse_price, text)
 
 
 def size(text: str) -> int:

@@ -22,6 +22,7 @@ def add_arguments(parser: Parser) -> None:
         "--environment", default="baseline", metavar="ENV", help="for pyperf: the environment whose trials to write"
     )
     parser.add_argument("--warnings", action="store_true", help="print all warnings with what to do about each")
+    shared.add_price(parser)
     shared.add_results(parser)
     shared.add_json(parser)
     shared.add_output(parser, "FILE", "output file of --as (default: standard output)")
@@ -35,12 +36,16 @@ def run(arguments: argparse.Namespace) -> int:
     if study := tunes.find_study(arguments.run_name, arguments.results):
         return _report_search(study, arguments)
     if arguments.form:
+        if arguments.price is not None:
+            raise InputError(
+                "--price cannot be combined with --as", remedy="leave out --as: the run's folder has all reports"
+            )
         text = answers.report_as(arguments.form, arguments.run_name, arguments.environment, arguments.results)
         common.write_or_print(text, arguments.output)
         return 0
     if arguments.output:
         raise InputError("--output works only with --as", remedy=f"--as html --output {arguments.output}")
-    result = answers.write_report(arguments.run_name, arguments.results, common.print_progress)
+    result = answers.write_report(arguments.run_name, arguments.results, common.print_progress, arguments.price)
     answer.show_result(result, as_json=arguments.json, only_warnings=arguments.warnings)
     return 0
 
@@ -48,6 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _report_search(study: Path, arguments: argparse.Namespace) -> int:
     from envmatrix.api import searches
 
+    if arguments.price is not None:
+        raise InputError(
+            f"{study.name!r} is a search: --price is for runs",
+            remedy=f"its steps are runs: `envmatrix report --results {study} STEP --price {arguments.price:g}/h`",
+        )
     if arguments.form or arguments.output:
         raise InputError(
             f"{study.name!r} is a search: its only formats are tune.json and report.html",

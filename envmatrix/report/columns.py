@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from envmatrix.report.cost_text import energy_text, interval_text, money_text
 from envmatrix.report.formatting import (
     NONE,
     effect_note,
@@ -136,6 +137,10 @@ def _memory(row: Row, _group: Group) -> Cell:
 
 def _memory_ratio(row: Row, _group: Group) -> Cell:
     return Cell(format_ratio(row.memory_effect.ratio) if row.memory_effect else "")
+
+
+def _has_energy(group: Group) -> bool:
+    return any(row.cost and row.cost.energy_j is not None for row in group.all_rows)
 
 
 def _blocks(row: Row, _group: Group) -> Cell:
@@ -271,6 +276,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, gives_way=4),
     Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, gives_way=6),
     Column("usual", value=lambda _, effect: effect.usual),
+    Column("cost", "cost", cell=lambda row, _: Cell(money_text(row.cost)), shown=lambda group: group.has_cost),
+    Column(
+        "cost_interval",
+        "cost, 95 % CI",
+        cell=lambda row, _: Cell(interval_text(row.cost)),
+        shown=lambda group: group.has_cost,
+        media=("markdown", "html"),
+    ),
+    Column("energy", "energy (J)", cell=lambda row, _: Cell(energy_text(row.cost)), shown=_has_energy, gives_way=4),
     Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
     Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
     Column(

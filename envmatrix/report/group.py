@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from envmatrix.plan import Arm
 from envmatrix.report import steady_text
+from envmatrix.report.cost_text import cost_note
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, list_names, reference_name
 from envmatrix.report.headline import (
     barred,
@@ -22,6 +23,7 @@ from envmatrix.report.headline import (
     without_contention,
 )
 from envmatrix.results import Run
+from envmatrix.stats.cost import Cost
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.failures import BROKEN_OUTCOMES
@@ -40,6 +42,7 @@ class Row:
     ``cv`` is the standard deviation of its values over their mean; ``slow`` is None where no trial is slow.
     ``disturbed`` is the share of the time that its threads could have run in which they had no CPU. ``why`` is there if
     its effect is shown. ``steady`` is its effect in the steady state, and ``later_failed`` why a process ended before.
+    ``cost`` needs a price.
     """
 
     arm: Arm
@@ -61,6 +64,7 @@ class Row:
     why: Explanation | None = None
     steady: SteadyEffect | None = None
     later_failed: str = ""
+    cost: Cost | None = None
 
     @property
     def is_slower_later(self) -> bool:
@@ -233,9 +237,15 @@ class Group:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """What the intervals cover, and what not: longer times, later steps; empty if there is no interval."""
+        """What the intervals cover, and what not: longer times, later steps; and what the costs are for."""
         has_interval = any(row.effect and row.effect.low is not None for row in self.rows)
-        return tuple(filter(None, (self.short, self._steady_note or self.first))) if has_interval else ()
+        covered = (self.short, self._steady_note or self.first) if has_interval else ()
+        return tuple(filter(None, (*covered, cost_note([row.cost for row in self.all_rows if row.cost]))))
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether a price was given."""
+        return any(row.cost for row in self.all_rows)
 
     @property
     def has_steady(self) -> bool:

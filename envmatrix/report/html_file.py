@@ -90,7 +90,9 @@ _FILTERS = {
     "why_reasons": reasons_of,
 }
 #: The columns that are shown at first; a switch shows the others.
-_MAIN_COLUMNS = frozenset({"environment", "ratio", "interval", "verdict", "median", "flags"})
+_MAIN_COLUMNS = frozenset(
+    {"environment", "ratio", "interval", "verdict", "median", "flags", "cost", "cost_interval", "energy"}
+)
 #: Further orders of a table's rows.
 _ORDERS: Mapping[str, Callable[[Row], float | None]] = {
     "spread (cv)": lambda row: row.cv,
@@ -252,6 +254,20 @@ def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | No
         ("starts", "Start and steady state", starts_note(summary.start_table), summary.start_table),
         ("workloads", "Workloads", workloads_note, summary.workload_table),
     ]
+
+
+def to_answer_html(summary: Summary) -> str:
+    """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
+    return (
+        page_environment()
+        .get_template("answer.html.j2")
+        .render(
+            summary=summary,
+            main=_MAIN_COLUMNS,
+            symbols=SYMBOLS,
+            tables=[_group_table(group) for group in summary.groups],
+        )
+    )
 
 
 def to_html(summary: Summary) -> str:

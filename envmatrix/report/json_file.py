@@ -61,6 +61,7 @@ def _row_to_json(row: Row, group: Group, facts: ArmFacts, workload: Workload | N
         "levels": dict(row.levels),
         "versions": versions,
         "skipped": row.skipped or None,
+        **({"cost": asdict(row.cost)} if row.cost else {}),
         **({"in_turns": facts.in_turns, "turns_of": turns_of} if facts.in_turns else {}),
     }
 

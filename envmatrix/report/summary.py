@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attribution import attributions, cumulative
@@ -23,6 +23,7 @@ from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution import Attribution, CumulativeStep
 from envmatrix.stats.contention import quota_around
+from envmatrix.stats.cost import CostReader
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.explanation import Explanation, explain
 from envmatrix.stats.measurements import Measurements, read_measurements
@@ -133,6 +134,26 @@ class Summary:
     def trials(self) -> int:
         """The number of trials on disk that belong to the plan."""
         return sum(self.outcomes.values())
+
+    def at_price(self, price_per_h: float) -> Summary:
+        """Return the summary with the cost of each environment."""
+        return replace(self, groups=tuple(self._group_at_price(group, price_per_h) for group in self.groups))
+
+    def _group_at_price(self, group: Group, price_per_h: float) -> Group:
+        reader = CostReader.of(self.measured, price_per_h, (row.arm.name for row in group.all_rows))
+
+        def priced(row: Row) -> Row:
+            workload = row.arm.workload
+            metric = self.analysis.primary[workload]
+            return replace(row, cost=reader.cost(row.arm.name, row.effect, metric, self.run.workloads.get(workload)))
+
+        return replace(
+            group,
+            baseline=group.baseline and priced(group.baseline),
+            control=group.control and priced(group.control),
+            rows=tuple(map(priced, group.rows)),
+            alone=tuple(map(priced, group.alone)),
+        )
 
 
 def _row(

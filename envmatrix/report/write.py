@@ -9,13 +9,19 @@ from envmatrix.system.plugins import ExtensionError
 from envmatrix.system.progress import ProgressCallback, silent
 
 
-def write_reports(folder: RunFolder, summary: Summary | None = None, progress: ProgressCallback = silent) -> Summary:
-    """Write the reports of every run, each completely or not at all, and return the Summary.
+def write_reports(
+    folder: RunFolder,
+    summary: Summary | None = None,
+    progress: ProgressCallback = silent,
+    price_per_h: float | None = None,
+) -> Summary:
+    """Write the reports of every run, each completely or not at all, and return the Summary, with costs at a price.
 
     A failing report of another package goes to ``progress``; the others are still written. Raises StoreError if the
     folder cannot be read or written.
     """
     summary = summary or summarise(folder)
+    summary = summary if price_per_h is None else summary.at_price(price_per_h)
     for file, report in report_files(progress).items():
         try:
             text = render_report(report, summary, summary.plan.arms[0].environment)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from envmatrix.api.result import Result
 from envmatrix.report.formatting import markdown_cell
 from envmatrix.report.heat_map import heat_style
 from envmatrix.report.html_file import to_html
@@ -251,6 +252,16 @@ def test_hostile_names_and_reasons_stay_text_everywhere(tmp_path):
     widths = {len(line.split("|")) for line in lines}
     assert widths <= {4, 6, 14}, "no cell breaks its table"
     assert "\x1b" not in printed(summary) + markdown
+
+
+def test_a_notebook_shows_the_answer_and_the_table_as_plain_text_and_loads_nothing(made, tmp_path):
+    summary = summarise(made())
+    page = Result.of(RunFolder(tmp_path / "run"))._repr_html_()
+    assert summary.groups[0].headline in html.unescape(page)
+    assert re.findall(r"<tr><td[^>]*>([^<]*)</td>", page) == ["baseline", "fast", "slow", "control"]
+    hostile = tags_of(Result.of(hostile_run(tmp_path / "hostile"))._repr_html_())
+    assert hostile.seen <= {"p", "b", "code", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+    assert {name for name, _ in hostile.attributes} == {"scope", "style"}
 
 
 def test_the_page_loads_nothing_from_elsewhere(made):
