@@ -79,7 +79,7 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
         )
     elif 0 < len(cpus_at_end) < len(cpus_before):
         yield (
-            f"at the end, its first thread was bound to {len(cpus_at_end)} of {len(cpus_before)} CPUs: "
+            f"at the end of a trial, the first thread was bound to {len(cpus_at_end)} of {len(cpus_before)} CPUs: "
             f"{_binding_cause(evidence)}. Processes that it forks, such as data loader workers, are bound too"
         )
 

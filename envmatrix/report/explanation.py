@@ -163,9 +163,8 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     if finding.by is None:
         return said
     scale = Scale.of(found.parts.whole.mean)
-    other = (
-        f"{finding.by.arm.environment} ({scale.number(finding.by.whole.mean)} {scale.unit}), which changes nothing else"
-    )
+    change = f"{scale.number(finding.by.whole.mean)} {scale.unit}"
+    other = f"{finding.by.arm.environment}, which changes only this cause ({change})"
     return f"{said}; {ANSWERS[finding.confirmed]} by {other}"
 
 

@@ -68,8 +68,8 @@ def short_run_note(far: Floats) -> str:
         return LONGER
     miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
-        f"Short run ({format_span(far)}): the intervals are for that time. Over a longer time the machine may "
-        f"have slow phases, and up to {miss_share} intervals may then be wrong."
+        f"Short run ({format_span(far)}): the intervals are for that time. Over hours, with slow phases of "
+        f"the machine, up to {miss_share} of these intervals may be wrong."
     )
 
 
