@@ -164,7 +164,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     change = f"{scale.number(finding.by.whole.mean)} {scale.unit}"
-    other = f"{finding.by.arm.environment}, which changes only this cause ({change})"
+    other = f"{finding.by.arm.environment}, which differs only in this ({change})"
     return f"{said}; {ANSWERS[finding.confirmed]} by {other}"
 
 
