@@ -1,0 +1,30 @@
+"""What the block runner reads of its node."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from envmatrix.block.node_checks import _running_programs
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a program as another user")
+def test_only_programs_of_the_own_user_are_named():
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
+        Path(folder).chmod(0o755)
+        names = [f"{who}-{os.getpid()}" for who in ("mine", "theirs")]  # at most 15 characters: those of the kernel
+        programs = [shutil.copy2(shutil.which("sh"), Path(folder, name)) for name in names]
+        started = [
+            subprocess.Popen([program, "-c", "while :; do :; done"], user=user)
+            for program, user in zip(programs, (0, 65534), strict=True)
+        ]
+        try:
+            seen = {name for _ in range(20) for name in _running_programs()}
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+    assert (names[0] in seen, names[1] in seen) == (True, False)
