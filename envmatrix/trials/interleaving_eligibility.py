@@ -37,20 +37,23 @@ def not_interleaved_reason(arm: Arm, environment: Environment, workload: Workloa
 
 def _cannot_pause_reason(arm: Arm, environment: Environment, workload: Workload, engine: Engine | None) -> str:
     """Return why the processes of an arm cannot pause at their gates, '' if they can."""
-    options = workload.options
     if environment.srun:
         return "a level sets `srun:`, and Slurm does not pause what it starts"
     if workload.command and (why := _program_reason(workload)):
         return f"workload {arm.workload} is your own program {why}"
     if not workload.command and not has_one_process(workload):
         return f"workload {arm.workload} uses several processes or devices"
-    if options.get("device", "cpu") == "environment" and (environment.variables.get("BENCH_DEVICE") or "cpu") == "cpu":
-        options = {**options, "device": "cpu"}
-    if options.get("device", "cpu") != "cpu":
-        return f"workload {arm.workload} runs on a device whose memory all processes would share"
+    if _device(environment, workload) not in ("cpu", "cuda"):
+        return f"workload {arm.workload} runs on a device that one process at a time can use"
     if not isinstance(engine, TakesTurns):
         return f"engine {arm.engine} cannot pause a process"
     return ""
+
+
+def _device(environment: Environment, workload: Workload) -> object:
+    """Return the device of the built-in benchmark; a user's program counts as the CPU."""
+    device = workload.options.get("device", "cpu")
+    return environment.variables.get("BENCH_DEVICE") or "cpu" if device == "environment" else device
 
 
 def non_interleaved_arms(
@@ -77,9 +80,9 @@ def decide_schedule(
 ) -> tuple[Design, tuple[Arm, ...]]:
     """Return a design with ``schedule: auto`` decided, and its arms.
 
-    If interleaved, the uninterrupted arms get copies of references. ``skipped`` arms do not run and need none. User
-    programs on a GPU are not interleaved: all would use its memory at once, and it continues to work for a stopped
-    program.
+    If interleaved, the uninterrupted arms get copies of references. ``skipped`` arms do not run and need none. On a
+    GPU, ``auto`` interleaves nothing: all processes would use its memory at once, and it continues to work for a
+    stopped program. The built-in benchmark waits for the GPU at the end of each turn.
     """
     running_arms = [arm for arm in arms if arm.name not in skipped]
     if design.schedule == "auto":
@@ -107,6 +110,7 @@ def _can_interleave(
     return len({arm.engine for arm in arms}) == 1 and all(
         (workload := workloads[arm.workload]).tells_steps
         and all(workload.options.get(name, required) == required for name, required in _INTERLEAVABLE_OPTIONS.items())
+        and _device(environments[arm.runs], workload) == "cpu"
         and not _cannot_pause_reason(arm, environments[arm.runs], workload, engines.get(arm.engine))
         for arm in arms
     )

@@ -66,6 +66,17 @@ def test_the_design_of_cuda_variables_runs_and_its_report_has_a_verdict_for_each
     assert seen["nvml"]["devices"][0]["clocks"]["sm_mhz"] > 0
 
 
+def test_interleaved_processes_share_the_gpu_if_the_design_asks_for_it(project: Project) -> None:
+    matrix = project.folder / "turns.yaml"
+    workload = "{device: cuda, batch_size: 64, steps: 60}"
+    design = "{environments: [mine], workloads: short, gpus: all, schedule: turns, budget: 3m}"
+    text = MATRIX.replace("environments: {", "environments: {mine: {torch: host, cuda-allocator: expandable}, ")
+    matrix.write_text(f"{text}workloads: {{short: {workload}}}\ndesigns: {{shared: {design}}}\n")
+    done = project.run("bench", "shared", "--matrix", "turns.yaml", "--name", "shared", "--max-blocks", "2")
+    assert done.returncode == 0, done.stderr
+    assert {(trial["outcome"], trial["together"] is None) for trial in project.trials("shared")} == {("ok", False)}
+
+
 @pytest.mark.parametrize("options", [("--autocast", "bfloat16"), ("--autocast", "float16"), ("--compile", "inductor"),
                                      ("--channels-last", "true"), ("--cuda-graphs", "true")])  # fmt: skip
 def test_an_option_of_a_workload_works_on_a_gpu(project: Project, options: tuple[str, str]) -> None:

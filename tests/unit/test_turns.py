@@ -104,7 +104,8 @@ def experiment(plan=PLAN, workload=None, engines=("local",), environments=None, 
      (Workload(name="w", command=("x",), prepare=("sync",)), "`prepare`"),
      (Workload(name="w", options={"parallel": "ddp"}), "several processes"),
      (Workload(name="w", options={"collective": "all-reduce"}), "several processes"),
-     (Workload(name="w", options={"device": "cuda"}), "memory all processes would share"),
+     (Workload(name="w", options={"device": "cuda"}), ""),
+     (Workload(name="w", options={"device": "xla"}), "one process at a time"),
      (Workload(name="w", options={"device": "environment"}), ""), (Workload(name="w"), "")],
 )  # fmt: skip
 def test_what_takes_no_turns_says_why(workload, said):
