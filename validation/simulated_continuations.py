@@ -190,6 +190,7 @@ def main() -> None:
     found: list[Figure] = []
     parts = [figures(chosen.runs, blocks, groups, chance) for blocks, groups in ((6, 3), (12, 8))]
     parts += [allocations(max(20, chosen.runs // 10), 60.0 * minutes, chance) for minutes in (12, 25)]
+    parts.append(figures(chosen.runs, 6, 2, chance))
     for figure in itertools.chain(*parts):
         found.append(figure)
         print(figure.line(), flush=True)

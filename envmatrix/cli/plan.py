@@ -7,6 +7,7 @@ import argparse
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser, whole_number
+from envmatrix.units import as_budget
 
 
 def add_arguments(parser: Parser) -> None:
@@ -40,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     lines = [
         f"design {plan.design}: {len(plan.arms)} trials a block, seed {plan.seed}, {plan.min_blocks} to "
         f"{plan.max_blocks} blocks",
-        f"stops when every interval is within ±{plan.target:.1%}, or after {plan.budget_s:.0f} s"
-        + (f", but not before {plan.first} blocks" if plan.first else ""),
+        f"stops when every interval is within ±{plan.target:.1%}, or after {as_budget(plan.budget_s)}"
+        + (f" and {plan.first} blocks" if plan.first else ""),
     ]
     for block in shown_blocks:
         lines += ["", f"block {block[0].block}:", *(f"  {slot.trial}  {slot.arm.shown}" for slot in block)]

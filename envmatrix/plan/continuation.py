@@ -10,8 +10,9 @@ import math
 
 #: Seconds of steps of a process that goes on, and the fewest that are worth it.
 FULL_S, MIN_S = 10.0, 3.0
-#: Fewest blocks that go on: two would give intervals a third wider (validation/results/steady).
-MIN_GROUPS = 3
+#: Blocks that go on at least, and in a budget too short for them: intervals are then 1.4 times as wide
+#: (validation/results/steady).
+MIN_GROUPS, SHORT_GROUPS = 3, 2
 
 
 def share(change: float, rest: float, later_s: float, block_s: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from envmatrix.plan import Slot
-from envmatrix.plan.continuation import FULL_S, MIN_GROUPS, MIN_S, seconds_of_steps, share
+from envmatrix.plan.continuation import FULL_S, MIN_GROUPS, MIN_S, SHORT_GROUPS, seconds_of_steps, share
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.steady_effect import variances
@@ -52,18 +52,20 @@ class Continuations:
         if not self._is_wanted or not processes or complete < self._plan.min_blocks - MIN_GROUPS:
             return None
         room_s = left_s - block_s * max(1, self._plan.min_blocks - complete)
-        if len(self._made) < MIN_GROUPS:
-            seconds = seconds_of_steps(room_s, MIN_GROUPS - len(self._made), processes)
+        missing = [groups - len(self._made) for groups in (MIN_GROUPS, SHORT_GROUPS) if groups > len(self._made)]
+        if missing:
+            lengths = (seconds_of_steps(room_s, groups, processes) for groups in missing)
+            seconds = next((length for length in lengths if length), None)
         else:
             later_s = processes * (self._seconds or FULL_S)
             wanted = share(*variances(self._plan, measured), later_s, block_s) * (complete + 1)
             seconds = seconds_of_steps(room_s, 1, processes) if len(self._made) < wanted else None
-        wanted_s = max(1, MIN_GROUPS - len(self._made)) * processes
         if seconds is None:
-            self._note_missing_budget(wanted_s * MIN_S - room_s)
+            if missing:
+                self._note_missing_budget(missing[-1] * processes * MIN_S - room_s)
             return None
         if self._seconds is None:
-            self._announce(seconds, processes, wanted_s * FULL_S - room_s)
+            self._announce(seconds, processes, max(missing, default=1) * processes * FULL_S - room_s)
         self._seconds = seconds = min(seconds, self._seconds or FULL_S)
         return seconds
 
@@ -85,7 +87,7 @@ class Continuations:
     def _announce(self, seconds: float, processes: int, lacking_s: float) -> None:
         more = "" if seconds == FULL_S else f"; {_more(lacking_s)} more are enough for {FULL_S:.0f} s (--budget)"
         self._say(
-            f"for the steady effect, the processes of {MIN_GROUPS} or more blocks go on for {seconds:.1f} s"
+            f"for the steady effect, the processes of {SHORT_GROUPS} or more blocks go on for {seconds:.1f} s"
             f" of steps each (about {as_duration(processes * seconds)} a block){more}"
         )
 

@@ -83,8 +83,15 @@ def test_the_last_blocks_that_a_verdict_needs_go_on_and_the_budget_holds(carry_o
     assert any("enough for 10 s" in line for line in found.said)
 
 
+def test_two_blocks_go_on_where_the_budget_has_no_room_for_three(carry_out):
+    budget_s = 6 * BLOCK_S + 2 * 4 * 4.0
+    found = carry_out(plan_of(budget_s))
+    assert found.later == {3: pytest.approx(4.0), 4: pytest.approx(4.0)}
+    assert found.elapsed.seconds + found.elapsed.later_s <= budget_s + 1e-6
+
+
 def test_a_budget_without_room_for_them_has_its_blocks_and_says_so(carry_out):
-    found = carry_out(plan_of(6 * BLOCK_S + 3 * 4 * (MIN_S - 0.5)))
+    found = carry_out(plan_of(6 * BLOCK_S + 2 * 4 * (MIN_S - 0.5)))
     assert found.later == {}
     assert sum("the budget ends before steady effects" in line and "--budget" in line for line in found.said) == 1
     (at_the_end,) = [line for line in found.said if line.startswith("no steady effects, only those of first steps: ")]
