@@ -2,4 +2,5 @@
 
 import os
 
-collect_ignore = [] if os.environ.get("ENVMATRIX_TEST_KINDS") else ["test_kinds.py"]
+#: A program may itself be a file of tests.
+collect_ignore = ["programs"] if os.environ.get("ENVMATRIX_TEST_KINDS") else ["programs", "test_kinds.py"]

@@ -7,7 +7,7 @@ model = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
 optimizer = torch.optim.AdamW(model.parameters())
 t0 = time.time()
 for iter_num in range(max_iters):
-    loss = model(torch.randn(4, 16, 32)).pow(2).mean()
+    loss = model(torch.randn(32, 64, 32)).pow(2).mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

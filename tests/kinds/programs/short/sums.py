@@ -1,0 +1,1 @@
+print(sum(number * number for number in range(1_000_000)))
