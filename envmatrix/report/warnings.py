@@ -186,8 +186,8 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         yield RunWarning(
             WarningKind.SHORT_RUN,
             f"design {run.plan.design}",
-            f"its blocks span {format_span(measured.apart)}. The intervals take slow phases of the machine "
-            f"into account only from {ENOUGH_MINUTES} minutes on{alike_text}",
+            f"its blocks span {format_span(measured.apart)}. Only intervals of "
+            f"{ENOUGH_MINUTES} minutes or more include slow phases of the machine{alike_text}",
             f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} "
             "(if the run stopped at its target precision, also pass a smaller `--target`)",
         )
