@@ -17,8 +17,8 @@ from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = (
-    "This run has CPU times of whole processes, not of single threads. Here they are divided by the number of CPUs; "
-    "counts, such as page faults, are not."
+    "This run recorded CPU times of whole processes. The CPU times below are divided by the number of CPUs; counts, "
+    "such as page faults, are not."
 )
 PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.
@@ -167,8 +167,8 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     scale = Scale.of(found.parts.whole.mean)
     change = f"{scale.number(finding.by.whole.mean)} {scale.unit}"
     reference = found.parts.together.reference.partition(":")[0]
-    other = f"{reference} with only this changed ({finding.by.arm.environment}): {change}"
-    return f"{said}; {ANSWERS[finding.confirmed]}: {other}"
+    other = f"{finding.by.arm.environment}, which changes only this in {reference}, has {change}"
+    return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:

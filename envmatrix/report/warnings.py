@@ -165,12 +165,12 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
             else ""
         )
         waits = slow.trials < LEAST_BLOCKS
-        held = f"{'every environment' if name in shared else 'it'} stays undecided until block {LEAST_BLOCKS}"
+        held = f"no verdict{'' if name in shared else ' for it'} before block {LEAST_BLOCKS}"
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
             f"{slow} than the others (95 % CI of the share of slow trials: {low:.0%} to {high:.0%}){usual}",
-            (f"`envmatrix resume {run.name}` with a larger budget: {held}; " if waits else "")
+            (f"`envmatrix resume {run.name}` with a larger budget ({held}), and " if waits else "")
             + "find the cause in the slow trials' records",
         )
 

@@ -76,8 +76,8 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
     if (before + steps) * step_s >= _FIRST_S:
         return ""
     return (
-        f"Only the first seconds are measured: steps {before + 1} to {before + round(steps)} of each trial, "
-        f"{show_seconds(steps * step_s)} in all. Longer training may gain more or less: to measure later steps, raise "
+        f"Only the first seconds are measured: each trial times its steps {before + 1} to {before + round(steps)} "
+        f"({show_seconds(steps * step_s)}). Longer training may gain more or less: to measure later steps, raise "
         "`warmup_steps`."
     )
 
