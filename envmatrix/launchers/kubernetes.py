@@ -114,8 +114,9 @@ class Kubernetes(BatchSystem):
     def _warning(self, names: set[str]) -> str:
         """Return the last warning about a Job or its Pod, such as an exceeded quota or no node that fits."""
         events = ("kubectl", "get", "events", *self._namespace(), "--field-selector", "type=Warning", "-o", "json")
-        known = sorted(json_answer(ask(*events)).get("items", ()), key=lambda event: str(event.get("lastTimestamp")))
-        return next((str(one.get("message")) for one in reversed(known) if one["involvedObject"]["name"] in names), "")
+        known = [one for one in json_answer(ask(*events)).get("items", ()) if one["involvedObject"]["name"] in names]
+        last = max(known, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "", default={})
+        return str(last.get("message", ""))
 
     def requested(self) -> list[str]:
         """Return the resources that were asked for. Raises InputError if an option is wrong or missing."""
@@ -188,7 +189,8 @@ class Kubernetes(BatchSystem):
         ``shareProcessNamespace``: the block runner is not process 1, which gets no signal without a handler.
         """
         needs = {"cpu": str(job.cpus), **self._resources()}
-        volumes = [*self._volumes(), ("/dev/shm", {"emptyDir": {"medium": "Memory"}})]  # noqa: S108 - else 64 MB
+        volumes = self._volumes()
+        volumes.append(("/dev/shm", {"emptyDir": {"medium": "Memory"}}))  # noqa: S108 - else it has 64 MB
         names = {"NODE_NAME": "spec.nodeName", "POD_NAME": "metadata.name"}
         container = {
             "name": "block",
@@ -200,17 +202,19 @@ class Kubernetes(BatchSystem):
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [{"name": f"volume-{i}", "mountPath": path} for i, (path, _) in enumerate(volumes)],
         }
-        user = {"runAsUser": os.getuid(), "runAsGroup": os.getgid(), "supplementalGroups": sorted(os.getgroups())}
+        security = {
+            "runAsUser": os.getuid(),
+            "runAsGroup": os.getgid(),
+            "supplementalGroups": sorted(os.getgroups()),
+            "runAsNonRoot": os.getuid() != 0,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
         return {
             "restartPolicy": "Never",
             "activeDeadlineSeconds": job.seconds,
             "automountServiceAccountToken": False,
             "shareProcessNamespace": True,
-            "securityContext": {
-                **user,
-                "runAsNonRoot": os.getuid() != 0,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": security,
             "affinity": self._affinity(job),
             "tolerations": [{"key": name, "operator": "Exists"} for name in needs if "/" in name],
             "containers": [container],
