@@ -115,7 +115,7 @@ class Kubernetes(BatchSystem):
         """Return the last warning about a Job or its Pod, such as an exceeded quota or no node that fits."""
         events = ("kubectl", "get", "events", *self._namespace(), "--field-selector", "type=Warning", "-o", "json")
         known = [one for one in json_answer(ask(*events)).get("items", ()) if one["involvedObject"]["name"] in names]
-        last = max(known, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "", default={})
+        last: Object = max(known, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "", default={})
         return str(last.get("message", ""))
 
     def requested(self) -> list[str]:
