@@ -71,8 +71,9 @@ def fit_environments(
     if not set(selected) <= set(usable):  # requested ones that the template cannot list
         selected = tuple(usable[: arms - 2])
     if unavailable and not requested:
-        reasons = (f"{name} ({reason.splitlines()[0].rstrip(':')})" for name, reason in unavailable.items())
-        progress(f"left out, because not available on this machine: {', '.join(reasons)}")
+        first, reason = next(iter(unavailable.items()))
+        why = f"{first}: {reason.splitlines()[0].rstrip(':')}"
+        progress(f"left out, because not available on this machine: {', '.join(unavailable)} ({why})")
     _, budget_s = fit_budget(trial_s, len(requested) or len(selected), overrides)
     claims_first = overrides.budget is None
     return replace(starter, environments=selected, budget_s=budget_s, claims_first=claims_first), unavailable

@@ -129,7 +129,7 @@ def test_an_environment_that_cannot_be_had_makes_room_for_the_next(made, monkeyp
     assert first.matrix.designs["default"].environments == ("one-thread", "glibc-tuned")
     left_out = [line for line in said if line.startswith("left out, because not available on this machine: ")]
     assert [line.partition(": ")[2] for line in left_out] == [
-        "tcmalloc (library malloc-tcmalloc is not available: no package)"
+        "tcmalloc (tcmalloc: library malloc-tcmalloc is not available: no package)"
     ]
     assert first.more.startswith("not tested yet: mimalloc, jemalloc, pinned (")
     assert tried == [{"malloc-tcmalloc"}, set()], "no library is fetched for an environment that is not reached"
