@@ -14,8 +14,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from envmatrix.api.program_budget import fit_budget, time_text
-from envmatrix.api.program_environments import left_out_text, overridden_environments, usable_environments
+from envmatrix.api.program_budget import time_text
+from envmatrix.api.program_environments import (
+    fit_environments,
+    left_out_text,
+    overridden_environments,
+    usable_environments,
+)
 from envmatrix.api.program_metric import choose_metric
 from envmatrix.api.program_place import IN_PLACE, ProgramPlace, check_place, passable
 from envmatrix.api.program_request import ProgramRequest
@@ -100,13 +105,18 @@ def make_matrix(
         own = tuple(own_settings(first_run.record.evidence or Evidence(), map(Path, program.command)))
         draft = MatrixTemplate(program.interpreter, workloads, _runs_torch(first_run.record), ())
         conflicts = overridden_environments(draft, own)
-        starter = _make_starter(program.interpreter, workloads, first_run, request, overrides, conflicts, progress)
+        starter = _make_starter(program.interpreter, workloads, first_run, request, conflicts, progress)
+        trial_s = first_run.wall_s * len(workloads)
+        starter, unavailable = fit_environments(starter, trial_s, overrides, progress)
+        progress(_selection_text(starter.environments, torch=starter.torch, record=first_run.record))
+        arms = len(overrides.environments or starter.environments) + 2
+        progress(time_text(starter.budget_s, trial_s, arms, overrides))
         text = _with_relative_paths(starter, file).text()
         return GeneratedMatrix(
             _drop_unused_levels(parse(text, file), overrides), text,
             f"{_program_label(request.words)}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}",
-            first_run.wall_s, left_out_text(starter, first_run, overrides, conflicts), starter.torch, starter.on_gpu,
-            own,
+            first_run.wall_s, left_out_text(starter, first_run, overrides, {**conflicts, **unavailable}), starter.torch,
+            starter.on_gpu, own,
         )  # fmt: skip
 
 
@@ -292,10 +302,10 @@ def _make_starter(
     workloads: Sequence[Workload],
     first_run: TrialRunResult,
     request: ProgramRequest,
-    overrides: Overrides,
     conflicts: Mapping[str, str],
     progress: ProgressCallback,
 ) -> MatrixTemplate:
+    """Return the template of a program's matrix with all usable environments, and report what the run showed."""
     torch = _runs_torch(first_run.record)
     given_metric = workloads[0].metric
     stated_metric = (given_metric, "from --metric-json; higher is better") if given_metric else None
@@ -303,10 +313,6 @@ def _make_starter(
         request.metric_regex, request.metric_steps, first_run.output, first_run.wall_s, first_run.arrivals
     )
     usable = [name for name in usable_environments(torch) if name not in conflicts]
-    requested = tuple(overrides.environments or ())
-    trial_s = first_run.wall_s * len(workloads)
-    arms, budget_s = fit_budget(trial_s, len(requested) or len(usable), overrides)
-    selected = requested if requested and set(requested) <= set(usable) else tuple(usable[: arms - 2])
     for text in f"it took {first_run.wall_s:.1f} s; metric: {why}".split("\n"):
         progress(text)
     evidence = first_run.record.evidence or Evidence()
@@ -317,19 +323,14 @@ def _make_starter(
         *(find(evidence) for find in (notices.missing_gpu, notices.work_elsewhere, notices.unverifiable_programs))
     ):
         progress(f"warning: {line}")
-    progress(_selection_text(selected, torch=torch, record=first_run.record))
-    progress(time_text(budget_s, trial_s, (len(requested) or len(selected)) + 2, overrides))
-    limit_s = max(60.0, 10 * first_run.wall_s)
     return MatrixTemplate(
         interpreter,
         workloads,
         torch,
-        selected,
+        usable,
         metric,
         why.partition("\n")[0],
-        budget_s,
-        overrides.budget is None,
-        limit_s,
+        trial_limit_s=max(60.0, 10 * first_run.wall_s),
         requirements=request.requirements,
         modules=request.modules,
         on_gpu=_gpu_process_count(first_run.record),

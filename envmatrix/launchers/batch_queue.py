@@ -224,9 +224,10 @@ class BatchLauncher(BlockLauncher[_Job]):
             pending.gone += 1
             yield from self._collect(pending, work)
             if pending.slots and (pending.gone >= _SETTLE or pending.files.stopped(pending.attempt)):
-                self._set_block_aside(pending, f"it ended, and {self._system.title} no longer knows it")
+                cause = self._system.ended(pending.job)
+                self._set_block_aside(pending, cause or f"it ended, and {self._system.title} no longer knows it", cause)
 
-    def _set_block_aside(self, pending: _Job, reason: str) -> None:
+    def _set_block_aside(self, pending: _Job, reason: str, cause: str = "") -> None:
         """Requeue a block whose job ended early; exclude its host if that caused it."""
         self._pending_blocks.pop(pending.block, None)
         stopped = pending.files.stopped(pending.attempt)
@@ -235,7 +236,8 @@ class BatchLauncher(BlockLauncher[_Job]):
             reason = stop_reason(status, path)
         left = len(pending.slots)
         self._say(f"block {pending.block}: job {pending.job} ended with {left} trial(s) not done: {reason}")
-        pending.files.note_end(pending.attempt, f"exit {status}" if stopped else "UNKNOWN", excused=bool(stopped))
+        cause = f"exit {status}" if stopped else cause or "UNKNOWN"
+        pending.files.note_end(pending.attempt, cause, excused=bool(stopped))
         if status == DELETED:
             return
         if stopped and status != OTHER_NODE:
@@ -245,5 +247,7 @@ class BatchLauncher(BlockLauncher[_Job]):
         self._next_look = 0.0
 
     def _lost_trial(self, slot: Slot, pending: _Job) -> Trial:
-        reason = f"its job ended twice while it ran ({pending.files.last_cause()}); --time may be too short"
+        cause = pending.files.last_cause()
+        reason = f"its job ended twice while it ran ({cause})"
+        reason += "; --time may be too short" if cause == "UNKNOWN" else ""
         return trial_of(slot, "failed", reason, node=pending.files.node)

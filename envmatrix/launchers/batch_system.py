@@ -165,6 +165,10 @@ class BatchSystem:
         """Return why a job could not start."""
         return job.state
 
+    def ended(self, job: str) -> str:
+        """Return how a job that is no longer in the queue ended, '' if the batch system does not say."""
+        return ""
+
     def places(self, job: Submission) -> tuple[str, ...]:
         """Return the hosts that a block may run on; (): any. Raises EngineError if none is left."""
         if job.home:

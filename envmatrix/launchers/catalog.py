@@ -30,6 +30,7 @@ LAUNCHERS: Catalog[LauncherKind] = Catalog(
         "gridengine": "envmatrix.launchers.gridengine:GridEngineKind",
         "pbs": "envmatrix.launchers.pbs:PbsKind",
         "lsf": "envmatrix.launchers.lsf:LsfKind",
+        "kubernetes": "envmatrix.launchers.kubernetes:KubernetesKind",
     },
 )
 

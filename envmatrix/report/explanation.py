@@ -17,7 +17,8 @@ from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = (
-    "The records have CPU times of whole processes only. Times here are divided by the number of CPUs, counts are not."
+    "This run recorded CPU times of whole processes. The CPU times below are divided by the number of CPUs; counts, "
+    "such as page faults, are not."
 )
 PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.
@@ -67,7 +68,8 @@ class Scale:
 
 
 def _percent(found: Interval | None) -> str:
-    if found is None or found.low is None or found.high is None:
+    """Return the share of the difference, '' if parts of the other sign make it less than none or more than all."""
+    if found is None or found.low is None or found.high is None or not 0 <= found.mean <= 1:
         return ""
     mean, low, high = (round(100 * value) for value in (found.mean, found.low, found.high))
     return f"{mean} [{low}, {high}] % of the difference"
@@ -164,8 +166,9 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     change = f"{scale.number(finding.by.whole.mean)} {scale.unit}"
-    other = f"{finding.by.arm.environment}, which differs only in this ({change})"
-    return f"{said}; {ANSWERS[finding.confirmed]} by {other}"
+    reference = found.parts.together.reference.partition(":")[0]
+    other = f"{finding.by.arm.environment}, which changes only this in {reference}, has {change}"
+    return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:
@@ -208,7 +211,7 @@ def tree_of(found: Explanation) -> Iterator[tuple[int, str]]:
         for name, times in found.gpu.items()
     )
     if found.unread:
-        yield 1, f"not readable: {', '.join(found.unread)}"
+        yield 1, f"could not be measured: {', '.join(found.unread)}"
     for one in found.findings:
         yield 1, finding_text(one, found)
         yield 2, f"remedy: {one.rule.remedy}"

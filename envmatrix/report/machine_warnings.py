@@ -258,7 +258,7 @@ def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Ite
             WarningKind.ODDITY,
             ", ".join(names),
             printable_line(text, 400),
-            "`envmatrix docs odd-process` explains what to change, and why; the figures were measured in this state",
+            "read `envmatrix docs odd-process` for what to change; the speed-ups include the effect of this",
         )
 
 

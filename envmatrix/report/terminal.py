@@ -34,6 +34,8 @@ _MOST_WARNINGS = 3
 _FOLDED, _LEAST = 24, 11
 #: Columns up to this rank are dropped before texts are folded to the least width.
 _FIRST_TO_GO = 2
+_ENGINES = "This table shows what the engines cost."
+_WORKLOADS = "This table describes the workloads, each in its first environment."
 
 
 @dataclass(frozen=True)
@@ -205,8 +207,8 @@ def to_renderable(summary: Summary, width: int) -> RenderableType:
     metric_parts = _render_plain_table(
         "further metrics (ratio above 1: better than the reference)", summary.own_table, width
     )
-    engines = _render_plain_table(f"the engines. {ENGINES_NOTE}", summary.engine_table, width)
-    workloads = _render_plain_table(f"the workloads. {WORKLOADS_NOTE}", summary.workload_table, width)
+    engines = _render_plain_table(f"{_ENGINES} {ENGINES_NOTE}", summary.engine_table, width)
+    workloads = _render_plain_table(f"{_WORKLOADS} {WORKLOADS_NOTE}", summary.workload_table, width)
     looks = [Text(printable_text(text)) for text in (summary.race_sentence, summary.looks_sentence) if text]
     changes = [Text(printable_text(f"{change.what}: {change.text()}")) for change in summary.run.history]
     return Stack(

@@ -165,12 +165,12 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
             else ""
         )
         waits = slow.trials < LEAST_BLOCKS
-        held = f"{'every environment' if name in shared else 'it'} stays undecided until block {LEAST_BLOCKS}"
+        held = f"no verdict{'' if name in shared else ' for it'} before block {LEAST_BLOCKS}"
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
             f"{slow} than the others (95 % CI of the share of slow trials: {low:.0%} to {high:.0%}){usual}",
-            (f"`envmatrix resume {run.name}` with a larger budget: {held}; " if waits else "")
+            (f"`envmatrix resume {run.name}` with a larger budget ({held}), and " if waits else "")
             + "find the cause in the slow trials' records",
         )
 
@@ -186,8 +186,8 @@ def _short_run(run: Run, measured: Measurements, analysis: Analysis) -> Iterator
         yield RunWarning(
             WarningKind.SHORT_RUN,
             f"design {run.plan.design}",
-            f"its blocks span {format_span(measured.apart)}. The intervals take slow phases of the machine "
-            f"into account only from {ENOUGH_MINUTES} minutes on{alike_text}",
+            f"its blocks span {format_span(measured.apart)}. Only intervals of "
+            f"{ENOUGH_MINUTES} minutes or more include slow phases of the machine{alike_text}",
             f"`envmatrix resume {run.name}` with a larger budget{_max_blocks_hint(run, measured)} "
             "(if the run stopped at its target precision, also pass a smaller `--target`)",
         )

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from envmatrix.evidence.base import Part
 from envmatrix.evidence.evidence import Evidence, System
@@ -44,9 +45,10 @@ _MACHINE = (
     "memory.numa_nodes",
     "memory.total_bytes",
 )
-#: Parts of the evidence with values that differ between any two processes, and the values of its system that do not.
-_VARYING_PARTS = frozenset({"system", "variables", "programs"})
-_SYSTEM = frozenset(System.model_fields) - {"stops", "uptime_s", "load_1m", "steal_ticks", "mhz"}
+#: Parts of the evidence, and values of its system, that do not differ between any two processes.
+_PARTS = tuple(sorted(frozenset(Evidence.model_fields) - {"system", "variables", "programs"}))
+_SYSTEM = tuple(sorted(frozenset(System.model_fields) - {"stops", "uptime_s", "load_1m", "steal_ticks", "mhz"}))
+_read_parts, _read_system = attrgetter(*_PARTS), attrgetter(*_SYSTEM)
 _NO_SYSTEM = System()
 _MAX_KNOWN = 256
 #: Pairs of what a text is about, and the text.
@@ -70,13 +72,15 @@ class EvidenceTextReader:
 
     def read(self, evidence: Evidence) -> EvidenceTexts:
         """Return the texts of ``evidence``, which do not depend on its varying parts."""
-        system = {name: value for name, value in vars(evidence.system or _NO_SYSTEM).items() if name in _SYSTEM}
-        parts = {name: part for name, part in vars(evidence).items() if name not in _VARYING_PARTS}
-        key = (*system.values(), *map(id, parts.values()))
+        system, parts = _read_system(evidence.system or _NO_SYSTEM), _read_parts(evidence)
+        key = (*system, *map(id, parts))
         if key not in self._known:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            lasting = Evidence.model_construct(**parts, system=System.model_construct(**system))
+            lasting = Evidence.model_construct(
+                **dict(zip(_PARTS, parts, strict=True)),
+                system=System.model_construct(**dict(zip(_SYSTEM, system, strict=True))),
+            )
             self._known[key] = lasting, _read_texts(lasting)  # the parts are kept, so that no other gets their identity
         return self._known[key][1]
 

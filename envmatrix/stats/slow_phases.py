@@ -68,8 +68,8 @@ def short_run_note(far: Floats) -> str:
         return LONGER
     miss_share = next(miss_share for below, miss_share in _MISS_SHARES if round(_spanned_minutes(far)) < below)
     return (
-        f"Short run ({format_span(far)}): the intervals are for that time. They do not cover slow phases of the "
-        f"machine: over hours, up to {miss_share} may be wrong."
+        f"Short run ({format_span(far)}): the intervals hold for that time. The average speed-up over hours may "
+        f"lie outside up to {miss_share} of them, because machines have slow phases."
     )
 
 

@@ -76,8 +76,9 @@ def first_seconds_note(arm: Arm, measured: Measurements, workload: Workload) -> 
     if (before + steps) * step_s >= _FIRST_S:
         return ""
     return (
-        f"Only the first seconds: each trial measures steps {before + 1} to {before + round(steps)}, "
-        f"{show_seconds(steps * step_s)} in all. Longer training may gain more or less: raise `warmup_steps` to see."
+        f"Only the first seconds are measured: each trial times its steps {before + 1} to {before + round(steps)} "
+        f"({show_seconds(steps * step_s)}). Longer training may gain more or less: to measure later steps, raise "
+        "`warmup_steps`."
     )
 
 

@@ -27,6 +27,8 @@ from envmatrix.stats.step_account import PARTS, accounts, of_thread
 Floats = NDArray[np.float64]
 #: Points tried on each side of a share, and the ranges they cover, in half-widths of a first estimate.
 _POINTS, _REACHES = 200, (3.0, 12.0, 48.0)
+#: Points tried at once, from the share outwards: most intervals end within the first half.
+_AT_ONCE = 12
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,19 @@ class Together:
             return None
         for reach in _REACHES:
             tried = ratio + np.linspace(-reach, reach, 2 * _POINTS + 1) * width
+            low = self._first_excluded(part, whole, tried[_POINTS - 1 :: -1], held) if width else ratio
+            high = self._first_excluded(part, whole, tried[_POINTS:], held) if width else ratio
+            if low is not None and high is not None:
+                return Interval(ratio, low, high)
+        return None
+
+    def _first_excluded(self, part: Floats, whole: Floats, shares: Floats, held: int) -> float | None:
+        """Return the first of the ``shares`` that the blocks exclude, None if they exclude none."""
+        for tried in np.split(shares, range(_AT_ONCE, len(shares), _AT_ONCE)):
             means, reaches = self.estimates(part - tried[:, None] * whole, held, own=True)
-            outside = np.abs(means) > reaches
-            if width == 0 or (outside[:_POINTS].any() and outside[_POINTS:].any()):
-                low = int(np.flatnonzero(outside[:_POINTS])[-1]) if width else 0
-                high = _POINTS + int(np.flatnonzero(outside[_POINTS:])[0]) if width else 0
-                return Interval(ratio, float(tried[low]), float(tried[high]))
+            excluded = tried[np.abs(means) > reaches]
+            if excluded.size:
+                return float(excluded[0])
         return None
 
     def _critical(self, units: int, held: int, *, own: bool) -> float:

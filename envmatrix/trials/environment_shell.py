@@ -23,7 +23,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
 from envmatrix.trials import orphans, own_program
 from envmatrix.trials.experiment import check_placement, snapshot_bench
-from envmatrix.trials.images import Images, build_places, open_engines
+from envmatrix.trials.images import Images, build_places, held_libraries, open_engines
 from envmatrix.trials.program_mounts import folders_to_mount
 from envmatrix.trials.trial import (
     base_variables,
@@ -172,6 +172,5 @@ def prepare_session(
     check_architecture(environment)
     check_quota(engine, environment)
     supplied = (given or {}).get((environment.image_key, engine_name))
-    return Session(
-        environment, engine, supplied or engine.prepare(environment.image, libraries, progress), bench, workload
-    )
+    held = held_libraries(engine, libraries, [environment])
+    return Session(environment, engine, supplied or engine.prepare(environment.image, held, progress), bench, workload)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from envmatrix.system.printable import printable_line
 
 _LONGEST_REASON = 400
 _TAIL_BYTES = 65536
@@ -17,6 +20,12 @@ _COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segm
 _MEANINGS = {
     "operator torchvision::": "torch and torchvision are different builds (CPU, CUDA): install both from one index",
 }
+#: The prefix of the uncaught exceptions of torch.distributed's processes.
+_RANK = re.compile(r"\[rank\d+\]: ?")
+#: Where torchrun begins to report failed workers, and where it names the first of them.
+_TORCHRUN_REPORT = re.compile(r"failed \(exitcode: |ChildFailedError")
+_ROOT_CAUSE = re.compile(r"Root Cause \(")
+_WORKER_SIGNAL = re.compile(r"traceback *: (Signal .+) received by PID")
 _ANSI_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -45,7 +54,7 @@ def why_program_failed(log: Path | None) -> str:
 
     '' if the benchmark's last line is missing, for example after a kill.
     """
-    log_lines = log_tail(log, 200)
+    log_lines = log_tail(log, 1000)
     if not log_lines or not log_lines[-1].startswith(_BENCH_ERROR_PREFIX):
         return ""
     bench_error, program_lines = (
@@ -57,13 +66,35 @@ def why_program_failed(log: Path | None) -> str:
         return bench_error[:_LONGEST_REASON]
     error = _error_line(program_lines)
     meaning_text = next((f" ({meaning})" for text, meaning in _MEANINGS.items() if text in error), "")
-    return f"{exit_match[1]}{': ' + error + meaning_text if error else ' and printed nothing'}"[:_LONGEST_REASON]
+    reason = f"{exit_match[1]}{': ' + error + meaning_text if error else ' and printed nothing'}"
+    return printable_line(reason, _LONGEST_REASON)
 
 
-def _error_line(lines: list[str]) -> str:
-    """Return the most informative line: an exception, otherwise another error, otherwise the last line."""
-    for pattern in (_EXCEPTION.match, _COMPLAINT.search):
-        error_line = next((line for line in reversed(lines) if pattern(line)), "")
-        if error_line:
-            return error_line
-    return lines[-1] if lines else ""
+def _error_line(lines: Sequence[str]) -> str:
+    """Return the most informative line: an exception, otherwise another error, otherwise the last line.
+
+    torchrun's own exception says nothing, so its report and its workers are asked.
+    """
+    report_start = _find(_TORCHRUN_REPORT, lines)
+    said, report = lines[:report_start], lines[report_start:]
+    cause = report[_find(_ROOT_CAUSE, report) :]
+    signal = next((f"a worker was ended by {match[1]}" for line in cause if (match := _WORKER_SIGNAL.match(line))), "")
+    prefix = next((match[0] for line in said if (match := _RANK.match(line))), "")  # of the first to fail
+    first_rank = [line.removeprefix(prefix) for line in said if prefix and line.startswith(prefix)]
+    return (
+        _last(_EXCEPTION.match, cause)
+        or signal
+        or _last(_EXCEPTION.match, first_rank)
+        or _last(_EXCEPTION.match, said)
+        or _last(_COMPLAINT.search, said)
+        or (said or lines or [""])[-1]
+    )
+
+
+def _find(pattern: re.Pattern[str], lines: Sequence[str]) -> int:
+    """Return the index of the first line with a pattern; their number if none has it."""
+    return next((number for number, line in enumerate(lines) if pattern.search(line)), len(lines))
+
+
+def _last(matches: Callable[[str], object], lines: Sequence[str]) -> str:
+    return next((line for line in reversed(lines) if matches(line)), "")

@@ -63,6 +63,7 @@ def prepare_images(
     unavailable: dict[tuple[str, str], str] = {}
     failures: dict[tuple[str, str], str] = {}
     for engine in engines.values():
+        held = held_libraries(engine, libraries, environments.values())
         for env in environments.values():
             key = (env.image_key, engine.name)
             try:
@@ -73,7 +74,7 @@ def prepare_images(
             try:
                 if key not in prepared_images and key not in failures:
                     with Heartbeat(progress, f"image {env.image.name} is prepared for {engine.name}"):
-                        prepared_images[key] = engine.prepare(env.image, libraries, progress)
+                        prepared_images[key] = engine.prepare(env.image, held, progress)
                 if key in prepared_images:
                     check_preloaded_libraries(prepared_images[key], env, here=engine.shares_files)
                     check_quota(engine, env)
@@ -84,6 +85,16 @@ def prepare_images(
             if key in failures:
                 unavailable[env.name, engine.name] = failures[key]
     return prepared_images, unavailable
+
+
+def held_libraries(
+    engine: Engine, libraries: tuple[Library, ...], environments: Iterable[Environment]
+) -> tuple[Library, ...]:
+    """Return the libraries that a run's images hold: all, or on this machine those that its environments preload."""
+    if not engine.shares_files:
+        return libraries
+    preloaded = {key for environment in environments for key, _ in environment.preload}
+    return tuple(library for library in libraries if library.key in preloaded)
 
 
 def check_preloaded_libraries(prepared: Prepared, env: Environment, *, here: bool) -> None:

@@ -9,7 +9,7 @@ from envmatrix.plan import Slot
 from envmatrix.results import Trial
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment, find_image_builder
-from envmatrix.trials.images import check_images_unchanged
+from envmatrix.trials.images import check_images_unchanged, held_libraries
 from envmatrix.trials.trial import REPEATS, STOPPED_REASON, make_unstarted_trial, run_trial
 
 
@@ -52,7 +52,8 @@ def rebuild_image(experiment: Experiment, slot: Slot, error: NoTrialError, progr
             return
         progress(f"image {image.name} is gone from {engine.name}: rebuilding it")
         maker = find_image_builder(experiment, environment)
-        rebuilt = maker.engines[engine.name].prepare(image, maker.libraries, progress)
+        libraries = held_libraries(engine, maker.libraries, experiment.run.environments.values())
+        rebuilt = maker.engines[engine.name].prepare(image, libraries, progress)
         check_images_unchanged(experiment.run, {key: rebuilt})
         is_present = engine.holds(rebuilt)
     except (EngineError, SkipEnvironmentError, InputError) as why:

@@ -1,4 +1,4 @@
-"""The launchers `pbs` and `lsf` with stand-ins for their commands, whose jobs are real processes on this machine."""
+"""The launchers `pbs`, `lsf` and `kubernetes` with stand-ins for their commands; their jobs are real processes here."""
 
 import json
 import os
@@ -46,6 +46,40 @@ if name == "lshosts":
 if name in ("qdel", "bkill"):
     for word in words: (queue / (word + ".kill")).touch()
 """
+#: kubectl; its node is this machine, and it cannot pull the image "nope".
+KUBECTL = """#!{python}
+import json, os, pathlib, sys, time
+words, queue, host = sys.argv[1:], pathlib.Path({queue!r}), os.uname().nodename
+if words[0] == "create":
+    job = json.load(sys.stdin)
+    name = job["metadata"]["generateName"] + str(10000 + len(list(queue.glob("*.new"))))
+    job["metadata"]["name"] = name
+    if "--dry-run=server" not in words:
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        draft = queue / "draft"
+        draft.write_text(json.dumps(dict(job=name, argv=container["command"], image=container["image"])))
+        draft.rename(queue / (name + ".new"))
+        while not any(queue.glob(name + ".run*")): time.sleep(0.02)
+    print("job.batch/" + name)
+if words[:2] == ["get", "nodes"]:
+    status = dict(allocatable=dict(cpu=str(os.cpu_count())), conditions=[dict(type="Ready", status="True")])
+    print(json.dumps(dict(items=[dict(metadata=dict(name=host), spec=dict(), status=status)])))
+if words[:2] == ["get", "jobs,pods"]:
+    items = []
+    for file in sorted(queue.glob("*.run*")):
+        name, image = file.stem, json.loads(file.read_text())["image"]
+        done = [dict(type="Complete", status="True")] if file.suffix == ".run-before" else []
+        items.append(dict(kind="Job", metadata=dict(name=name), spec=dict(), status=dict(conditions=done)))
+        state = dict(waiting=dict(reason="ImagePullBackOff", message='Back-off pulling image "nope"'))
+        status = dict(phase="Running")
+        if image == "nope": status = dict(phase="Pending", containerStatuses=[dict(state=state)])
+        metadata = dict(name=name + "-abcde", ownerReferences=[dict(name=name)])
+        items.append(dict(kind="Pod", metadata=metadata, spec=dict(nodeName=host), status=status))
+    print(json.dumps(dict(items=items)))
+if words[:2] == ["delete", "job"]:
+    for word in words[2:]:
+        if not word.startswith("--"): (queue / (word + ".kill")).touch()
+"""
 
 
 class Scheduler(threading.Thread):
@@ -59,7 +93,8 @@ class Scheduler(threading.Thread):
         while not self.ended.wait(0.05):
             for file in self.queue.glob("*.new"):
                 if file.stem not in self.jobs:
-                    self.start_job(json.loads(file.read_text()))
+                    job = json.loads(file.read_text())
+                    (self.start_pod if "argv" in job else self.start_job)(job)
             for file in self.queue.glob("*.kill"):
                 if self.jobs[file.stem].poll() is None:
                     os.killpg(self.jobs[file.stem].pid, signal.SIGTERM)
@@ -67,6 +102,16 @@ class Scheduler(threading.Thread):
             for job, process in self.jobs.items():
                 if process.poll() is not None and (self.queue / f"{job}.run").exists():
                     (self.queue / f"{job}.run").replace(self.queue / f"{job}.run-before")
+
+    def start_pod(self, job):
+        """Run the command of a Pod with the variables of its manifest; one whose image is missing only waits."""
+        name = job["job"]
+        variables = {"PATH": os.environ["PATH"], "NODE_NAME": os.uname().nodename, "POD_NAME": f"{name}-abcde"}
+        argv = ["sleep", "300"] if job["image"] == "nope" else job["argv"]
+        self.jobs[name] = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, env=variables, cwd="/", start_new_session=True
+        )
+        (self.queue / f"{name}.run").write_text(json.dumps(job))
 
     def start_job(self, job):
         script, number = self.queue / f"{job['job']}.sh", job["job"]
@@ -89,20 +134,25 @@ class Scheduler(threading.Thread):
             process.wait()
 
 
-@pytest.fixture(params=["pbs", "lsf"])
+@pytest.fixture(params=["pbs", "lsf", "kubernetes"])
 def project(request, project, tmp_path, monkeypatch):
     """A project of two environments, the words for its launcher, and the stand-in for its batch system."""
     queue, commands = tmp_path / "queue", tmp_path / "commands"
     queue.mkdir()
     commands.mkdir()
-    for name in ("qsub", "qselect", "qstat", "qdel", "pbsnodes", "bsub", "bjobs", "bkill", "lshosts"):
-        (commands / name).write_text(COMMAND.format(python=sys.executable, queue=str(queue)))
+    names = ("qsub", "qselect", "qstat", "qdel", "pbsnodes", "bsub", "bjobs", "bkill", "lshosts", "kubectl")
+    for name in names:
+        text = KUBECTL if name == "kubectl" else COMMAND
+        (commands / name).write_text(text.format(python=sys.executable, queue=str(queue)))
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     (project.folder / "matrix.yaml").write_text(MATRIX.replace("HELD", str(project.held.folder)))
     project.bench = ("bench", "--launcher", request.param, "--nodes", "2", "--name", "one")
-    project.delete = "qdel" if request.param == "pbs" else "bkill"
+    if request.param == "kubernetes":
+        project.bench += ("--pod-image", "python:3.12", "--volume", str(tmp_path))
+    project.delete = {"pbs": ["qdel"], "lsf": ["bkill"], "kubernetes": ["kubectl", "delete", "job"]}[request.param]
+    project.jobs = lambda: sorted(file.stem for file in queue.glob("*.new"))
     scheduler = Scheduler(queue)
     scheduler.start()
     yield project
@@ -112,7 +162,7 @@ def project(request, project, tmp_path, monkeypatch):
 def test_two_blocks_run_as_jobs_and_each_has_a_log(project):
     done = project.run(*project.bench)
     assert done.returncode == 0, done.stderr
-    assert "block 1: job 2 in the queue" in done.stderr
+    assert f"block 1: job {project.jobs()[1]} in the queue" in " ".join(done.stderr.split())
     assert ran_once(project)
     launcher = project.bench[2]
     assert all((project.newest() / launcher / block / f"{launcher}-1.log").exists() for block in ("b0000", "b0001"))
@@ -122,11 +172,21 @@ def test_a_job_that_somebody_deletes_is_not_fought_and_resume_finishes_its_block
     project.held.hold(2)
     bench = project.start(*project.bench, "--max-blocks", "1")
     wait_for(lambda: project.held.starts() == 2 and len(project.trials()) == 1, 120, "the second trial")
-    subprocess.run([project.delete, "1"], check=True)
+    (job,) = project.jobs()
+    subprocess.run([*project.delete, job], check=True)
     _, said = bench.communicate(timeout=120)
     assert bench.returncode == 3, said
-    assert "job 1 ended with 2 trial(s) not done: it was deleted, or its time limit" in " ".join(said.split())
+    assert f"job {job} ended with 2 trial(s) not done: it was deleted, or its time limit" in " ".join(said.split())
     project.held.let_go()
     resumed = project.run("resume", "one")
     assert resumed.returncode == 0, resumed.stderr
     assert len(project.trials()) == len({trial["trial"] for trial in project.trials()}) == 3
+
+
+@pytest.mark.parametrize("project", ["kubernetes"], indirect=True)
+def test_an_image_that_cannot_be_pulled_ends_the_run_with_one_line(project):
+    done = project.run(*project.bench, "--pod-image", "nope", "--max-blocks", "1")
+    assert done.returncode == 4, done.stderr
+    reason = 'the last one: it could not start: ImagePullBackOff: Back-off pulling image "nope"'
+    assert reason in " ".join(done.stderr.split())
+    assert len(project.jobs()) == 3

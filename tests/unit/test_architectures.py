@@ -176,6 +176,24 @@ def test_nothing_is_built_for_a_level_that_does_not_exist_here_and_its_image_ser
     assert {name for name, _ in missing} == {"xla", "intel-omp"}
 
 
+@pytest.mark.parametrize(
+    ("here", "held"), [(True, {"malloc-jemalloc"}), (False, {"malloc-jemalloc", "malloc-tcmalloc"})]
+)
+def test_this_machine_prepares_only_libraries_that_are_preloaded_and_an_image_holds_all(here, held):
+    matrix = shipped_levels.matrix()
+    libraries = tuple(one for one in all_libraries(matrix) if one.key in ("malloc-jemalloc", "malloc-tcmalloc"))
+    prepared = []
+    engine = Counting()
+    engine.shares_files = here
+    engine.prepare = lambda image, held, _progress: (
+        prepared.append({one.key for one in held})
+        or Prepared(image.name, "local", "/v", "/v/python", {key.key: "/l" for key in held})
+    )
+    environments = {name: resolve_environment(matrix, name, {}) for name in ("baseline", "jemalloc")}
+    prepare_images(environments, {"local": engine}, libraries, print)
+    assert prepared == [held], "once for all environments of an image"
+
+
 def test_a_library_that_does_not_exist_for_an_architecture_is_in_none_of_its_images():
     matrix = shipped_levels.matrix()
     image = resolve_environment(matrix, "baseline", {}).image

@@ -10,7 +10,7 @@ from envmatrix.api import program_environments, programs
 from envmatrix.api.program_budget import time_text
 from envmatrix.api.program_metric import choose_metric
 from envmatrix.api.program_request import ProgramRequest
-from envmatrix.errors import InputError
+from envmatrix.errors import InputError, NothingRanError
 from envmatrix.evidence.record import Record
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import FOR_ANY, FOR_TORCH
@@ -20,6 +20,7 @@ from envmatrix.trials.overrides import Overrides, apply_overrides
 from envmatrix.trials.python_wrappers import unwrap_command
 from envmatrix.trials.trial_run import find_program
 from envmatrix.units import as_budget, parse_duration
+from tests import shipped_levels
 
 
 def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_path, monkeypatch):
@@ -39,12 +40,34 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
     assert (seen.output, done) == ("it", ["swept", "looked", "it", "looked", "it"])
 
 
+def lacking(monkeypatch, *libraries):
+    """Let this machine have no such libraries; return the list of what is prepared for each batch of environments."""
+    tried = []
+
+    def prepare(environments, _engines, prepared_libraries, _progress):
+        keys = {library.key for library in prepared_libraries}
+        tried.append(keys)
+        assert {key for entry in environments.values() for key, _ in entry.preload} == keys
+        reasons = {
+            (name, "local"): f"library {key} is not available: no package\n  -> apt-get install it"
+            for name, entry in environments.items()
+            for key, _ in entry.preload
+            if key in libraries
+        }
+        missing = dict.fromkeys(keys.intersection(libraries), "no package\n  -> apt-get install it")
+        return {("mine", "local"): SimpleNamespace(missing=missing)}, reasons
+
+    monkeypatch.setattr(program_environments, "prepare_images", prepare)
+    return tried
+
+
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     """Return a function that makes a matrix for a program with this run time."""
     monkeypatch.chdir(tmp_path)
     for module in (programs, program_environments):
         monkeypatch.setattr(module, "usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
+    lacking(monkeypatch)
 
     def make(wall_s, said=None, **asked):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
@@ -97,6 +120,45 @@ def test_what_is_left_out_to_be_done_soon_is_told_with_the_budget_that_has_time_
     assert set(made(5.0, budget="4m40s").matrix.designs["default"].environments) == set(FOR_ANY)
     assert made(5.0, budget="4m40s").more == ""
     assert made(5.0, environments=("pinned",)).more == "", "it was said which"
+
+
+def test_an_environment_that_cannot_be_had_makes_room_for_the_next(made, monkeypatch):
+    tried = lacking(monkeypatch, "malloc-tcmalloc", "malloc-mimalloc")
+    said = []
+    first = made(5.0, said)
+    assert first.matrix.designs["default"].environments == ("one-thread", "glibc-tuned")
+    left_out = [line for line in said if line.startswith("left out, because not available on this machine: ")]
+    assert [line.partition(": ")[2] for line in left_out] == [
+        "tcmalloc (tcmalloc: library malloc-tcmalloc is not available: no package)"
+    ]
+    assert first.more.startswith("not tested yet: mimalloc, jemalloc, pinned (")
+    assert tried == [{"malloc-tcmalloc"}, set()], "no library is fetched for an environment that is not reached"
+    assert made(5.0, budget="4m40s").matrix.designs["default"].environments == (
+        "one-thread", "glibc-tuned", "jemalloc", "pinned",
+    )  # fmt: skip
+    assert "# - tcmalloc" in first.text, "the matrix that is saved has it as a comment"
+
+
+def test_a_library_that_is_missing_is_tried_once_for_all_environments_with_it(monkeypatch):
+    tried = lacking(monkeypatch, "malloc-jemalloc-decay", "openmp-intel", "malloc-tcmalloc")
+    names = ("pytorch-ci", "tcmalloc", "intel-omp", "glibc-tuned", "one-thread")
+    matrix = shipped_levels.matrix()
+    available, reasons = program_environments._find_available(matrix, names, 2, "local", lambda _: None)
+    assert available == ["glibc-tuned", "one-thread"]
+    assert set(reasons) == {"pytorch-ci", "tcmalloc", "intel-omp"}
+    assert tried == [{"malloc-jemalloc-decay", "openmp-intel", "malloc-tcmalloc"}, set()]
+
+
+def test_environments_that_the_user_named_stay_unless_none_can_be_had(made, monkeypatch):
+    lacking(monkeypatch, "malloc-tcmalloc", "malloc-jemalloc-decay")
+    said = []
+    assert made(5.0, said, environments=("tcmalloc", "pinned")).matrix.designs["default"].environments == (
+        "tcmalloc", "pinned",
+    )  # fmt: skip
+    assert not any(line.startswith("left out") for line in said), "the run itself tells what it skips"
+    with pytest.raises(NothingRanError, match="none of tcmalloc, jemalloc-decay is available on this machine") as told:
+        made(5.0, environments=("tcmalloc", "jemalloc-decay"))
+    assert (told.value.remedy, told.value.exit_code) == ("apt-get install it", 4)
 
 
 def test_only_what_is_tried_is_fetched_and_the_matrix_that_is_saved_has_all(made):

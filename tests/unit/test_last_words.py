@@ -15,6 +15,36 @@ torch.cuda.OutOfMemoryError: CUDA out of memory
 [W1122] leaked 3 semaphores
 """
 
+#: Of torch 2.9: rank 0 fails because rank 1 did, but is seen first.
+TORCHRUN = """epoch 1
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 7, in <module>
+[rank1]: RuntimeError: boom
+[rank0]: Traceback (most recent call last):
+[rank0]: ValueError: peer gone
+E1127 04:53:47 10258 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: 1) local_rank: 0 (pid: 9)
+Traceback (most recent call last):
+  File "torch/distributed/launcher/api.py", line 317, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+Failures:
+[1]:
+  rank      : 1 (local_rank: 1)
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 9)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+TO_ENABLE = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n==="
+EARLY = "\n".join(line for line in TORCHRUN.split("\n") if not line.startswith("[rank"))
+
 
 @pytest.mark.parametrize(
     ("output", "why"),
@@ -23,6 +53,15 @@ torch.cuda.OutOfMemoryError: CUDA out of memory
         ("all well\n./run.sh: line 2: nope: command not found\nbye\n", "./run.sh: line 2: nope: command not found"),
         ("epoch 1\nepoch 2\n", "epoch 2"),
         ("  5%|#    | 1/20\r 10%|##   | 2/20\r\x1b[31mKeyboardInterrupt\x1b[0m\n", "KeyboardInterrupt"),
+        ("[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: alone\nbye\n", ": ValueError: alone"),
+        (TORCHRUN, "status 1: RuntimeError: boom"),
+        (TORCHRUN.replace(TO_ENABLE, "Traceback:\n    ValueError: recorded\n==="), "status 1: ValueError: recorded"),
+        (
+            TORCHRUN.replace(TO_ENABLE, "Signal 9 (SIGKILL) received by PID 9\n==="),
+            "status 1: a worker was ended by Signal 9 (SIGKILL)",
+        ),
+        (EARLY.replace("epoch 1", "KeyError: 'data'"), "status 1: KeyError: 'data'"),
+        (EARLY, "status 1: epoch 1"),
         ("", "printed nothing"),
     ],
 )

@@ -91,7 +91,7 @@ def test_what_is_not_steady_and_what_times_its_warm_up_is_warned_of(looked):
 
 def test_an_answer_of_the_first_seconds_of_a_program_says_so_in_every_report(folder):
     summary = summarise(folder)
-    said = "Only the first seconds: each trial measures steps 11 to 30, 3.95 s in all."
+    said = "Only the first seconds are measured: each trial times its steps 11 to 30 (3.95 s)."
     for told in (to_markdown(summary), to_html(summary), printed(summary)):
         assert said in told.replace("\n", " ")
 

@@ -28,6 +28,7 @@ def test_two_workloads_are_shown_with_their_own_figures_in_every_report(tmp_path
     print_summary(found, Console(file=out, width=100))
     for text in (out.getvalue(), to_markdown(found), to_html(found)):
         assert all(cell in text for row in table.rows for cell in row)
+    assert "\nThis table describes the workloads, each in its first environment. " in out.getvalue()
 
 
 def test_one_workload_needs_no_such_table(tmp_path):

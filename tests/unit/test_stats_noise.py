@@ -110,9 +110,9 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
 @pytest.mark.parametrize(
     ("slow", "held"),
     [
-        ("fast", "it stays undecided"),
-        ("baseline", "every environment stays undecided"),
-        ("control", "every environment stays undecided"),
+        ("fast", "no verdict for it"),
+        ("baseline", "no verdict"),
+        ("control", "no verdict"),
     ],
 )
 def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, held):
@@ -129,7 +129,7 @@ def test_a_report_says_of_what_slow_trials_leave_no_verdict(slow, held):
         f"No verdict on fast yet: {who} has outliers, so a verdict takes at least 20 blocks. No other environment is"
     )
     assert told.subject == f"{slow}:cnn@local"
-    assert f" with a larger budget: {held} until block 20; " in told.remedy
+    assert f" with a larger budget ({held} before block 20), and " in told.remedy
 
 
 @pytest.mark.parametrize("slow", ["fast", "baseline", "control"])
@@ -263,10 +263,10 @@ def test_a_run_too_short_to_see_slow_phases_says_so_and_a_longer_one_allows_for_
     assert "its blocks span 7 minutes" in told.text
     assert told.remedy.startswith("`envmatrix resume made-up` with a larger budget")
     assert WarningKind.SHORT_RUN not in {caution.kind for caution in long.cautions}
-    said = "Short run (7 minutes): the intervals are for that time."
+    said = "Short run (7 minutes): the intervals hold for that time."
     for text in (" ".join(printed(short).split()), to_markdown(short), to_html(short)):
         assert said in text
-        assert "over hours, up to one in eight may be wrong" in text
+        assert "may lie outside up to one in eight of them" in text
     for text in (printed(long), to_markdown(long), to_html(long)):
         assert "Short run" not in text
         assert slow_phases.LONGER in " ".join(text.split())
@@ -281,7 +281,7 @@ def test_the_shorter_a_run_the_more_of_its_intervals_may_be_wrong_and_a_gate_say
     measured = fold_trials(PLAN, slowed(PLAN, QUIET, 9, lambda _: False, period=period))
     (said,) = (text for text in compare_environments(make_run(PLAN), measured, "fast", "other").cautions)
     assert said.startswith(f"Short run ({span}): ")
-    assert f"over hours, up to {wrong} may be wrong" in said
+    assert f"may lie outside up to {wrong} of them" in said
     longer = fold_trials(PLAN, slowed(PLAN, QUIET, 30, lambda _: False, period=40.0))
     assert compare_environments(make_run(PLAN), longer, "fast", "other").cautions == (slow_phases.LONGER,)
 

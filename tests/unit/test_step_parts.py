@@ -110,7 +110,7 @@ def test_a_kernel_without_scheduler_statistics_is_not_read_as_no_waiting(tmp_pat
     blocked = found.parts.part("blocked").change
     assert blocked.low <= 6.0 / 1e3 <= blocked.high
     assert found.parts.part("waiting") is None
-    assert any(text.startswith("not readable: waiting for a CPU") for _, text in tree_of(found))
+    assert any(text.startswith("could not be measured: waiting for a CPU") for _, text in tree_of(found))
 
 
 COUNTED = {"dtlb_misses": 8000, "cache_misses": 4000}
@@ -141,7 +141,9 @@ def test_hardware_events_and_memory_calls_are_causes_where_they_were_counted_and
 
     plain = why(run_of(tmp_path / "plain", changes, noise=0.004), "other")
     assert plain.causes.cause("memory_calls") is None
-    assert "not readable: memory system calls, data TLB misses, cache misses" in [text for _, text in tree_of(plain)]
+    assert "could not be measured: memory system calls, data TLB misses, cache misses" in [
+        text for _, text in tree_of(plain)
+    ]
 
 
 @pytest.mark.parametrize(
