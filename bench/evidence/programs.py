@@ -22,6 +22,10 @@ _NCCL = "nccl-{}.log"
 _GPUS = "/dev/nvidia[0-9]*"
 #: Parts of the evidence that checks use, compared to decide whether two processes are alike.
 _COMPARED_PARTS = ("malloc", "openmp", "torch", "onednn", "parallel", "preloaded", "variables")
+#: Programs that compile kernels for torch.compile and Triton; the measured work is not theirs.
+_COMPILER = re.compile(
+    r"(.+-)?(cc1(plus)?|as|collect2|ld(\.\w+)?|(g\+\+|gcc|c\+\+|cc|clang(\+\+)?)(-\d+)?|nvcc|cicc|ptxas|fatbinary)\Z"
+)
 #: The largest number of programs reported for one command.
 _MAX_PROGRAMS = 20
 #: The largest number of own settings reported for one command.
@@ -43,10 +47,14 @@ def evidence(folder: str, watched: Watch, cpu_s: float, *, in_turns: bool = Fals
     """
     probes = _probes(folder)
     _settle_cpu_times(watched, probes)
-    pairs = _pair_with_probes([program for program in watched.programs() if not _is_ours(program)], probes)
+    uses_torch = any(probe["evidence"].get("torch") for probe in probes.values())
+    compilers = [program for program in watched.programs() if uses_torch and _COMPILER.match(program.name)]
+    others = [program for program in watched.programs() if not (_is_ours(program) or program in compilers)]
+    pairs = _pair_with_probes(others, probes)
     _read_notes(folder, pairs)
     own_s = sum(sum(probe["probe_cpu_s"]) for probe in probes.values())
-    total_s = max(cpu_s - own_s, sum(program.cpu_s for program, _ in pairs), 1e-9)
+    compilers_s = sum(program.cpu_s for program in compilers)
+    total_s = max(cpu_s - own_s - compilers_s, sum(program.cpu_s for program, _ in pairs), 1e-9)
     unseen_s = total_s - sum(program.cpu_s for program, _ in pairs) - _LOST_S * (1 + watched.processes)
     at_work, left_s = _working_programs(_merge_alike(pairs, WORKS * total_s), WORKS * total_s)
     unseen_s = max(0.0, unseen_s) + left_s

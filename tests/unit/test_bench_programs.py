@@ -1,5 +1,6 @@
 """Which programs of a trial are checked against its environment: those that did the work, one or several."""
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,38 @@ def test_many_small_programs_that_are_alike_are_one_that_works():
         ({"/libtcmalloc.so.4"}, BIG), ({"/libm.so.6"}, pytest.approx(0.45)),
     ]  # fmt: skip
     assert left_s == 0.0
+
+
+@pytest.mark.parametrize(("torch", "names"), [({"threads": 1}, ["python3"]), (None, ["cc1plus", "python3"])])
+def test_a_compiler_that_pytorch_starts_is_not_checked_and_no_unseen_work(tmp_path, torch, names):
+    """Its allocator cannot be read: it made every environment of a program with torch.compile unproven."""
+    probe = {
+        "probe_cpu_s": [0.0],
+        "cpu_s": 2.0,
+        "probe_ns": 0,
+        "evidence": {"torch": torch, "malloc": None, "openmp": None, "libraries": None},
+    }
+    (tmp_path / "1.json").write_text(json.dumps(probe))
+    seen = [Program(1, "python3", number=1, cpu_s=2.0, variables={}), Program(2, "cc1plus", number=2, cpu_s=3.0)]
+    watched = SimpleNamespace(programs=lambda: seen, reaped=[], processes=2, pid=1)
+    found, _ = programs.evidence(str(tmp_path), watched, 5.0)
+    assert [one["name"] for one in found["programs"]] == names
+    assert found["unseen_share"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "compiles"),
+    [
+        ("cc1plus", True),
+        ("x86_64-linux-gnu-ld.bfd", True),
+        ("g++-12", True),
+        ("ptxas", True),
+        ("train", False),
+        ("asv", False),
+    ],
+)
+def test_compilers_are_known_by_their_names(name, compiles):
+    assert bool(programs._COMPILER.match(name)) is compiles
 
 
 def test_a_program_that_began_late_is_looked_at_again_at_once_as_its_loader_may_have_been_at_work():
