@@ -47,9 +47,8 @@ def steady_note(
     """Return what the steady effects are of, which still changed, and which environments have none."""
     if not steady:
         return ""
-    shortest = min(steady.values(), key=lambda one: one.until_s)
     groups = format_count(min(one.groups for one in steady.values()), "block")
-    texts = [f"Steady effects: {shortest.seconds} of the steps of each process, in {groups}."]
+    texts = [f"Steady effects: the second half of the steps of each process, in {groups}."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]
