@@ -98,6 +98,16 @@ def test_the_matrix_offers_all_that_it_offered_in_one_file_of_version_1():
         assert (workload.description, workload.command, workload.metric) == (now.description, now.command, now.metric)
 
 
+@pytest.mark.parametrize(
+    ("design", "ending"),
+    [("default", "or after 6m and 6 blocks"), ("quick", "or after 4m and 6 blocks"), ("onednn", "or after 5m")],
+)
+def test_what_a_newcomer_runs_first_waits_for_its_verdict_and_the_plan_says_so(design, ending, capsys):
+    """On a slow machine, six minutes ended one block before a verdict."""
+    assert main(["plan", design, "--matrix", str(default_matrix()), "--blocks", "0"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith(ending)
+
+
 def test_a_newcomer_can_read_the_matrix_and_every_library():
     assert len(default_matrix().read_text().splitlines()) < 70
     for file in (default_matrix(), *LIBRARY_FOLDER.glob("*.yaml")):

@@ -13,7 +13,7 @@ import pytest
 from envmatrix.api import answers
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
-from envmatrix.report.explanation import are_of_process, line_of, reasons_of, tree_of
+from envmatrix.report.explanation import _percent, are_of_process, line_of, reasons_of, tree_of
 from envmatrix.report.exports import effects_csv, trials_csv
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
@@ -22,6 +22,7 @@ from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
 from envmatrix.stats.explanation import to_json
 from envmatrix.stats.step_account import PARTS
+from envmatrix.stats.step_parts import Interval
 from tests.committed import RESULTS
 from tests.step_runs import FAULT_MS, USUAL, ms, run_of, why
 from tests.unit.test_report_attributed import printed
@@ -276,3 +277,9 @@ def test_the_difference_between_runs_has_parts_that_add_up_and_intervals_with_th
 @pytest.mark.parametrize(("change", "days"), [({}, DAYS), ({"kernel": 8.0}, DAYS[:2])])
 def test_the_difference_between_runs_is_not_explained_unless_it_is_shown(tmp_path, change, days):
     assert [item.why for item in two_versions(tmp_path, change, days).items] == [None, None]
+
+
+@pytest.mark.parametrize(("mean", "shown"), [(0.69, "69 [41, 108] % of the difference"), (-1.02, ""), (1.67, "")])
+def test_a_share_below_none_or_above_all_is_not_shown(mean, shown):
+    """Parts of opposite signs gave -102 % and 167 % of a difference, which nobody could read."""
+    assert _percent(Interval(mean, 0.41, 1.08)) == shown
