@@ -1,7 +1,10 @@
+import time
+
 import numpy
 import torch
 
 x = torch.from_numpy(numpy.fromfile("../data/x.bin", dtype=numpy.float32)).reshape(256, 256)
+begin = time.perf_counter()
 for _ in range(20):
     x = torch.tanh(x @ x)
-print("throughput: 20 samples/s")
+print(f"throughput: {20 / (time.perf_counter() - begin):.1f} samples/s")
