@@ -33,7 +33,7 @@ def went_on(trial, seconds, change, noise=0.0):
 
 
 @pytest.fixture
-def carry_out(tmp_path, monkeypatch):
+def carry_out(tmp_path, monkeypatch, no_orphans):
     """Return a function that runs a plan and returns (seconds of each block that went on, messages, the run's end)."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
 

@@ -22,7 +22,7 @@ LOOKED = ["baseline:cnn@local", "fast:cnn@local", "slow:cnn@local"]
 
 
 @pytest.fixture
-def carry_out(tmp_path, monkeypatch):
+def carry_out(tmp_path, monkeypatch, no_orphans):
     """Return a function that runs a plan to its end and returns (result, messages, steady-state runs made now)."""
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
 

@@ -22,6 +22,7 @@ from envmatrix.stats.between_runs import compare_runs
 from envmatrix.stats.measurements import fold_trials, read_measurements
 from envmatrix.stats.missing_trials import missing_slots
 from envmatrix.stats.within_run import compare_environments
+from envmatrix.trials import orphans
 from tests.synthetic import Machine, copied, make_plan, make_trials, write_run
 from tests.unit.test_runner import Watcher
 
@@ -102,6 +103,7 @@ def go_on(folder, plan=PLAN):
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVMATRIX_CACHE", str(folder.path.parent / "cache"))
+        patch.setattr(orphans, "end_processes", lambda: 0)  # those of parallel tests
         patch.setattr(runner, "run_with_rebuild", lambda _, slot, _say: begun.append(slot.trial) or made[slot.trial])
         ended = runner.run(experiment, Here(), Watcher(), said.append)
     folder.unlock()

@@ -39,7 +39,7 @@ class Watcher:
 
 
 @pytest.fixture
-def quiet(monkeypatch, tmp_path):
+def quiet(monkeypatch, tmp_path, no_orphans):
     monkeypatch.setenv("ENVMATRIX_CACHE", str(tmp_path / "cache"))
 
 
