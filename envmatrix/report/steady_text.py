@@ -22,10 +22,10 @@ def steady_gain(
     if steady.verdict == "faster":
         first = f"{trial} {format_ratio(effect.ratio)}, {first_bounds}, {blocks}"
         return f"{times} in {steady.seconds} of its steps", f"95 % CI {bounds}; {first}"
-    later = f"later {format_ratio(steady.ratio)}, {bounds}"
-    verdict = "about as fast" if steady.verdict == "same" else "undecided"
-    claim = f"{times} in its {trial}, but {verdict} in {steady.seconds} of its steps"
-    return claim, f"95 % CI {first_bounds}, {blocks}; {later}"
+    later = f"it is about {as_fast}" if steady.verdict == "same" else "its gain is undecided"
+    claim = f"{times} in its {trial}, but in {steady.seconds} {later}"
+    figures = f"{steady.seconds}: {format_ratio(steady.ratio)}, 95 % CI {bounds}"
+    return claim, f"95 % CI {first_bounds}, {blocks}; {figures}"
 
 
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:

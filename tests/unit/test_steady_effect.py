@@ -13,6 +13,8 @@ from rich.console import Console
 from bench.second_half import of_program, second_half
 from envmatrix.matrix.model import Workload
 from envmatrix.report.exports import effects_csv
+from envmatrix.report.forest import NARROW, forest
+from envmatrix.report.formatting import format_bounds
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
@@ -73,6 +75,20 @@ def test_one_block_that_went_on_gives_no_steady_effect():
     assert "seconds" not in to_markdown(summary).partition("## Start")[0].replace("first seconds", "")
 
 
+def test_the_plot_has_the_steady_effect_below_that_of_the_first_steps():
+    (group,) = summary_of({"fast": 0.9}).groups
+    (steady,) = (row.steady for row in group.rows if row.arm.environment == "fast")
+    wide, narrow, before = forest(group), forest(group, layout=NARROW), forest(summary_of({}, blocks=()).groups[0])
+    figures = f"{steady.ratio:.2f} ({format_bounds(steady.low, steady.high)})"
+    assert figures in wide
+    assert figures not in narrow, "it has no room for them"
+    for drawn in (wide, narrow):
+        assert drawn.count("<circle") == 4, "with the control"
+        assert f"first steps, and below them {steady.seconds}<" in drawn
+    assert "<circle" not in before
+    assert "below" not in before
+
+
 def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment():
     def died(trial):
         if trial.environment != "slow" or trial.block != 5:
@@ -96,9 +112,13 @@ def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment()
         (
             0.80,
             0.005,
-            "fast is 1.25 times as fast as baseline in its first steps, but about as fast in seconds 5 to 10 ",
+            "fast is 1.25 times as fast as baseline in its first steps, but in seconds 5 to 10 it is about as ",
         ),
-        (0.82, 0.05, "fast is 1.25 times as fast as baseline in its first steps, but undecided in "),
+        (
+            0.82,
+            0.05,
+            "fast is 1.25 times as fast as baseline in its first steps, but in seconds 5 to 10 its gain is undecided (",
+        ),
     ],
 )
 def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(change, noise, headline):
