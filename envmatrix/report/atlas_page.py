@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,9 @@ from envmatrix.stats.effects import verdict_of
 #: Beyond this many machines of an environment, they are drawn without their names.
 _MOST_NAMED = 30
 #: The figures of a section by the first letter of their names.
-_LAYOUTS = {"f": WIDE, "n": replace(NARROW, letters=30)}
+_LAYOUTS = {"f": replace(WIDE, right=150.0, letters=40), "n": replace(NARROW, letters=28)}
+#: Words of a processor's model that do not tell it from others.
+_FILLER = re.compile(r"\((?:R|TM)\)| (?:CPU(?= @)|Processor|\d+-Core)\b")
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,9 @@ def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
         description="; ".join(f"{name}: {found}" for name, _, found in holds) or "each environment on one machine",
     )
     drawn = [forest_row for row in rows for forest_row in _forest_rows(row)]
-    figures = (draw_forest(drawn, texts, f"{letter}{number}", layout) for letter, layout in _LAYOUTS.items())
-    return AtlasSection(
-        title, holds, tuple(exceptions(rows)), *map(Markup, figures), general_table(rows), machine_table(rows)
-    )
+    wide, narrow = map(Markup, (draw_forest(drawn, texts, f"{name}{number}", one) for name, one in _LAYOUTS.items()))
+    told = tuple(exceptions(rows))
+    return AtlasSection(title, holds, told, wide, narrow, general_table(rows), machine_table(rows))
 
 
 def _levels(row: AtlasRow) -> str:
@@ -83,7 +85,7 @@ def _forest_rows(row: AtlasRow) -> Iterator[ForestRow]:
 
 
 def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
-    effect, name = one.effect, f"{one.machine.cpus} x {processor_name(one)}"
+    effect, name = one.effect, f"{one.machine.cpus} x {_FILLER.sub('', processor_name(one))}"
     words = f"{format_ratio(effect.ratio)}  ({format_bounds(effect.low, effect.high)})"
     interval, hint = (effect.low, effect.high), f"{name}: {words}"
     return ForestRow(name, words, effect.verdict, effect.ratio, interval, hint=hint, thin=is_thin)

@@ -19,6 +19,10 @@ from envmatrix.system.printable import printable_line
 #: Instruction sets that tell processors of one model apart, the widest first.
 _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sve", "asimd")
 _MACHINE_HEAD = ("environment", "processor", "CPUs", "torch", "runs", "blocks", "ratio", "95 % CI", "verdict")
+_GENERAL_HEAD = (
+    "environment", "machines", "average", "95 % CI", "spread between machines", "on another machine (95 % prediction)",
+    "leaving one out: predicted",
+)  # fmt: skip
 
 
 def print_atlas(atlas: Atlas, console: Console) -> None:
@@ -95,10 +99,8 @@ def _table(rows: Sequence[AtlasRow]) -> Table:
 
 def general_table(rows: Sequence[AtlasRow]) -> PlainTable | None:
     """Return the table of averages and of the differences between machines; None if no environment has several."""
-    head = ("environment", "machines", "average", "95 % CI", "spread between machines")
-    head += ("on another machine (95 % prediction interval)", "leaving one out: predicted")
     cells = [(row.first.environment, *_general_cells(row.general)) for row in rows if row.general]
-    return PlainTable(head, tuple(cells)) if cells else None
+    return PlainTable(_GENERAL_HEAD, tuple(cells)) if cells else None
 
 
 def _general_cells(general: RandomEffects) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def _axis_bounds(rows: Sequence[ForestRow]) -> tuple[float, float]:
 
 def _name_width(rows: Sequence[ForestRow], layout: ForestLayout) -> float:
     """Return the width for names: that of the longest at 12 pixels."""
-    longest = max((len(row.name) for row in rows), default=0)
+    longest = max((len(row.name) for row in rows if not row.thin), default=0)
     return 8.0 if layout.stacked else 22.0 + 7.0 * min(layout.letters, max(8, longest))
 
 
@@ -109,11 +109,12 @@ def _axis(scale: Scale, bottom: float, max_ticks: int) -> str:
 
 def _row(row: ForestRow, scale: Scale, y: float, layout: ForestLayout) -> str:
     """Draw a row around ``y``, with name and figures next to the bar or, if stacked, above it."""
-    bar_y = y + 12 if layout.stacked and not row.thin else y
+    bar_y, letters = (y + 12 if layout.stacked and not row.thin else y), layout.letters
     name_x, kind = (scale.start, "") if layout.stacked else (scale.start - 12, "end")
-    kind = f"{kind} bold".strip() if row.heading else kind
+    if row.heading:
+        kind, letters = f"{kind} bold", letters - 3  # bold letters are wider
     name_y = y - 2 if layout.stacked else y + 4
-    name = "" if row.thin else text_element(name_x, name_y, row.name, kind, layout.letters)
+    name = "" if row.thin else text_element(name_x, name_y, row.name, kind, letters)
     if row.ratio is None:
         return name + text_element(scale.start + 8, bar_y + 4, row.words, "soft", 70 - layout.letters)
     lines = [(row.prediction, "thin"), (row.interval, "thin" if row.thin else "bar")]
