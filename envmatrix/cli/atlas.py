@@ -44,12 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _add(arguments: argparse.Namespace, folder: Path) -> int:
     from envmatrix.api.atlas import add_to_atlas
+    from envmatrix.results.atlas import signature_file
 
     added = add_to_atlas(arguments.runs, folder, results=arguments.results, key=arguments.sign)
+    lines = [(str(file), is_new, signature_file(file).exists()) for file, is_new in added]
     if arguments.json:
-        common.print_json([{"file": str(file), "new": is_new} for file, is_new in added])
-    else:
-        common.print_text("\n".join(f"{file}: {'added' if is_new else 'already there'}" for file, is_new in added))
+        common.print_json([{"file": file, "new": is_new, "signed": signed} for file, is_new, signed in lines])
+        return 0
+    for file, is_new, signed in lines:
+        common.print_text(f"{file}: {'added' if is_new else 'already there'}{', signed' if signed else ''}")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envmatrix.report.atlas_table import (
@@ -27,21 +27,23 @@ from envmatrix.stats.effects import verdict_of
 
 #: Beyond this many machines of an environment, they are drawn without their names.
 _MOST_NAMED = 30
-#: The figures of a section by the first letter of their names.
-_LAYOUTS = {"f": replace(WIDE, right=150.0, letters=40), "n": replace(NARROW, letters=28)}
+_LAYOUTS = {"wide": replace(WIDE, right=150.0, letters=40), "narrow": replace(NARROW, letters=28)}
 #: Words of a processor's model that do not tell it from others.
 _FILLER = re.compile(r"\((?:R|TM)\)| (?:CPU(?= @)|Processor|\d+-Core)\b")
 
 
 @dataclass(frozen=True)
 class AtlasSection:
-    """One table of an atlas; ``holds`` has (environment, its levels, what holds in general)."""
+    """One table of an atlas; ``holds`` has (environment, its levels, what holds in general).
+
+    ``figures`` are ``wide`` and ``narrow``, none if every effect is left out; ``nameless``: too many machines to name.
+    """
 
     title: str
     holds: tuple[tuple[str, str, str], ...]
     exceptions: tuple[str, ...]
-    wide: str
-    narrow: str
+    figures: Mapping[str, str]
+    nameless: bool
     general: PlainTable | None
     machines: PlainTable
 
@@ -59,9 +61,13 @@ def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
         description="; ".join(f"{name}: {found}" for name, _, found in holds) or "each environment on one machine",
     )
     drawn = [forest_row for row in rows for forest_row in _forest_rows(row)]
-    wide, narrow = map(Markup, (draw_forest(drawn, texts, f"{name}{number}", one) for name, one in _LAYOUTS.items()))
-    told = tuple(exceptions(rows))
-    return AtlasSection(title, holds, told, wide, narrow, general_table(rows), machine_table(rows))
+    layouts = _LAYOUTS if any(row.machines for row in rows) else {}
+    figures = {
+        screen: Markup(draw_forest(drawn, texts, f"{screen}{number}", layout))  # noqa: S704
+        for screen, layout in layouts.items()
+    }
+    told, nameless = tuple(exceptions(rows)), any(map(_is_thin, rows))
+    return AtlasSection(title, holds, told, figures, nameless, general_table(rows), machine_table(rows))
 
 
 def _levels(row: AtlasRow) -> str:
@@ -79,9 +85,13 @@ def _forest_rows(row: AtlasRow) -> Iterator[ForestRow]:
         words = f"{format_ratio(general.ratio)}  ({format_bounds(*interval)})"
         kind = verdict_of(*interval, 0.0)
         yield ForestRow(name, words, kind, general.ratio, interval, general.prediction, shape=3, heading=True)
-    is_thin = len(row.machines) > _MOST_NAMED
     for one in sorted(row.machines, key=lambda one: -one.effect.ratio):
-        yield _machine_row(one, is_thin=is_thin)
+        yield _machine_row(one, is_thin=_is_thin(row))
+
+
+def _is_thin(row: AtlasRow) -> bool:
+    """Return whether the machines of a row are too many to name each in a figure."""
+    return len(row.machines) > _MOST_NAMED
 
 
 def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
@@ -96,5 +106,5 @@ def to_html(atlas: Atlas) -> str:
     sections = [_section(number, rows) for number, rows in enumerate(atlas_tables(atlas), 1)]
     return page_environment().get_template("atlas.html.j2").render(
         headline=atlas_headline(atlas), sections=sections, signatures=signature_groups(atlas),
-        left_out=atlas.unreadable, most_named=_MOST_NAMED, **page_values(0),
+        left_out=atlas.unreadable, **page_values(0),
     )  # fmt: skip

@@ -38,6 +38,7 @@ def test_the_page_draws_every_environment_on_every_machine_and_tells_what_holds(
 
 def test_a_page_of_many_machines_draws_each_as_a_line_with_its_name_as_a_hint():
     page = to_html(read_atlas([entry(number, ratio=1.0 + number / 100) for number in range(40)]))
+    assert "Point at a line to read its machine" in page
     (wide, narrow) = re.findall(r"<svg viewBox.*?</svg>", page)
     for figure in (wide, narrow):
         assert len(re.findall(r"<title>8 x CPU \d+: \d\.\d\d \(", figure)) == 40
@@ -71,3 +72,9 @@ def test_a_page_is_drawn_in_time(machines, limit_s):
     page = to_html(read_atlas(entries))
     assert time.process_time() - start < limit_s
     assert page.count("<tr><th") == 6 + 4 * machines, "two headings, four environments"
+
+
+def test_a_table_whose_effects_are_all_left_out_has_no_empty_figure():
+    page = to_html(read_atlas([entry(1, flags=("unequal-work",)), entry(2, workload="mlp", work="x")]))
+    assert len(re.findall("<figure>", page)) == 1
+    assert "1 effect left out" in page

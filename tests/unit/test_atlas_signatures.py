@@ -85,7 +85,9 @@ def test_a_run_that_is_there_unsigned_can_be_signed_later_and_git_may_change_its
         one.write_bytes(one.read_bytes().replace(b"\n", b"\r\n"))
     before = {one: one.read_bytes() for one in folder.iterdir()}
     assert f"signed by me@example.org: {file.name}\n" in shown(capsys, folder, "--signers", str(keys / "signers"))
-    add_to_atlas([path], folder, key=keys / "other")
+    argv = ["atlas", "add", str(path), "--to", str(folder), "--sign", str(keys / "other")]
+    assert main(argv) == 0
+    assert capsys.readouterr().out == f"{file}: already there, signed\n"
     assert {one: one.read_bytes() for one in folder.iterdir()} == before, "nothing is overwritten"
     assert len(before) == 2
 
