@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, find_run
@@ -15,17 +16,17 @@ from envmatrix.stats.measurements import read_measurements
 
 
 def add_to_atlas(
-    runs: Sequence[PathLike], folder: PathLike = "atlas", *, results: PathLike = "results"
+    runs: Sequence[PathLike], folder: PathLike = "atlas", *, results: PathLike = "results", key: Path | None = None
 ) -> list[tuple[Path, bool]]:
     """Add runs to the atlas in ``folder``, anonymized, and return the file of each and whether it is new.
 
-    Runs are names in ``results`` or folders (none: the newest run). All are read before the first is written.
-    Raises InputError if there is no such run or it has no interval yet, and StoreError if a run cannot be read or is
-    still being measured, or if the atlas cannot be written.
+    Runs are names in ``results`` or folders (none: the newest run). All are read before the first is written. An SSH
+    ``key`` signs them. Raises InputError if there is no such run, it has no interval yet or the key cannot sign, and
+    StoreError if a run cannot be read or is still being measured, or if the atlas cannot be written.
     """
     folders = [find_run(run, results) for run in runs] or [find_run(None, results)]
     entries = [(_entry(run), run.names) for run in folders]
-    return [write_entry(Path(folder), entry, names) for entry, names in entries]
+    return [write_entry(Path(folder), entry, names, key) for entry, names in entries]
 
 
 def _entry(folder: RunFolder) -> AtlasEntry:
@@ -38,10 +39,17 @@ def _entry(folder: RunFolder) -> AtlasEntry:
     return atlas_entry(run, measured, analysis)
 
 
-def read_atlas_folder(folder: PathLike = "atlas") -> Atlas:
-    """Return what the runs of the atlas in ``folder`` show together. Raises InputError if it has none."""
-    atlas = read_atlas(read_entries(Path(folder)))
-    if not atlas.runs and not atlas.unreadable:
+def read_atlas_folder(folder: PathLike = "atlas", *, signers: PathLike | None = None) -> Atlas:
+    """Return what the runs of the atlas in ``folder`` show together.
+
+    ``signers`` is a file of allowed signers (ssh-keygen): who signed is told for each file, and files of other signers
+    are left out. Raises InputError if there is no such file, or no run in the folder.
+    """
+    if signers is not None and not Path(signers).is_file():
+        raise InputError(f"no such file: {signers}", remedy="--signers FILE lists the keys that you trust")
+    found = read_entries(Path(folder), None if signers is None else Path(signers))
+    if not found.entries and not found.errors:
         what = f"no runs in the atlas {folder}" if Path(folder).is_dir() else f"no such folder: {folder}"
         raise InputError(what, remedy=f"add a run: envmatrix atlas add RUN --to {folder}")
-    return atlas
+    atlas = read_atlas(found.entries)
+    return replace(atlas, unreadable=tuple(map(str, found.errors)), signatures=found.signatures)

@@ -21,7 +21,6 @@ from envmatrix.bundle.libraries import library_contents
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.bundle.programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
 from envmatrix.bundle.rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
-from envmatrix.bundle.signature import sign_manifest
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError, StoreError, Where
@@ -31,6 +30,7 @@ from envmatrix.results import RunFolder, write_whole
 from envmatrix.results.redact import has_personal_names, redact
 from envmatrix.results.run import LauncherOptions, Run
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.signature import PACK, sign_text
 from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
 from envmatrix.trials.images import build_places
 from envmatrix.units import parse_bytes
@@ -99,7 +99,7 @@ def pack_run(
     left_out = _report_left_out(not_packed_texts(local_run, contents), folder, progress)
     manifest = make_manifest(packed_run, contents, files, left_out)
     archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
-    signature = sign_manifest(manifest.text(), key) if key else None
+    signature = sign_text(manifest.text(), key, PACK) if key else None
     written_archive = write_archive(archive, manifest, contents, signature)
     return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
 

@@ -16,7 +16,6 @@ from envmatrix.bundle.images import image_files, load_packed_images
 from envmatrix.bundle.libraries import add_packed_libraries
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.bundle.programs import check_requirements_present, use_local_programs, use_packed_programs
-from envmatrix.bundle.signature import verify_signature
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
@@ -30,6 +29,7 @@ from envmatrix.system.bench_options import folder_digest
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
+from envmatrix.system.signature import PACK, verify_signature
 from envmatrix.trials.comparison_sides import Side
 from envmatrix.trials.experiment import Experiment, create_experiment
 
@@ -57,7 +57,7 @@ def open_pack(archive: Path, into: Path, signers: Path | None) -> OpenedPack:
     temporary = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))
     try:
         manifest, text, signature = unpack(archive, temporary)
-        signed = verify_signature(text, signature, signers, archive)
+        signed = verify_signature(text, signature, signers, archive, PACK)
         run = RunFolder(temporary / "run").load()
         if folder_digest(temporary / "bench") != run.bench_digest:
             raise StoreError("its benchmark (bench/) is not the one that its run used", where=Where(archive))

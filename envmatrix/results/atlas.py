@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,9 +15,12 @@ from envmatrix.results.anonymize import Anonymizer
 from envmatrix.results.document_checks import check_schema, first_mistake
 from envmatrix.system.atomic_files import read_text, store_error, write_whole
 from envmatrix.system.json_text import parse_json
+from envmatrix.system.signature import ATLAS, sign_text, verify_signature
 
 _SCHEMA = 1
 _REMEDY = "restore it from a copy, or delete it and add its run again"
+#: What is told of a file without a signature.
+_UNSIGNED = "not signed"
 
 
 class _Document(BaseModel):
@@ -75,24 +79,45 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.strip().encode()).hexdigest()[:16]
 
 
-def write_entry(folder: Path, entry: AtlasEntry, names: Anonymizer) -> tuple[Path, bool]:
+@dataclass(frozen=True)
+class AtlasFiles:
+    """The content of an atlas: each run once, with the most blocks, and an error for each file that cannot be used.
+
+    ``signatures`` has one line about each file that can be used, if it was asked who signed it.
+    """
+
+    entries: tuple[AtlasEntry, ...]
+    errors: tuple[StoreError, ...] = ()
+    signatures: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_entry(folder: Path, entry: AtlasEntry, names: Anonymizer, key: Path | None = None) -> tuple[Path, bool]:
     """Write an entry, anonymized and named after its content, and return the file and whether it is new.
 
-    No file is ever overwritten. Raises StoreError if the folder cannot be written or holds a damaged file of that name.
+    With an SSH ``key``, its signature is written next to it, unless there is one. No file is ever overwritten. Raises
+    InputError if the key cannot sign, StoreError if the folder cannot be written or holds a damaged file of that name.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, and an atlas is a folder", remedy="name a folder: --to FOLDER")
     text = json.dumps(names.run(entry.model_dump(by_alias=True), any_home=True), sort_keys=True) + "\n"
     file = folder / f"run-{digest(text)}.json"
+    signature = sign_text(text, key, ATLAS) if key and not signature_file(file).exists() else None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise store_error(error, folder) from error
-    if file.exists():
+    if is_new := not file.exists():
+        write_whole(file, text)
+    else:
         read_entry(file)
-        return file, False
-    write_whole(file, text)
-    return file, True
+    if signature:
+        write_whole(signature_file(file), signature)
+    return file, is_new
+
+
+def signature_file(file: Path) -> Path:
+    """Return the file with the signature of an entry, which ``ssh-keygen -Y verify`` can read too."""
+    return file.with_name(f"{file.name}.sig")
 
 
 def read_entry(file: Path) -> AtlasEntry:
@@ -108,16 +133,32 @@ def read_entry(file: Path) -> AtlasEntry:
         raise StoreError(message, where=Where(file), remedy=_REMEDY) from error
 
 
-def read_entries(folder: Path) -> Iterator[AtlasEntry | StoreError]:
-    """Yield each run of an atlas once, with the most blocks, and an error for each file that cannot be used."""
-    runs: dict[str, tuple[int, AtlasEntry]] = {}
+def _verify_entry(file: Path, signers: Path) -> str:
+    """Return one line about the signature of an entry; an entry may have none. Raises StoreError if it is wrong."""
+    if not signature_file(file).exists():
+        return _UNSIGNED
+    text, signature = read_text(file), read_text(signature_file(file)).replace("\r\n", "\n")  # git may add them
+    return verify_signature(f"{text.strip()}\n", signature.encode(), signers, file, ATLAS)
+
+
+def read_entries(folder: Path, signers: Path | None = None) -> AtlasFiles:
+    """Read an atlas. With a file of allowed ``signers``, files that others signed cannot be used, unsigned ones can.
+
+    If several files are of one run, a signed one counts before all unsigned ones, which anybody can make.
+    """
+    runs: dict[str, tuple[tuple[bool, int], AtlasEntry]] = {}
+    errors: list[StoreError] = []
+    signatures: dict[str, str] = {}
     for file in sorted(folder.glob("run-*.json")):
         try:
             entry = read_entry(file)
+            signed = _verify_entry(file, signers) if signers else _UNSIGNED
         except StoreError as error:
-            yield error
+            errors.append(error)
             continue
-        blocks = sum(effect.blocks for effect in entry.effects)
-        if entry.run not in runs or blocks > runs[entry.run][0]:
-            runs[entry.run] = blocks, entry
-    yield from (entry for _, entry in runs.values())
+        if signers:
+            signatures[file.name] = signed
+        rank = signed != _UNSIGNED, sum(effect.blocks for effect in entry.effects)
+        if entry.run not in runs or rank > runs[entry.run][0]:
+            runs[entry.run] = rank, entry
+    return AtlasFiles(tuple(entry for _, entry in runs.values()), tuple(errors), signatures)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
-from envmatrix.errors import InputError, StoreError
+from envmatrix.errors import InputError
 from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest
@@ -51,12 +51,13 @@ class AtlasRow:
 
 @dataclass(frozen=True)
 class Atlas:
-    """All rows of an atlas; ``unreadable`` tells of the files that cannot be used."""
+    """All rows of an atlas, the files that cannot be used, and a line about the signature of each other file."""
 
     runs: int
     machines: int
     rows: tuple[AtlasRow, ...]
-    unreadable: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+    signatures: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON document."""
@@ -107,20 +108,14 @@ def _stored_effect(run: Run, measured: Measurements, effect: Effect, reference: 
     return StoredEffect.model_validate({**vars(effect), **own})
 
 
-def read_atlas(entries: Iterable[AtlasEntry | StoreError]) -> Atlas:
+def read_atlas(entries: Sequence[AtlasEntry]) -> Atlas:
     """Return what the entries of an atlas show together, by workload, engine and environment."""
-    runs: list[AtlasEntry] = []
-    errors: list[str] = []
     effects: dict[str, list[tuple[ProcessorFacts, StoredEffect]]] = {}
     for entry in entries:
-        if isinstance(entry, StoreError):
-            errors.append(str(entry))
-            continue
-        runs.append(entry)
         for effect in entry.effects:
             effects.setdefault(effect.model_dump_json(include=_SHARED), []).append((entry.machine, effect))
     rows = sorted(map(_row, effects.values()), key=lambda row: (*table_key(row), row.first.environment))
-    return Atlas(len(runs), len({entry.machine for entry in runs}), tuple(rows), tuple(errors))
+    return Atlas(len(entries), len({entry.machine for entry in entries}), tuple(rows))
 
 
 def table_key(row: AtlasRow) -> tuple[str, ...]:

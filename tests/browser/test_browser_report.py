@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 from envmatrix.api import tunes
+from envmatrix.report.atlas_page import to_html as atlas_html
 from envmatrix.report.history_page import to_html as history_html
 from envmatrix.report.write import write_reports
+from envmatrix.stats.atlas import read_atlas
 from envmatrix.stats.history import read_history
 from envmatrix.system.process import run
 from tests.synthetic import Machine, make_plan, write_run
 from tests.unit import test_tune_loop as tuned
+from tests.unit.test_atlas import entry
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -76,6 +79,9 @@ def pages(tmp_path_factory) -> dict[str, Path]:
             write_run(path / "days" / f"{day}", make_plan(("tcmalloc",)), day_by_day, 6, day, created=created)
         )
     (path / "history.html").write_text(history_html(read_history(path / "days"), "days"))
+    long = "an-environment-with-a-name-as-long-as-real-ones-are"
+    machines = [entry(number, environment=long, workload="cnn-" * 9) for number in range(7)]
+    (path / "atlas.html").write_text(atlas_html(read_atlas(machines)).replace("<details>", "<details open>"))
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(path)
         (path / "matrix.yaml").write_text(tuned.MATRIX.format(python=sys.executable))
@@ -87,7 +93,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     tune.write_text(long)
     return {
         "report": path / "shown" / "report.html", "history": path / "history.html",
-        "tune": tune,
+        "tune": tune, "atlas": path / "atlas.html",
     }  # fmt: skip
 
 

@@ -189,10 +189,13 @@ def test_git_may_change_the_ends_of_lines(tmp_path):
         (["add", "short"], "short has no effect with an interval yet\n  -> continue the run: envmatrix resume short"),
         (["add", "one", "--to", "file"], "file is a file, and an atlas is a folder\n  -> name a folder: --to FOLDER"),
         (["add", "one", "--to", "file/atlas"], "Not a directory"),
-        (["add", "one", "--from", "x"], "--from is for `show`\n  -> envmatrix atlas add RUN --to x"),
-        (["show", "one"], "RUN and --to are for `add`"),
+        (["add", "one", "--from", "x"], "are for `show`\n  -> envmatrix atlas add RUN --to x"),
+        (["show", "one"], "RUN, --to and --sign are for `add`"),
         (["show", "--from", "nosuch"], "no such folder: nosuch\n  -> add a run: envmatrix atlas add RUN --to nosuch"),
         (["show", "--from", "results"], "no runs in the atlas results"),
+        (["add", "one", "--output", "page.html"], "--from, --signers and --output are for `show`"),
+        (["show", "--sign", "key"], "RUN, --to and --sign are for `add`"),
+        (["show", "--from", "atlas", "--signers", "nosuch"], "no such file: nosuch\n  -> --signers FILE lists"),
         (["shwo"], "did you mean 'show'?"),
     ],
 )
@@ -260,7 +263,7 @@ def test_what_holds_on_all_machines_is_one_line(capsys, tmp_path):
     assert main(["atlas", "show", "--from", str(tmp_path / "atlas")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fast: ")]
     assert line.startswith(
-        "fast: faster on 6 of 6 machines; average 1.13 (95 % CI 1.11 to 1.16), spread between machines"
+        "fast: faster on 6 of 6 machines, ratios 1.10 to 1.17; average 1.13 (95 % CI 1.11 to 1.16), spread between "
     )
     assert "; on another machine 1.07 to 1.20 (95 % prediction interval); leaving one out: 6 of 6 in it" in line
     assert main(["atlas", "show", "--from", str(tmp_path / "atlas"), "--json"]) == 0

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 from envmatrix.bundle.archive import make_entry, unpack, write_archive
 from envmatrix.bundle.manifest import Manifest, is_safe, read_manifest
 from envmatrix.bundle.rerun import packed_design
-from envmatrix.bundle.signature import sign_manifest, verify_signature
 from envmatrix.errors import InputError, StoreError
 from envmatrix.results import RunFolder
+from envmatrix.system.signature import PACK, sign_text, verify_signature
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 FILES = {"run/run.json": b'{"schema": 1}', "bench/a.py": b"print(1)\n" * 3000, "matrix.yaml": "é".encode()}
@@ -169,29 +168,18 @@ def test_something_that_is_no_archive_is_told(tmp_path):
         unpack(tmp_path / "b", tmp_path / "out")
 
 
-@pytest.fixture
-def keys(tmp_path):
-    if not shutil.which("ssh-keygen"):
-        pytest.skip("no ssh-keygen")
-    for name in ("mine", "other"):
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(tmp_path / name)]
-        subprocess.run(argv, check=True)
-    (tmp_path / "signers").write_text("me@example.org " + (tmp_path / "mine.pub").read_text())
-    return tmp_path
-
-
 def test_a_signature_says_who_made_the_archive_and_a_stranger_is_refused(keys):
     text = manifest(FILES).text()
-    mine, other = sign_manifest(text, keys / "mine"), sign_manifest(text, keys / "other")
-    assert verify_signature(text, mine, keys / "signers", keys) == "signed by me@example.org"
-    assert "which is not verified: pass --signers FILE" in verify_signature(text, other, None, keys)
-    assert verify_signature(text, None, None, keys).startswith("not signed")
+    mine, other = sign_text(text, keys / "mine", PACK), sign_text(text, keys / "other", PACK)
+    assert verify_signature(text, mine, keys / "signers", keys, PACK) == "signed by me@example.org"
+    assert "which is not verified: pass --signers FILE" in verify_signature(text, other, None, keys, PACK)
+    assert verify_signature(text, None, None, keys, PACK).startswith("not signed")
     with pytest.raises(StoreError, match="not signed by anyone listed in"):
-        verify_signature(text, other, keys / "signers", keys)
+        verify_signature(text, other, keys / "signers", keys, PACK)
     with pytest.raises(StoreError, match="not signed"):
-        verify_signature(text, None, keys / "signers", keys)
+        verify_signature(text, None, keys / "signers", keys, PACK)
     for signers in (keys / "signers", None):
         with pytest.raises(StoreError, match="does not match"):
-            verify_signature(text + " ", mine, signers, keys)
+            verify_signature(text + " ", mine, signers, keys, PACK)
     with pytest.raises(InputError, match="could not be signed"):
-        sign_manifest(text, keys / "nosuch")
+        sign_text(text, keys / "nosuch", PACK)
