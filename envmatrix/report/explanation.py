@@ -165,9 +165,10 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     if finding.by is None:
         return said
     scale = Scale.of(found.parts.whole.mean)
-    change = f"{scale.number(finding.by.whole.mean)} {scale.unit}"
+    mean = finding.by.whole.mean
+    change = f"{scale.number(mean).lstrip('+-')} {scale.unit} {'less' if mean < 0 else 'more'}"
     reference = found.parts.together.reference.partition(":")[0]
-    other = f"{finding.by.arm.environment}, which changes only this in {reference}, has {change}"
+    other = f"{finding.by.arm.environment} changes only this in {reference}, and its steps take {change}"
     return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
 
 

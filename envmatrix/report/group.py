@@ -15,6 +15,7 @@ from envmatrix.report.headline import (
     barred,
     busy_machine,
     control_doubt,
+    corrected_figures,
     explained,
     is_faster_by_little,
     kept_undecided,
@@ -146,19 +147,16 @@ class Group:
         reference = self.baseline_name if effect.reference in own else reference_name(effect)
         tested = sum(row.effect is not None for row in self.rows)
         selection = f"picking the best of {tested}" if tested > 1 else "selection"
-        times = f"{format_decided_ratio(self.choice.gain)} times {self.metric.as_fast_as(reference)}"
-        interval = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
+        gain, as_fast = self.choice.gain, self.metric.as_fast_as(reference)
+        times = f"{format_decided_ratio(gain)} times {as_fast}"
+        bounds = f"{format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
+        figures = corrected_figures(effect.ratio, gain, bounds, selection)
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
-            as_fast = self.metric.as_fast_as(reference)
-            times, interval = steady_text.steady_gain(best.steady, effect, self.choice.gain, as_fast, self.steps)
+            times, figures = steady_text.steady_gain(best.steady, effect, gain, as_fast, selection, self.steps)
             if best.steady.verdict == "faster":
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
-        return (
-            f"{best.arm.environment} is {times}",
-            f"{interval}; corrected for {selection}",
-            slow + without_contention(effect),
-        )
+        return f"{best.arm.environment} is {times}", figures, slow + without_contention(effect)
 
     @property
     def _no_gain(self) -> tuple[str, str, str]:
@@ -240,7 +238,19 @@ class Group:
         """What the intervals cover, and what not: longer times, later steps; and what the costs are for."""
         has_interval = any(row.effect and row.effect.low is not None for row in self.rows)
         covered = (self.short, self._steady_note or self.first) if has_interval else ()
-        return tuple(filter(None, (*covered, cost_note([row.cost for row in self.all_rows if row.cost]))))
+        return tuple(
+            filter(None, (*covered, self._alone_note, cost_note([row.cost for row in self.all_rows if row.cost])))
+        )
+
+    @property
+    def _alone_note(self) -> str:
+        """Return what the copies of the references are for that run separately."""
+        alone = {row.arm.name: row.arm.environment for row in self.alone}
+        names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
+        copies = list_names(list(dict.fromkeys(alone.values())))
+        are = "is" if len(names) == 1 else "are"
+        copy = f"{copies}, a copy of {self.baseline_name} that is not interleaved either"
+        return f"{list_names(names)} {are} not interleaved, and so compared with {copy}." if names else ""
 
     @property
     def has_cost(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from envmatrix.report.formatting import format_bounds, format_interval, format_ratio
+from envmatrix.report.formatting import format_bounds, format_decided_ratio, format_interval, format_ratio
 from envmatrix.stats.contention import told_busy
 from envmatrix.stats.effects import Effect, Flag, may_be_best
 from envmatrix.stats.selection import Choice
@@ -93,6 +93,14 @@ def control_doubt(control: Effect | None, best: Effect | None, gain: float, refe
     if not best and reach >= _NOISY:
         return f" With this much noise (control: {format_interval(control)}) smaller differences cannot be detected."
     return ""
+
+
+def corrected_figures(ratio: float | None, gain: float, bounds: str, selection: str) -> str:
+    """Return the interval of a ratio, and what the correction for ``selection`` made of the ratio."""
+    measured, corrected = format_ratio(ratio), format_decided_ratio(gain)
+    if measured == corrected:
+        return f"95 % CI {bounds}; corrected for {selection}"
+    return f"measured {measured}, 95 % CI {bounds}; corrected to {corrected} for {selection}"
 
 
 def is_eligible_faster(effect: Effect) -> bool:

@@ -29,7 +29,10 @@ LEAST_PHASES = 5
 ENOUGH_MINUTES = math.ceil(LEAST_PHASES * PHASE_S / 60)
 #: Note for a run that is long enough. Longer phases make more than 5 % of intervals miss the long-term mean, but not
 #: the mean over the run itself (docs/noise.md).
-LONGER = "If the machine has slow phases longer than a minute, the intervals describe it during this run only."
+LONGER = (
+    "The intervals describe this machine during this run. If it has slow phases of more than a minute, other runs may "
+    "differ."
+)
 #: How often slow cosines stand out by chance in each test, if blocks are independent.
 PROMINENCE_ERROR = 0.1
 #: Fewest slow cosines that can stand out. Three, of seven or eight blocks, nearly always do so by chance, and would

@@ -41,7 +41,7 @@ def test_the_answer_in_the_readme_is_that_of_the_run_it_names():
     shown = text("README.md").partition("## A real result")[2].partition("\n## ")[0]
     summary = json.loads(text("results/reference-steady/summary.json"))
     found = {item["environment"]: item for item in [*summary["effects"], summary["control"]] if item["primary"]}
-    cell = r"([\d.]+) \(([\d.]+) to ([\d.]+)\) \| (\w+) \|"
+    cell = r"([\d.]+) \(([\d.]+) to ([\d.]+)\) \| (\w+)(?:: outliers)? \|"
     rows = re.findall(rf"^\| ([\w-]+) \|[^|]*\| {cell} {cell}$", shown, re.MULTILINE)
     assert {name for name, *_ in rows} == set(found)
     for name, *cells in rows:

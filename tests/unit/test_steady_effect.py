@@ -126,7 +126,7 @@ def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(chang
     told = summary.groups[0].headline
     assert told.startswith(headline)
     assert "corrected for picking the best of 3" in told
-    assert ("first steps 1.25" in told) is (change == 0.96)
+    assert ("first steps: 1.25" in told) is (change == 0.96)
     text = io.StringIO()
     print_summary(summary, Console(file=text, width=200))
     assert told.split("(")[0] in " ".join(text.getvalue().split())
@@ -197,7 +197,7 @@ def test_a_program_of_ones_own_reports_its_second_half_next_to_all_its_steps():
         for seconds in (20.0, 5.0)
     )
     assert "in seconds 10 to 20 of its steps (95 % CI" in long.groups[0].headline
-    assert "; all steps 1.2" in long.groups[0].headline
+    assert "; all steps: 1.2" in long.groups[0].headline
     assert rows_of(long)["fast"].steady.groups == 8
     assert "First seconds: each trial has 5 s of steps." in to_markdown(short)
     assert not any(row.steady for row in rows_of(short).values())
