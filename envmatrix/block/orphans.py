@@ -64,7 +64,7 @@ def _signal(processes: Iterable[int], number: signal.Signals) -> None:
 def orphaned_supervisors() -> list[int]:
     """Return this user's supervisors and cleanup watchers whose owner was killed.
 
-    They end their programs by themselves unless they are stopped.
+    They end their programs by themselves unless they are stopped. One that is ending this process is not waited for.
 
     Skips processes of other PID namespaces, whose parent ids have no meaning here.
     """
@@ -79,7 +79,7 @@ def orphaned_supervisors() -> list[int]:
             state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state != b"Z" and parent != command_line[5] and command_line[5].isdigit():
                 pids.append(int(folder.name))
-    return pids
+    return [pid for pid in pids if pid != os.getppid()]
 
 
 def processes_with_variable(variable: str, beginning: str) -> list[int]:

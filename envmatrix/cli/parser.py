@@ -40,6 +40,7 @@ GROUPS = {
         "pack": "pack a run into one archive, to repeat it elsewhere",
         "reproduce": "verify an archive, run its plan here, and compare the effects",
         "atlas": "collect runs of many machines in a folder, and show what holds on all of them",
+        "mcp": "serve runs and their results to an agent (Model Context Protocol)",
         "docs": "print a page of the documentation of this version",
         "schema": "print the JSON Schema of matrix.yaml, for editors, or of run.json",
         "completion": "print the completion script of a shell: bash, zsh, fish or tcsh",

@@ -137,7 +137,7 @@ def test_every_command_has_help_and_a_completion(here, capsys):
 def test_help_does_not_wait_for_heavy_imports():
     code = "import sys, envmatrix.cli.parser as c; c._top_level_parser().format_help(); "
     code += "print([m for m in sys.modules if m in %r])"
-    heavy = ("numpy", "scipy", "pydantic", "rich", "docker", "yaml", "jinja2")
+    heavy = ("numpy", "scipy", "pydantic", "rich", "docker", "yaml", "jinja2", "mcp")
     argv = [sys.executable, "-c", code % (heavy,)]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == "[]"
 

@@ -25,7 +25,7 @@ from envmatrix.system.plugins import Catalog, ExtensionError, import_target
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 #: These take no engine, launcher, run or report.
-ELSEWHERE = {"init", "selftest", "schema", "definitions", "docs", "context", "check"}
+ELSEWHERE = {"init", "selftest", "schema", "definitions", "docs", "context", "check", "mcp"}
 MATRIX = """
 version: 1
 factors: {torch: {mine: {interpreter: python3}}, speed: {plain: {}, fast: {env: {SPEED: "2"}}}}

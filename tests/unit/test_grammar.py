@@ -69,7 +69,7 @@ def test_an_empty_word_is_told(name, tmp_path, monkeypatch, capsys):
 
 def test_the_commands_are_grouped():
     assert list(GROUPS) == ["run", "look", "share", "build"]
-    assert len(COMMANDS) == sum(map(len, GROUPS.values())) == 29
+    assert len(COMMANDS) == sum(map(len, GROUPS.values())) == 30
 
 
 @pytest.mark.parametrize("command", ["plan", "bench"])
