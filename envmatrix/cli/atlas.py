@@ -13,17 +13,18 @@ from envmatrix.errors import InputError
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("action", choices=("add", "show"), metavar="add|show", help="add runs, or show all of them")
+    action = "add runs, show all of them, or say what they predict for this machine"
+    parser.add_argument("action", choices=("add", "show", "advise"), metavar="add|show|advise", help=action)
     parser.add_argument("runs", nargs="*", type=one_name, metavar="RUN", help="runs to add (default: the newest)")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="the atlas to add to (default: ./atlas)")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="the one to show (default: ./atlas)")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="the one to read (default: ./atlas)")
     shared.add_results(parser)
     shared.add_json(parser)
     parser.examples("envmatrix atlas add reference-default --to atlas", "envmatrix atlas show --from atlas")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Add runs to an atlas, or show what its runs have in common."""
+    """Add runs to an atlas, show what its runs have in common, or predict from them."""
     from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
     from envmatrix.report.atlas_table import print_atlas
 
@@ -40,9 +41,23 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.runs or arguments.to:
         raise InputError("RUN and --to are for `add`", remedy=f"envmatrix atlas show --from {folder}")
+    if arguments.action == "advise":
+        return _advise(folder, as_json=arguments.json)
     atlas = read_atlas_folder(folder)
     if arguments.json:
         common.print_json(atlas.to_json())
     else:
         print_atlas(atlas, common.console())
+    return 0
+
+
+def _advise(folder: Path, *, as_json: bool) -> int:
+    from envmatrix.api.atlas import advise
+    from envmatrix.report.advice_table import print_advice
+
+    advice = advise(folder)
+    if as_json:
+        common.print_json(advice.to_json())
+    else:
+        print_advice(advice, common.console())
     return 0
