@@ -1,4 +1,4 @@
-"""The processor's name from /proc/cpuinfo: x86 kernels write it, Arm's write numbers of a maker and its part."""
+"""Facts of /proc/cpuinfo: x86 kernels write the name of the processor, Arm's write numbers of a maker and its part."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ _PARTS = {
     ("0xc0", "0xac3"): "Ampere-1",
     ("0xc0", "0xac4"): "Ampere-1a",
 }
+#: By these, the kernels of PyTorch, oneDNN and MKL are chosen (x86, then Arm).
+_INSTRUCTION_SETS = """
+    sse4_2 avx avx2 fma avx512f avx512bw avx512vl avx512_vnni avx512_bf16 avx512_fp16 avx_vnni amx_tile
+    amx_bf16 amx_int8 hypervisor asimd sve sve2 bf16 i8mm
+"""
 
 
 def model(cpuinfo: str) -> str | None:
@@ -50,3 +55,12 @@ def model(cpuinfo: str) -> str | None:
 def is_virtual(cpuinfo: str, architecture: str) -> bool | None:
     """Return whether the kernel says that it runs on a hypervisor; None on architectures where it never does."""
     return " hypervisor" in cpuinfo if architecture == "x86_64" else None
+
+
+def instruction_sets(cpuinfo: str) -> list[str] | None:
+    """Return the instruction sets by which numerical libraries choose their kernels, None if unknown."""
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features") and value.strip():
+            return sorted(set(_INSTRUCTION_SETS.split()).intersection(value.split()))
+    return None

@@ -35,14 +35,12 @@ def affinity() -> list[int]:
 
 def cpu() -> dict[str, Any]:
     """Return the CPU's model, counts and frequency policy, and the CPU sets of this process's threads."""
-    info = fields("/proc/cpuinfo")
+    cpuinfo, info = text("/proc/cpuinfo") or "", fields("/proc/cpuinfo")
     return {
-        "model": processor.model(text("/proc/cpuinfo") or "") or platform.machine(),
+        "model": processor.model(cpuinfo) or platform.machine(),
         "architecture": platform.machine(),
         "microcode": info.get("microcode"),
-        "flags": attempt(
-            lambda: sorted(set((info.get("flags") or info["Features"]).split()) & set(_INSTRUCTION_SETS.split()))
-        ),
+        "flags": processor.instruction_sets(cpuinfo),
         "logical": os.cpu_count(),
         "physical": attempt(_physical_cores),
         "sockets": attempt(lambda: len(_topology("physical_package_id"))),
@@ -53,13 +51,6 @@ def cpu() -> dict[str, Any]:
         "vulnerabilities": attempt(_vulnerabilities),
         "thread_affinity": attempt(_thread_affinity),
     }
-
-
-#: The instruction sets that PyTorch's kernels, oneDNN and MKL choose by (x86, then Arm).
-_INSTRUCTION_SETS = """
-    sse4_2 avx avx2 fma avx512f avx512bw avx512vl avx512_vnni avx512_bf16 avx512_fp16 avx_vnni amx_tile
-    amx_bf16 amx_int8 hypervisor asimd sve sve2 bf16 i8mm
-"""
 
 
 def _topology(name: str) -> set[str]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from envmatrix.api.places import PathLike, find_run
-from envmatrix.errors import InputError, StoreError, Where
+from envmatrix.api.places import PathLike, find_run, load_matrix
+from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
+from envmatrix.errors import EnvmatrixError, InputError, StoreError, Where
 from envmatrix.results import RunFolder
 from envmatrix.results.atlas import AtlasEntry, read_entries, write_entry
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.atlas import Atlas, atlas_entry, read_atlas
+from envmatrix.stats.atlas import Atlas, atlas_entry, read_atlas, this_processor
+from envmatrix.stats.atlas_advice import Advice, Prediction, predict
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.system.progress import silent
+
+#: Most environments that the next command measures.
+_MOST_NEXT = 4
 
 
 def add_to_atlas(
@@ -53,3 +61,26 @@ def read_atlas_folder(folder: PathLike = "atlas", *, signers: PathLike | None = 
         raise InputError(what, remedy=f"add a run: envmatrix atlas add RUN --to {folder}")
     atlas = read_atlas(found.entries)
     return replace(atlas, unreadable=tuple(map(str, found.errors)), signatures=found.signatures)
+
+
+def advise(folder: PathLike = "atlas", *, signers: PathLike | None = None) -> Advice:
+    """Return what the atlas in ``folder`` predicts for this machine. Raises InputError as ``read_atlas_folder``."""
+    atlas, machine = read_atlas_folder(folder, signers=signers), this_processor()
+    predictions = predict(atlas, machine)
+    known = any(one.machine == machine for row in atlas.rows for one in row.machines)
+    return Advice(machine, known, predictions, _next_command(predictions), atlas.unreadable)
+
+
+def _next_command(predictions: Sequence[Prediction]) -> str:
+    """Return the command that measures the best predictions here, those of one workload; '' if there are none."""
+    here = [one for one in predictions if not one.measured] or list(predictions)
+    if not here:
+        return ""
+    first = here[0]
+    names = [one.environment for one in here if one.workload == first.workload and one.is_faster][:_MOST_NEXT]
+    words = ["envmatrix", "bench", "--environments", ",".join(dict.fromkeys([first.environment, *names]))]
+    words += ["--engine", first.engine] if first.engine != DEFAULT_ENGINE else []
+    with suppress(EnvmatrixError):
+        if first.workload in load_matrix(None, silent).workloads:
+            return shlex.join([*words, "--workloads", first.workload, "default"])
+    return f"{shlex.join(words)} -- PROGRAM"

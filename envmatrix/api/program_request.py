@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from envmatrix.api.known_order import OrderAtlas
 from envmatrix.api.program_place import IN_PLACE, ProgramPlace
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix.environment_files import EnvironmentFile
@@ -19,7 +20,7 @@ class ProgramRequest:
 
     ``requirements``: files of packages that its Python lacks. ``pass_env``: variables of this shell that it needs, in
     addition to those that it seems to read. ``like``: variables, modules and the Python of all environments. ``place``:
-    where it runs.
+    where it runs. ``atlas``: gives the order of the environments.
     """
 
     words: tuple[str, ...]
@@ -35,6 +36,7 @@ class ProgramRequest:
     pass_env: tuple[str, ...] = ()
     like: EnvironmentFile | None = None
     place: ProgramPlace = IN_PLACE
+    atlas: OrderAtlas | None = None
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from envmatrix.api.known_order import order_environments
 from envmatrix.api.program_budget import time_text
 from envmatrix.api.program_environments import (
     fit_environments,
@@ -106,6 +107,8 @@ def make_matrix(
         draft = MatrixTemplate(program.interpreter, workloads, _runs_torch(first_run.record), ())
         conflicts = overridden_environments(draft, own)
         starter = _make_starter(program.interpreter, workloads, first_run, request, conflicts, progress)
+        atlas = None if overrides.environments else request.atlas
+        starter = order_environments(starter, atlas, progress, is_elsewhere=request.place.is_elsewhere)
         trial_s = first_run.wall_s * len(workloads)
         starter, unavailable = fit_environments(starter, trial_s, overrides, progress)
         progress(_selection_text(starter.environments, torch=starter.torch, record=first_run.record))

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+from envmatrix.api.known_order import order_search, read_order_atlas
 from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_fraction, split_names
 from envmatrix.api.program_place import make_place
 from envmatrix.api.program_request import ProgramRequest as AskedProgram
 from envmatrix.api.programs import cleanup_on_failure, make_matrix
 from envmatrix.api.runs import find_run_host
+from envmatrix.api.search_request import SearchRequest
 from envmatrix.api.usual_space import make_default_space
 from envmatrix.block import interrupts
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
@@ -147,7 +149,7 @@ def tune(
     engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
     metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT,
     launcher_options: LauncherOptions | None = None, sampler: str = "", metric_steps: str = "",
-    image: str = "", progress: ProgressCallback = silent,
+    image: str = "", atlas: PathLike | None = None, progress: ProgressCallback = silent,
 ) -> TuneResult:  # fmt: skip
     """Search the best environment for a program within a budget, and confirm its gain on fresh blocks.
 
@@ -166,6 +168,7 @@ def tune(
         sampler: Optuna's 'tpe', 'nsga2' or 'random', to propose candidates to screen; '': the built-in model.
         metric_steps: the program's speed: a pattern of the lines that it prints at each step.
         image: the ready image that a program runs in, with ``engine`` 'docker' or 'apptainer'; '': its own Python.
+        atlas: whose known effects order the candidates; None: ./atlas, if it exists.
         progress: receives lines of progress; ``print`` shows them.
 
     Returns:
@@ -179,29 +182,16 @@ def tune(
 
     """
     watch = partial(watch_step, quiet=False, tell=progress)
-    search_request = SearchRequest(budget, split_names(factors), name, results, sampler)
+    sought = SearchRequest(budget, split_names(factors), name, results, sampler, read_order_atlas(atlas, progress))
     if isinstance(program, str):
-        tuning = begin_design_search(
-            program, search_request, engine, matrix, progress, launcher, launcher_options or {}
-        )
+        tuning = begin_design_search(program, sought, engine, matrix, progress, launcher, launcher_options or {})
         return finish_search(tuning, watch)
     place = make_place([engine] if engine else (), image, launcher, launcher_options or {}, progress)
     request = AskedProgram(
         tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps, place=place
     )
-    tuning = begin_program_search(request, search_request, progress, lambda _: None)
+    tuning = begin_program_search(request, sought, progress, lambda _: None)
     return finish_search(tuning, watch, is_set_up=True)
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """Arguments of ``tune`` that apply to designs and programs alike."""
-
-    budget: float | str | None = None
-    factors: Sequence[str] | None = None
-    name: str | None = None
-    results: PathLike = "results"
-    sampler: str = ""
 
 
 def begin_program_search(
@@ -349,18 +339,24 @@ def _create_study(
             where=Where(folder.path),
             remedy="pass another --name, or continue it: `envmatrix resume`",
         )
+    factors = select_factors(levels, search_request.factors)
+    known = order_search(
+        search_request.atlas, matrix, design.baseline, design.workloads, factors, progress,
+        is_elsewhere=location is not None and location.launcher != DEFAULT,
+    )  # fmt: skip
     study = Study(
         name=name,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         envmatrix=__version__,
         design=design,
         budget=_DEFAULT_BUDGET_S,
-        factors=select_factors(levels, search_request.factors),
+        factors=factors,
         named=tuple(environment_names),
         trial_s=trial_s,
         place=location,
         sampler=search_request.sampler,
         asked=search_request.budget is not None,
+        known=known,
     )
     search = make_search(matrix, study)
     default_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, trial_s or 0.0))

@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli.grammar import Parser, duration, hourly_price, nonempty_text, one_name, percentage, whole_number
+from envmatrix.cli.grammar import (
+    Parser,
+    duration,
+    hourly_price,
+    nonempty_path,
+    nonempty_text,
+    one_name,
+    percentage,
+    whole_number,
+)
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 from envmatrix.errors import InputError
 
@@ -120,6 +129,12 @@ def add_design(parser: Parser) -> None:
 def add_budget(parser: Parser, text: str) -> None:
     """Add --budget."""
     parser.add_argument("--budget", type=duration, metavar="TIME", help=text)
+
+
+def add_atlas(parser: argparse._ActionsContainer) -> None:
+    """Add --atlas."""
+    text = "try what was faster in this atlas first, what was slower last (default: ./atlas, if it exists)"
+    parser.add_argument("--atlas", type=nonempty_path, metavar="FOLDER", help=text)
 
 
 def add_target(parser: Parser, text: str) -> None:

@@ -13,11 +13,12 @@ from envmatrix.errors import InputError
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument("action", choices=("add", "show"), metavar="add|show", help="add runs, or show all of them")
+    action = "add runs, show all of them, or say what they predict for this machine"
+    parser.add_argument("action", choices=("add", "show", "advise"), metavar="add|show|advise", help=action)
     parser.add_argument("runs", nargs="*", type=one_name, metavar="RUN", help="runs to add (default: the newest)")
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="the atlas to add to (default: ./atlas)")
     parser.add_argument("--sign", type=Path, metavar="KEY", help="sign what is added with this SSH key")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="the one to show (default: ./atlas)")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="the one to read (default: ./atlas)")
     parser.add_argument(
         "--signers", type=Path, metavar="FILE", help="file of allowed signers (ssh-keygen); leave out files of others"
     )
@@ -30,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Add runs to an atlas, or show what its runs have in common."""
+    """Add runs to an atlas, show what its runs have in common, or predict from them."""
     folder = arguments.to or arguments.source or Path("atlas")
     if arguments.action == "add":
         if arguments.source or arguments.signers or arguments.output:
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _add(arguments, folder)
     if arguments.runs or arguments.to or arguments.sign:
         raise InputError("RUN, --to and --sign are for `add`", remedy=f"envmatrix atlas show --from {folder}")
-    return _show(arguments, folder)
+    return _show(arguments, folder) if arguments.action == "show" else _advise(arguments, folder)
 
 
 def _add(arguments: argparse.Namespace, folder: Path) -> int:
@@ -69,4 +70,18 @@ def _show(arguments: argparse.Namespace, folder: Path) -> int:
         common.print_json(atlas.to_json())
     else:
         print_atlas(atlas, common.console())
+    return 0
+
+
+def _advise(arguments: argparse.Namespace, folder: Path) -> int:
+    from envmatrix.api.atlas import advise
+    from envmatrix.report.advice_table import print_advice
+
+    if arguments.output:
+        raise InputError("--output is for `show`", remedy=f"envmatrix atlas advise --from {folder} --json")
+    advice = advise(folder, signers=arguments.signers)
+    if arguments.json:
+        common.print_json(advice.to_json())
+    else:
+        print_advice(advice, common.console())
     return 0

@@ -31,6 +31,7 @@ _PROGRAM_OPTIONS = (
     "pass_env",
     "like",
     "image",
+    "atlas",
 )
 
 
@@ -106,6 +107,7 @@ def _add_program(parser: Parser) -> None:
         metavar="FILE",
         help="install these requirements on top of its Python, in a venv (requirements.txt, pyproject.toml)",
     )
+    shared.add_atlas(group)
     group.add_argument(
         "--save",
         nargs="?",
@@ -144,6 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_program(arguments: argparse.Namespace) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import programs, runs
+    from envmatrix.api.known_order import read_order_atlas
     from envmatrix.api.program_request import ProgramRequest
 
     _check_program(arguments)
@@ -161,6 +164,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
         tuple(arguments.pass_env or ()),
         shared.read_like(arguments),
         launching.read_place(arguments, arguments.engine or ()),
+        read_order_atlas(arguments.atlas, common.print_progress),
     )
     overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None

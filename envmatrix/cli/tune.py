@@ -13,7 +13,7 @@ from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
-    from envmatrix.api.tunes import SearchRequest
+    from envmatrix.api.search_request import SearchRequest
     from envmatrix.search.loop import RunningSearch
 
 _PROGRAM_OPTIONS = (
@@ -48,6 +48,7 @@ def add_arguments(parser: Parser) -> None:
         help="Optuna sampler that proposes configurations: tpe, nsga2, random (default: none)",
     )
     shared.add_budget(parser, "total time of all trials, such as 20m (default) or 2h")
+    shared.add_atlas(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the search (default: program and time)")
     shared.add_results(parser)
     launching.add_launcher(parser)
@@ -120,8 +121,14 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
 
 
 def _make_search_request(arguments: argparse.Namespace) -> SearchRequest:
-    from envmatrix.api.tunes import SearchRequest
+    from envmatrix.api.known_order import read_order_atlas
+    from envmatrix.api.search_request import SearchRequest
 
     return SearchRequest(
-        arguments.budget, arguments.factors, arguments.name, Path(arguments.results), arguments.sampler or ""
+        arguments.budget,
+        arguments.factors,
+        arguments.name,
+        Path(arguments.results),
+        arguments.sampler or "",
+        read_order_atlas(arguments.atlas, common.print_progress),
     )

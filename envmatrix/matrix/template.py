@@ -54,7 +54,8 @@ class MatrixTemplate:
     ``torch``: whether it runs PyTorch with GNU's OpenMP runtime, as pip installs it. ``metric`` is what is measured,
     and ``why`` how that was chosen. ``environments`` are names of FOR_TORCH or FOR_ANY. ``claims_first``: run enough
     blocks for a verdict even beyond the budget. ``on_gpu`` is how many of its processes use a GPU. ``image``: the ready
-    image that it runs in ('': none), with ``engine`` and ``gpus``.
+    image that it runs in ('': none), with ``engine`` and ``gpus``. ``description`` is the
+    design's.
     """
 
     interpreter: str
@@ -67,6 +68,7 @@ class MatrixTemplate:
     claims_first: bool = False
     trial_limit_s: float = 300.0
     notes: Sequence[str] = field(default_factory=tuple)
+    description: str = ""
     requirements: Sequence[Path] = ()
     modules: Sequence[str] = ()
     on_gpu: int = 0
@@ -105,6 +107,7 @@ class MatrixTemplate:
             "",
             "designs:",
             "  default:",
+            *([f"    description: {_json_quoted(self.description)}"] if self.description else []),
             "    environments:",
             *chosen_lines,
             *other_lines,

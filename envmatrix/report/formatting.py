@@ -118,12 +118,17 @@ def list_names(names: Sequence[str], width: int = 80) -> str:
     return printable_line(", ".join(shown), width) + more
 
 
+def join_texts(texts: Sequence[str]) -> str:
+    """Return 'a, b and c'."""
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
+
+
 def list_numbers(numbers: Sequence[int], max_shown: int = 8) -> str:
     """Return '6, 9 and 12'; of a long list, only the first ones and the last."""
     texts = [str(number) for number in numbers]
     if len(texts) > max_shown:
         texts = [*texts[:3], f"{len(texts) - 4} more", texts[-1]]
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+    return join_texts(texts)
 
 
 def effect_note(effect: Effect) -> str:

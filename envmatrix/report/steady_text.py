@@ -51,7 +51,9 @@ def steady_note(
         return ""
     groups = format_count(min(one.groups for one in steady.values()), "block")
     seconds = next(iter(steady.values())).seconds
-    texts = [f"S{seconds[1:]} (the steady effect): the second half of the steps of each process, in {groups} of the run."]
+    texts = [
+        f"S{seconds[1:]} (the steady effect): the second half of the steps of each process, in {groups} of the run."
+    ]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

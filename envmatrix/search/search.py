@@ -24,8 +24,10 @@ from envmatrix.search.candidates import (
     simplify_row,
     surviving_rows,
 )
+from envmatrix.search.known_cells import known_first, known_gains
 from envmatrix.search.model import Ints, Posterior, Terms, fit
 from envmatrix.search.space import Space
+from envmatrix.stats.known_effects import KnownEffect
 
 Floats = NDArray[np.float64]
 Phase = Literal["evidence", "screen", "race", "confirm"]
@@ -92,14 +94,18 @@ class Search:
     """A search over a space, which proposes the next step. ``seed`` fixes all random choices.
 
     ``width`` machines run one block each at a time; candidates are split among them, each with its own baseline.
-    ``sampler`` names an Optuna sampler that proposes cells to screen instead of the model ('': none).
+    ``sampler`` names an Optuna sampler that proposes cells to screen instead of the model ('': none). ``known`` effects
+    say which cells the balanced design shows first, and which last.
     """
 
-    def __init__(self, space: Space, seed: int = 1, width: int = 1, sampler: str = "") -> None:
+    def __init__(
+        self, space: Space, seed: int = 1, width: int = 1, sampler: str = "", known: Sequence[KnownEffect] = ()
+    ) -> None:
         self.space = space
         self.seed = seed
         self.width = width
         self.sampler = sampler
+        self.known_gains = known_gains(space, known)
         self.terms = Terms(space.sizes)
 
     @cached_property
@@ -261,10 +267,10 @@ class Search:
         seen_rows = [row for batch in batches for row in batch.rows]
         usable = np.flatnonzero(status.allowed)[1:]
         unseen_rows = np.setdiff1d(usable, seen_rows)
-        usable = unseen_rows if len(unseen_rows) >= count else usable
-        pair_counts = np.bincount(self.level_pairs(seen_rows).ravel(), minlength=self._factor_pairs[2][-1])
-        selected: list[int] = []
-        for _ in range(min(count, len(usable))):
+        usable, selected = known_first(unseen_rows if len(unseen_rows) >= count else usable, self.known_gains, count)
+        seen_pairs = self.level_pairs([*seen_rows, *selected])
+        pair_counts = np.bincount(seen_pairs.ravel(), minlength=self._factor_pairs[2][-1])
+        for _ in range(min(count, len(usable)) - len(selected)):
             pool = np.setdiff1d(chance.choice(usable, min(_POOL_SIZE, len(usable)), replace=False), selected)
             if not pool.size:
                 break

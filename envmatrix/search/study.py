@@ -18,6 +18,7 @@ from envmatrix.results.folder import RunFolder
 from envmatrix.results.run import LauncherOptions
 from envmatrix.search.search import Search
 from envmatrix.search.space import build_space
+from envmatrix.stats.known_effects import KnownEffect
 from envmatrix.system.atomic_files import (
     append_line,
     read_text,
@@ -52,7 +53,8 @@ class Study(BaseModel):
 
     ``design`` has the workload, baseline, engine and limits of every trial. ``trial_s`` is the program's time before
     the search (None: unknown). ``place`` is where trials run (None: the machine that resumes it). ``sampler`` is
-    Optuna's proposer ('': none). ``asked``: the user gave the budget, which is then never exceeded.
+    Optuna's proposer ('': none). ``asked``: the user gave the budget, which is then never exceeded. ``known``: effects
+    in an atlas, which order the candidates.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +71,7 @@ class Study(BaseModel):
     place: Place | None = None
     sampler: str = ""
     asked: bool = True
+    known: tuple[KnownEffect, ...] = ()
 
 
 class StudyFolder:
@@ -140,7 +143,7 @@ def make_search(matrix: Matrix, study: Study, began: Host | None = None) -> Sear
     facts = (host or began or this_host()).facts()
     environment_names = [name for name in study.named if _has_searched_levels(matrix, name, study, facts)]
     space = build_space(matrix, study.factors, environment_names, design.baseline, facts)
-    return Search(space, design.seed, location.width if location else 1, study.sampler)
+    return Search(space, design.seed, location.width if location else 1, study.sampler, study.known)
 
 
 def _has_searched_levels(matrix: Matrix, name: str, study: Study, facts: Mapping[str, str]) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from envmatrix.errors import InputError
+from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest
@@ -20,6 +22,8 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.random_effects import RandomEffects, combine_runs, random_effects
+from envmatrix.system.bench_options import processor
+from envmatrix.system.host import Host, this_host
 
 #: Effects with these flags do not measure the environment alone, whatever their verdict.
 LEFT_OUT = DISQUALIFYING_FLAGS | {Flag.CONTENDED, Flag.REFERENCE_FAILS_MORE}
@@ -87,19 +91,34 @@ def _machine(run: Run, measured: Measurements) -> ProcessorFacts:
     if len(measured.machine.get("cpu.model", ())) > 1:
         remedy = "measure one run per kind: name its nodes with --nodelist or --hosts"
         raise InputError(f"{run.name} ran on several kinds of processors", remedy=remedy)
+    return _processor_facts(host, json.loads(next(iter(measured.machine.get("cpu.flags", ())), "[]")))
+
+
+def this_processor() -> ProcessorFacts:
+    """Return the facts of this machine, as a run here records them."""
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    return _processor_facts(this_host(), processor().instruction_sets(cpuinfo) or ())
+
+
+def _processor_facts(host: Host, flags: Iterable[str]) -> ProcessorFacts:
     return ProcessorFacts(
         model=host.cpu_model or "unknown processor", architecture=host.machine or "unknown", cpus=len(host.cpus),
         cores=len(host.physical_cpus), numa_nodes=host.numa_nodes, virtual=host.hypervisor,
-        flags=tuple(sorted(json.loads(next(iter(measured.machine.get("cpu.flags", ())), "[]")))),
+        flags=tuple(sorted(flags)),
     )  # fmt: skip
 
 
+def work_digest(workload: Workload, files: Mapping[str, str]) -> str:
+    """Return a digest of a workload, as run.json has it, and of the ``files`` of its program (path -> sha256)."""
+    body = workload.model_dump_json(exclude_defaults=True, exclude={"name", "description"})
+    return digest(body + json.dumps(dict(files), sort_keys=True))
+
+
 def _stored_effect(run: Run, measured: Measurements, effect: Effect, reference: Arm) -> StoredEffect:
-    workload = run.workloads[effect.workload].model_dump_json(exclude_defaults=True, exclude={"name", "description"})
     runs = next(arm.runs for arm in run.plan.arms if arm.name == effect.arm)
     before, after = run.environments[reference.runs].levels, run.environments[runs].levels
     own = {
-        "work": digest(workload + json.dumps(dict(run.programs.get(effect.workload, {})), sort_keys=True)),
+        "work": work_digest(run.workloads[effect.workload], run.programs.get(effect.workload, {})),
         "reference": arm_name(reference.runs, reference.workload, reference.engine),
         "changes": {key: (before.get(key, ""), after[key]) for key in sorted(after) if before.get(key) != after[key]},
         "torch": ", ".join(sorted(measured.facts[effect.arm].evidence.get("torch.version", ()))),
@@ -114,7 +133,7 @@ def read_atlas(entries: Sequence[AtlasEntry]) -> Atlas:
     for entry in entries:
         for effect in entry.effects:
             effects.setdefault(effect.model_dump_json(include=_SHARED), []).append((entry.machine, effect))
-    rows = sorted(map(_row, effects.values()), key=lambda row: (*table_key(row), row.first.environment))
+    rows = sorted(map(pool_effects, effects.values()), key=lambda row: (*table_key(row), row.first.environment))
     return Atlas(len(entries), len({entry.machine for entry in entries}), tuple(rows))
 
 
@@ -124,7 +143,8 @@ def table_key(row: AtlasRow) -> tuple[str, ...]:
     return first.workload, first.work, first.engine, first.metric, first.reference
 
 
-def _row(effects: Sequence[tuple[ProcessorFacts, StoredEffect]]) -> AtlasRow:
+def pool_effects(effects: Sequence[tuple[ProcessorFacts, StoredEffect]]) -> AtlasRow:
+    """Return what effects of one environment show together."""
     by_machine: dict[ProcessorFacts, list[StoredEffect]] = {}
     for machine, effect in effects:
         if LEFT_OUT.isdisjoint(effect.flags):

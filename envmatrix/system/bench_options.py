@@ -151,6 +151,9 @@ class Processor(Protocol):
     def is_virtual(self, cpuinfo: str, architecture: str) -> bool | None:
         """Return whether it is a virtual machine's, None if unknown."""
 
+    def instruction_sets(self, cpuinfo: str) -> list[str] | None:
+        """Return the instruction sets that matter for speed, None if unknown."""
+
 
 @lru_cache
 def _load_module(file: Path) -> object:

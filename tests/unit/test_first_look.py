@@ -69,12 +69,12 @@ def made(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
     lacking(monkeypatch)
 
-    def make(wall_s, said=None, **asked):
+    def make(wall_s, said=None, atlas=None, **asked):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
         monkeypatch.setattr(programs, "_run_program", lambda *_: seen)
-        words = ProgramRequest(("python", "mine.py"))
+        request = ProgramRequest(("python", "mine.py"), atlas=atlas)
         return programs.make_matrix(
-            words, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
+            request, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
         )
 
     return make
