@@ -21,6 +21,7 @@ from envmatrix.engines.docker_client import connect
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
+from tests import no_network
 from tests.accounts import check_account
 from tests.engines.conftest import Said, builders_folders, demand, write_wheel
 
@@ -297,3 +298,31 @@ def test_a_program_in_an_image_finds_the_data_beside_its_folder_and_its_checkpoi
     assert [trial["outcome"] for trial in trials] == ["ok"] * 3, [trial["reason"] for trial in trials]
     assert {trial["record"]["metrics"]["value"] for trial in trials} == {7.5}
     assert digests(above) == before
+
+
+@pytest.mark.apptainer
+def test_a_packed_run_in_an_image_is_repeated_without_a_network_with_the_library_in_the_pack(
+    ground: BuildPaths, mine: Path, tmp_path: Path
+) -> None:
+    demand(ApptainerEngine(ground).unavailable())
+    here, there, cache = tmp_path / "here", tmp_path / "there", tmp_path / "cache"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "train.py").write_text("print('7.5 it/s')\n")
+    words = ("--engine", "apptainer", "--image", str(mine), "--environments", "jemalloc", "--max-blocks", "1")
+    bench = ("bench", *words, "--name", "own", "--", "python", "train.py")
+    for command in (bench, ("pack", "own", "--images", "--output", "run.tar.gz")):
+        argv = [sys.executable, "-m", "envmatrix", *command]
+        done = subprocess.run(argv, cwd=here, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    said = no_network.reproduce(here / "run.tar.gz", there, cache)
+    assert "from the pack" in said
+    (run,) = (file.parent for file in there.glob("results/*/reproduction.json"))
+    trials = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    assert [trial["outcome"] for trial in trials] == ["ok"] * 3, [trial["reason"] for trial in trials]
+    served = {trial["environment"]: trial["record"]["evidence"]["malloc"]["library"] for trial in trials}
+    assert served == {"baseline": "libc", "control": "libc", "jemalloc": "libjemalloc"}
+    (started,) = json.loads((run / "images.json").read_text())
+    assert started["reference"].startswith(str(there.resolve()))
+    (library,) = started["mounted"].values()
+    assert Path(library).is_relative_to(cache), "what was mounted came from the pack"
