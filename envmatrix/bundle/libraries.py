@@ -24,9 +24,9 @@ FOLDER = "libraries"
 
 
 def library_contents(run: Run, locks: Locks, progress: ProgressCallback) -> tuple[dict[str, Content], list[str]]:
-    """Return the packages with the libraries that a run preloads, as libraries/SHA256/FILE, and their locks.
+    """Return the packages with the libraries that a run preloads, as libraries/SHA256/FILE, and locks for them.
 
-    Also return what cannot be packed, each as a sentence.
+    Locks are those that the project's own folder lacks. Also return what cannot be packed, each as a sentence.
     """
     house, wanted = Wheelhouse(locks.cache), {key for env in run.environments.values() for key, _ in env.preload}
     contents: dict[str, Content] = {}
@@ -41,7 +41,9 @@ def library_contents(run: Run, locks: Locks, progress: ProgressCallback) -> tupl
             continue
         contents |= {f"{FOLDER}/{digest}/{file.name}": file for digest, file in files.items()}
         for path, section in pinned.items():
-            sections.setdefault(path, []).append(section)
+            lock = read_lock(path)
+            if not lock or section not in lock.sections:
+                sections.setdefault(path, []).append(section)
     contents |= {f"containers/locks/{path.name}": _lock_with(path, more) for path, more in sections.items()}
     return contents, left_out
 

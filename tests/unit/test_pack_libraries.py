@@ -58,8 +58,7 @@ def unpacked(contents, folder):
 def test_a_machine_without_a_network_has_the_library_after_reproduce(made, tmp_path):
     locks, pin, content = made
     contents, left_out = library_contents(RUN, locks, silent)
-    lock = f"containers/locks/{locks.wheels_file(cached_python(locks.cache, None)).name}"
-    assert list(contents) == [f"libraries/{pin.sha256}/toy-1.0-py3-none-any.whl", lock], "only what is preloaded"
+    assert list(contents) == [f"libraries/{pin.sha256}/toy-1.0-py3-none-any.whl"], "only what is preloaded"
     assert left_out == []
     pack = unpacked(contents, tmp_path / "pack")
     there = Cache(tmp_path / "there")
