@@ -79,24 +79,24 @@ def pack_run(
 
     """
     folder, matrix_file = find_run(run_path(run), results), find_matrix(matrix)
-    packed_run = _load_checked_run(folder)
+    packed_run = _load_checked_run(folder, progress)
     places = build_places(matrix_file, find_bench_copy(packed_run.bench_digest))
-    contents = collect_files(folder, packed_run, matrix_file, places.bench)
-    if has_personal_names(folder):
-        remedy = f"run `envmatrix redact {packed_run.name}`, then pack again"
-        progress(f"the archive contains host names or user folders: {remedy}")
+    contents = collect_files(folder, packed_run, matrix_file, places)
     contents |= collect_programs(local_run := folder.load_for_resume(), _size_limit(programs))
-    contents |= library_contents(packed_run, Locks(places.locks, places.cache), progress) if libraries else {}
     files: dict[str, Path] = {}
     if any(isinstance(find_engine(arm.engine), (HasBills, HasImageFiles)) for arm in packed_run.plan.arms):
         experiment = reopen_experiment(folder, matrix_file, progress)
         files = image_files(experiment.engines, experiment.prepared)
         contents |= sbom_contents(experiment) | file_listing_contents(experiment, places.cache)
         contents |= image_contents(experiment.engines, experiment.prepared) if images else {}
+        libraries |= images and any(prepared.mounted for prepared in experiment.prepared.values())
     if images and not files:
         progress("no image packed: this run has no image files")
+    locks = Locks(places.locks, places.cache)
+    packages, lacking = library_contents(packed_run, locks, progress) if libraries else ({}, [])
+    contents |= packages
     contents[CRATE_FILE] = make_crate(packed_run, contents)
-    left_out = _report_left_out(not_packed_texts(local_run, contents), folder, progress)
+    left_out = _report_left_out([*not_packed_texts(local_run, contents), *lacking], folder, progress)
     manifest = make_manifest(packed_run, contents, files, left_out)
     archive = Path(f"{packed_run.name}.tar.gz" if output is None else output)
     signature = sign_text(manifest.text(), key, PACK) if key else None
@@ -104,11 +104,17 @@ def pack_run(
     return PackResult(archive, written_archive.sha256, written_archive.size, signature is not None, manifest)
 
 
-def _load_checked_run(folder: RunFolder) -> Run:
-    """Return the run after reading every trial, so that invalid data is neither packed nor signed."""
+def _load_checked_run(folder: RunFolder, progress: ProgressCallback) -> Run:
+    """Return the run after reading every trial, so that invalid data is neither packed nor signed.
+
+    Warn of personal names in it.
+    """
     run = folder.load()
     for _ in folder.readings(run.plan):
         pass
+    if has_personal_names(folder):
+        remedy = f"run `envmatrix redact {run.name}`, then pack again"
+        progress(f"the archive contains host names or user folders: {remedy}")
     return run
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from envmatrix.api.program_budget import arm_time_s, fit_budget
-from envmatrix.errors import NothingRanError
 from envmatrix.evidence.evidence import OwnSetting
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.parse import parse
@@ -15,7 +14,7 @@ from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials.experiment import snapshot_bench
+from envmatrix.trials.experiment import none_available_error, snapshot_bench
 from envmatrix.trials.images import build_places, open_engines, prepare_images
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.own_settings import find_conflict
@@ -62,11 +61,7 @@ def fit_environments(
     if set(names) <= set(matrix.environments):  # the later error for an unknown name lists all
         available, unavailable = _find_available(matrix, names, arms - 2, starter.engine, progress)
         if unavailable and not available:
-            name, reason = next(iter(unavailable.items()))
-            message, _, remedy = reason.partition("\n  -> ")
-            raise NothingRanError(
-                f"none of {', '.join(unavailable)} is available on this machine: {name}: {message}", remedy=remedy
-            )
+            raise none_available_error(unavailable)
         selected = requested or tuple(available)
     if not set(selected) <= set(usable):  # requested ones that the template cannot list
         selected = tuple(usable[: arms - 2])

@@ -10,7 +10,7 @@ from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian_packages import Apt, unpack_deb
 from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.locks import Locks
-from envmatrix.build.pythons import Python, cached_python
+from envmatrix.build.pythons import Python
 from envmatrix.build.system_libraries import find_system_library, install_hints
 from envmatrix.build.unpack import unpack_wheel
 from envmatrix.build.wheelhouse import Wheelhouse
@@ -138,12 +138,6 @@ class LibraryBuilder:
 
         self.cache.folder(folder, unpack)
         return folder
-
-
-def library_pins(library: Library, locks: Locks, progress: ProgressCallback) -> list[PinnedPackage]:
-    """Return the packages of a library that the locks of this machine pin."""
-    sections = locks.library_locks(library, cached_python(locks.cache, None), progress)
-    return [pin for _, section in sections for pin in section.packages]
 
 
 def fetch_packages(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache
 from envmatrix.build.file_listing import listing_file
+from envmatrix.build.paths import BuildPaths
 from envmatrix.bundle.archive import Content, make_entry
 from envmatrix.bundle.images import image_name
 from envmatrix.bundle.manifest import Entry, Manifest
@@ -29,7 +30,7 @@ _MAX_DEFINITION_BYTES = 16 * 2**20
 _SKIPPED_SUFFIXES = frozenset({".sif", ".img", ".sqsh", ".tar", ".pyc"})
 
 
-def collect_files(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dict[str, Content]:
+def collect_files(folder: RunFolder, run: Run, matrix: Path, places: BuildPaths) -> dict[str, Content]:
     """Return the files of a pack by name: results, matrix, container definitions, locks and bench/."""
     if not (exists(folder.trials_file) or exists(packed(folder.trials_file))):
         raise InputError(f"run {run.name} has no trials yet", remedy=f"`envmatrix resume {run.name}`")
@@ -44,10 +45,10 @@ def collect_files(folder: RunFolder, run: Run, matrix: Path, bench: Path) -> dic
             if exists(file):
                 contents[f"run/{file.name}"] = file
                 break
-    contents |= _folder_files(bench, "bench")
+    contents |= _folder_files(places.bench, "bench")
     for name in _DEFINITION_FOLDERS:
         contents |= _folder_files(matrix.resolve().parent / name, name)
-    return contents
+    return contents | _folder_files(places.locks, "containers/locks")
 
 
 def _folder_files(folder: Path, name: str) -> dict[str, Content]:

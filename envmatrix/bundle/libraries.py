@@ -1,44 +1,73 @@
-"""The preloaded libraries of a pack: the packages that its locks pin, so that `reproduce` needs no network for them."""
+"""The preloaded libraries of a pack: packages and the locks that pin them, so that `reproduce` needs no network."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from envmatrix.build.libraries import library_pins
-from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.definitions import LIBRARIES
+from envmatrix.build.libraries import LibraryBuilder
+from envmatrix.build.lockfile import Lock, PinnedPackage, Section, read_lock
 from envmatrix.build.locks import Locks
+from envmatrix.build.pythons import cached_python
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.bundle.archive import Content
+from envmatrix.engines.base import Prepared
 from envmatrix.errors import EnvmatrixError
+from envmatrix.plan.environment import Image, Library
 from envmatrix.results import Run
 from envmatrix.system.progress import ProgressCallback
 
 FOLDER = "libraries"
 
 
-def library_contents(run: Run, locks: Locks, progress: ProgressCallback) -> dict[str, Content]:
-    """Return the packages with the libraries that a run preloads, as libraries/SHA256/FILE."""
-    house = Wheelhouse(locks.cache)
+def library_contents(run: Run, locks: Locks, progress: ProgressCallback) -> tuple[dict[str, Content], list[str]]:
+    """Return the packages with the libraries that a run preloads, as libraries/SHA256/FILE, and locks for them.
+
+    Locks are those that the project's own folder lacks. Also return what cannot be packed, each as a sentence.
+    """
+    house, wanted = Wheelhouse(locks.cache), {key for env in run.environments.values() for key, _ in env.preload}
     contents: dict[str, Content] = {}
-    for key, pins in _needed_pins(run, locks, progress):
+    sections: dict[Path, list[Section]] = {}
+    left_out: list[str] = []
+    for library in (one for one in run.libraries or () if one.key in wanted):
+        pinned = _pinned_sections(library, locks, progress)
+        pins = [pin for section in pinned.values() for pin in section.packages]
         files = {pin.sha256: file for pin in pins if (file := house.held(pin))}
         if len(files) < len(pins) or not pins:
-            progress(f"library {key} is not packed: this machine uses a copy that no lock pins")
+            left_out.append(f"library {library.key} is not packed: this machine uses a copy that no lock pins")
+            continue
         contents |= {f"{FOLDER}/{digest}/{file.name}": file for digest, file in files.items()}
-    return contents
+        for path, section in pinned.items():
+            lock = read_lock(path)
+            if not lock or section not in lock.sections:
+                sections.setdefault(path, []).append(section)
+    contents |= {f"containers/locks/{path.name}": _lock_with(path, more) for path, more in sections.items()}
+    return contents, left_out
 
 
-def _needed_pins(run: Run, locks: Locks, progress: ProgressCallback) -> Iterator[tuple[str, list[PinnedPackage]]]:
-    wanted = {key for environment in run.environments.values() for key, _ in environment.preload}
-    for library in run.libraries or ():
-        if library.key in wanted:
-            try:
-                yield library.key, library_pins(library, locks, progress)
-            except EnvmatrixError as error:
-                progress(f"library {library.key}: {error.message}")
-                yield library.key, []
+def _pinned_sections(library: Library, locks: Locks, progress: ProgressCallback) -> Mapping[Path, Section]:
+    """Return a library's sections by the committed lock that each belongs to, even if it is in the cache; {}: none."""
+    python = cached_python(locks.cache, None)
+    try:
+        found = [section for _, section in locks.library_locks(library, python, progress)]
+        return {locks.debian_file() if _is_debian(one) else locks.wheels_file(python): one for one in found}
+    except EnvmatrixError as error:
+        progress(f"library {library.key}: {error.message}")
+        return {}
+
+
+def _is_debian(section: Section) -> bool:
+    return any(pin.is_debian for pin in section.packages)
+
+
+def _lock_with(path: Path, sections: list[Section]) -> bytes:
+    """Return the text of a committed lock with these sections in place of its own for the same libraries."""
+    lock, names = read_lock(path), {section.name for section in sections}
+    others = [section for section in (lock.sections if lock else ()) if section.name not in names]
+    return Lock(path, (*others, *sections)).text().encode()
 
 
 def add_packed_libraries(folder: Path, house: Wheelhouse) -> None:
@@ -48,3 +77,20 @@ def add_packed_libraries(folder: Path, house: Wheelhouse) -> None:
         if house.held(pin) is None:
             with house.cache.scratch("pack") as scratch:
                 house.add(Path(shutil.copy2(file, scratch)), pin, file)
+
+
+def mount_libraries(
+    prepared: Prepared, libraries: Iterable[Library], locks: Locks, progress: ProgressCallback
+) -> Prepared:
+    """Return a packed image with the libraries that were mounted into it mounted from this machine's folders."""
+    wanted = [library for library in libraries if f"{LIBRARIES}/{library.key}" in prepared.mounted]
+    if not wanted:
+        return prepared
+    image = Image(prepared.image)
+    built = LibraryBuilder(locks.cache, locks, cached_python(locks.cache, None), progress).build(wanted, image)
+    return replace(
+        prepared,
+        libraries={key: inside for key, inside in prepared.libraries.items() if key in built.folders},
+        mounted={f"{LIBRARIES}/{key}": folder for key, folder in built.folders.items()},
+        missing={**prepared.missing, **built.missing},
+    )

@@ -76,8 +76,18 @@ def _requirement_texts(run: Run) -> Iterator[str]:
     for name in sorted({name for entry in run.environments.values() for name in entry.image.modules}):
         yield f"module {name} is not packed: the machine that reproduces the run must provide it"
 
+    for path in sorted(_own_libraries(run)):
+        yield f"library {path} is not packed: the machine that reproduces the run must have it at that path"
+
     for names in sorted({entry.image.conda for entry in run.environments.values()} - {()}):
         yield f"the conda packages {', '.join(names)} are not packed: `envmatrix reproduce` solves them again"
+
+
+def _own_libraries(run: Run) -> set[str]:
+    """Return the libraries that environments preload by an absolute path on this machine."""
+    here = {arm.runs for arm in run.arms if find_engine(arm.engine).shares_files}
+    preloads = (preload for name in here for preload in run.environments[name].preload)
+    return {file for key, file in preloads if not key and "/" in file}
 
 
 def _required_interpreters(run: Run) -> set[str]:

@@ -10,16 +10,19 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, file_digest, remove_tree
 from envmatrix.build.file_listing import store_listing
+from envmatrix.build.locks import Locks
 from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.bundle.archive import unpack
 from envmatrix.bundle.images import image_files, load_packed_images
-from envmatrix.bundle.libraries import add_packed_libraries
+from envmatrix.bundle.libraries import add_packed_libraries, mount_libraries
 from envmatrix.bundle.manifest import Manifest
 from envmatrix.bundle.programs import check_requirements_present, use_local_programs, use_packed_programs
+from envmatrix.engines.base import Prepared
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
 from envmatrix.matrix.parse import parse
+from envmatrix.plan.environment import all_libraries
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.results.run import LauncherOptions
@@ -32,6 +35,7 @@ from envmatrix.system.regular_files import read_bytes
 from envmatrix.system.signature import PACK, verify_signature
 from envmatrix.trials.comparison_sides import Side
 from envmatrix.trials.experiment import Experiment, create_experiment
+from envmatrix.trials.images import build_places
 
 #: Finds the machine that the trials of a design will run on (None: this one).
 HostFinder = Callable[[Matrix, Design, tuple[str, ...], LauncherOptions], Host | None]
@@ -97,12 +101,7 @@ def begin_packed_run(
     design = packed_design(run, pack.run.run_file)
     asked = {**(run.launcher_options if run.launcher == launcher else {}), **asked}
     host = place(matrix, design, engines, asked)
-    supplied_images = {} if rebuild else load_packed_images(pack.manifest, pack.folder)
-    for file in sorted((pack.folder / "listings").glob("*.txt")):
-        store_listing(Cache(project.cache_folder()), read_bytes(file).decode(errors="replace"))
-    add_packed_libraries(pack.folder, Wheelhouse(Cache(project.cache_folder())))
-    for (image, engine), prepared in supplied_images.items():
-        progress(f"image {image} on {engine}: using {prepared.reference} from the pack")
+    supplied_images = _supplied_images(pack, matrix, progress, rebuild=rebuild)
     return create_experiment(
         matrix,
         design,
@@ -117,6 +116,22 @@ def begin_packed_run(
         given=supplied_images,
         sides=(Side(None, matrix, run=None if rebuild else run),),
     )
+
+
+def _supplied_images(
+    pack: OpenedPack, matrix: Matrix, progress: ProgressCallback, *, rebuild: bool
+) -> dict[tuple[str, str], Prepared]:
+    """Add a pack's file listings and libraries to the cache; return its images (none to ``rebuild``)."""
+    cache = Cache(project.cache_folder())
+    for file in sorted((pack.folder / "listings").glob("*.txt")):
+        store_listing(cache, read_bytes(file).decode(errors="replace"))
+    add_packed_libraries(pack.folder, Wheelhouse(cache))
+    images: dict[tuple[str, str], Prepared] = {}
+    locks = Locks(build_places(pack.folder / "matrix.yaml", pack.folder / "bench").locks, cache)
+    for key, prepared in ({} if rebuild else load_packed_images(pack.manifest, pack.folder)).items():
+        progress(f"image {key[0]} on {key[1]}: using {prepared.reference} from the pack")
+        images[key] = mount_libraries(prepared, all_libraries(matrix), locks, progress)
+    return images
 
 
 def packed_design(run: Run, file: Path) -> Design:

@@ -111,7 +111,7 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
         f"{job.mounts.work}:{WORK}:rw",
         *(f"{path}:{MOUNT_FOLDER}/{name}:ro" for name, path in job.mounts.read.items()),
     ]
-    mounts += [f"{path}:{path}:ro" for path in job.mounts.same]
+    mounts += map(":".join, job.mounts.at_own_paths())
     mounts += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
     mounts += [f"{marker}:/mnt:ro"] if marker else []
     bad_mount = next((mount for mount in mounts if mount.count(":") != 2 or "," in mount), None)
@@ -130,7 +130,7 @@ def exec_argv(job: Job, program: str, whose: Sequence[str], marker: Path | None 
         "--no-privs",
         *(() if job.limits.network else ("--net", "--network", "none")),
         "--pwd",
-        WORK,
+        str(job.mounts.start or WORK),
         *(word for mount in mounts for word in ("--bind", mount)),
         job.prepared.reference,
         "/usr/bin/env",

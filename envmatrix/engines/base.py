@@ -83,6 +83,21 @@ class Mounts:
     read: Mapping[str, Path]
     same: tuple[Path, ...] = ()
 
+    @property
+    def start(self) -> Path | None:
+        """The program's own folder, if one above it is in ``same``: ``work`` appears there too, and ``..`` is right.
+
+        None: the process starts in ``work``.
+        """
+        files = self.read.get("files")
+        return files if files and any(path in files.parents for path in self.same) else None
+
+    def at_own_paths(self) -> list[tuple[str, str, str]]:
+        """Return the mounts of ``same`` and ``start`` as (folder, path inside, ro or rw), outer folders first."""
+        start = self.start
+        mounts = [(str(path), str(path), "ro") for path in sorted(self.same) if path != start]
+        return [*mounts, (str(self.work), str(start), "rw")] if start else mounts
+
 
 #: The period of a CPU quota in microseconds, as for Docker's --cpus and Kubernetes' limits.
 QUOTA_PERIOD_US = 100_000

@@ -245,7 +245,7 @@ def container_config(job: Job, user: str) -> dict[str, object]:
     limits = job.limits
     binds = [f"{job.mounts.work}:{_WORK}:rw"]
     binds += [f"{path}:{MOUNT_FOLDER}/{name}:ro" for name, path in job.mounts.read.items()]
-    binds += [f"{path}:{path}:ro" for path in job.mounts.same]
+    binds += map(":".join, job.mounts.at_own_paths())
     binds += [f"{path}:{inside}:ro" for inside, path in job.prepared.mounted.items()]
     bad_bind = next((bind for bind in binds if bind.count(":") != 2), None)
     if bad_bind:
@@ -280,7 +280,7 @@ def container_config(job: Job, user: str) -> dict[str, object]:
         "Entrypoint": list(job.argv[:1]),
         "Cmd": list(job.argv[1:]),
         "Env": [f"{name}={value}" for name, value in variables.items()],
-        "WorkingDir": _WORK,
+        "WorkingDir": str(job.mounts.start or _WORK),
         "User": user,
         "NetworkDisabled": True,
         "Labels": {RUN_LABEL: job.run, "org.envmatrix.trial": job.label},

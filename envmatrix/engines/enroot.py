@@ -59,7 +59,7 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
     """
     mounts = [(str(job.mounts.work), _WORK, "rw")]
     mounts += [(str(path), f"{MOUNT_FOLDER}/{name}", "ro") for name, path in job.mounts.read.items()]
-    mounts += [(str(path), str(path), "ro") for path in job.mounts.same]
+    mounts += job.mounts.at_own_paths()
     bad_source = next((source for source, _, _ in mounts if re.search(r"[\s:,\\$]", source)), None)
     if bad_source:
         raise EngineError(
@@ -78,7 +78,7 @@ def start_argv(job: Job, image: str, program: str = "enroot") -> list[str]:
         "/bin/sh",
         "-c",
         'cd "$0" && exec "$@"',
-        _WORK,
+        str(job.mounts.start or _WORK),
         "/usr/bin/env",
         "-i",
         *(f"{name}={value}" for name, value in variables.items()),

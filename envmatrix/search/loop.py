@@ -242,6 +242,7 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
         location.options,
         name=label,
         parts=step.parts,
+        references_suffice=True,
     )
 
 

@@ -63,7 +63,8 @@ class Session:
         """Return the folders of a process; a command in a container sees the folders that it names too."""
         names = self.workload.pass_env if self.workload else ()
         folders = folders_to_mount(Path.cwd(), command, names) if command and not self.engine.shares_files else ()
-        return Mounts(work, {"bench": self.bench}, tuple(map(Path, folders)))
+        own = {"files": Path.cwd()} if command else {}
+        return Mounts(work, {"bench": self.bench, **own}, tuple(map(Path, folders)))
 
     def _job(self, mounts: Mounts, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
         inner_paths = self.engine.inside(mounts)
@@ -96,7 +97,6 @@ class Session:
             self.prepared.check_torch()
         with temporary_work_folder() as work:
             mounts = self._mounts(work, command)
-            mounts = replace(mounts, read={**mounts.read, "files": Path.cwd()}) if command else mounts
             inner_paths = self.engine.inside(mounts)
             record = f"{inner_paths['work']}/record.json"
             arguments: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")

@@ -136,13 +136,14 @@ def create_experiment(
     command: tuple[str, ...], launcher: str = "here", host: Host | None = None,
     launcher_options: LauncherOptions | None = None, bench: Path | None = None, name: str | None = None,
     given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False, parts: int = 1,
+    references_suffice: bool = False,
 ) -> Experiment:  # fmt: skip
     """Prepare everything a design needs and write run.json; nothing is measured yet.
 
     ``host`` is the machine that trials run on (None: this one). ``bench`` is the benchmark (None: the project's),
     ``name`` the run's (None: design and time), ``given`` ready images. ``sides``: old and new for a comparison
     (``matrix`` is the new one's), or one, to name a run with its images. ``host_names``: record real host names, not
-    node-1. ``parts``: see ``Plan``.
+    node-1. ``parts``: see ``Plan``. ``references_suffice``: begin it even if no other environment is available.
     """
     digest, bench = snapshot_bench(bench)
     elsewhere = launcher if host else ""
@@ -168,7 +169,7 @@ def create_experiment(
         programs={name: files for name, entry in workloads.items() if (files := program_files(entry))},
         libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(prepared.facts) for (image, engine), prepared in prepared_images.items()},
-        skipped=_skip_reasons(design, arms, unavailable, lacking_reasons),
+        skipped=_skip_reasons(design, arms, unavailable, lacking_reasons, references_suffice=references_suffice),
         sides={side.name: side.of_run() for side in sides if side.name}, launcher=launcher,
         launcher_options=dict(launcher_options or {}), parts=parts, command=command,
         shell_preload=os.environ.get("LD_PRELOAD", ""),
@@ -235,8 +236,14 @@ def _skip_reasons(
     arms: tuple[Arm, ...],
     unavailable: Mapping[tuple[str, str], str],
     lacking_reasons: Mapping[str, str],
+    *,
+    references_suffice: bool = False,
 ) -> dict[str, str]:
-    """Return arm name -> why it cannot run. Raises NothingRanError if all cannot, or none has a usable reference."""
+    """Return arm name -> why it cannot run.
+
+    Raises NothingRanError if all cannot, none has a usable reference, or (unless ``references_suffice``) none is left
+    to compare with it.
+    """
     reasons = {arm.name: unavailable.get((arm.runs, arm.engine)) or lacking_reasons.get(arm.name) for arm in arms}
     skipped = {name: reason for name, reason in reasons.items() if reason}
     if len(skipped) == len(arms):
@@ -245,7 +252,19 @@ def _skip_reasons(
     if all(arm.reference in skipped for arm in arms if arm.name not in skipped):
         name, reason = next((name, reason) for name, reason in skipped.items() if name in {a.reference for a in arms})
         raise NothingRanError(f"{name}, the reference of the others, is not available on this machine: {reason}")
+    compared = [arm for arm in arms if arm.reference and not arm.is_control]
+    if compared and not references_suffice and all(arm.name in skipped for arm in compared):
+        raise none_available_error({arm.environment: skipped[arm.name] for arm in compared})
     return skipped
+
+
+def none_available_error(reasons: Mapping[str, str]) -> NothingRanError:
+    """Return the error of environments that are all unavailable, each with its reason and remedy."""
+    name, reason = next(iter(reasons.items()))
+    message, _, remedy = reason.partition("\n  -> ")
+    return NothingRanError(
+        f"none of {', '.join(reasons)} is available on this machine: {name}: {message}", remedy=remedy
+    )
 
 
 def _place_workloads(matrix: Matrix, design: Design) -> dict[str, Workload]:

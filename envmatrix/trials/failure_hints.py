@@ -71,7 +71,7 @@ def outside_path_hint(workload: Workload, output: str) -> str:
         match = _OUTSIDE_PATH.search(text)
         if match:
             return (
-                f"{match[1]} was not found: in a container, and in a folder of links, a trial sees only the "
-                "program's folder (links: and files up to two folders above it); use the absolute path"
+                f"{match[1]} was not found: a container sees only the folders that are mounted, and a folder of links "
+                "files up to two folders above the program's; use the absolute path"
             )
     return ""

@@ -18,13 +18,14 @@ _SEPARATORS = re.compile(r"[:,\\\s]")
 def folders_to_mount(folder: Path, words: Iterable[str], variables: Iterable[str]) -> tuple[str, ...]:
     """Return the program's folder, and the folders that its command line, variables and links name.
 
-    ``variables`` are the names of those that it gets. A folder that cannot be mounted is left out.
+    If the folder above it is the user's, that is returned instead, for a program that reads ``../data``. ``variables``
+    are the names of those that it gets. A folder that cannot be mounted is left out.
     """
-    places = [folder, *_named_paths(words, variables), *_link_targets(folder)]
-    folders = dict.fromkeys(path if path.is_dir() else path.parent for path in places if _exists(path))
-    return tuple(
-        str(path) for path in folders if _is_mountable(path) and (path == folder or not path.is_relative_to(folder))
-    )
+    places = [*_named_paths(words, variables), *_link_targets(folder)]
+    named = dict.fromkeys(path if path.is_dir() else path.parent for path in places if _exists(path))
+    top = folder.parent if _is_mountable(folder.parent) and _is_users(folder.parent) else folder
+    folders = [top, *(path for path in named if not path.is_relative_to(top))]
+    return tuple(str(path) for path in folders if _is_mountable(path))
 
 
 def _named_paths(words: Iterable[str], variables: Iterable[str]) -> Iterator[Path]:
@@ -48,3 +49,10 @@ def _exists(path: Path) -> bool:
 def _is_mountable(path: Path) -> bool:
     is_system = any(path.is_relative_to(place) for place in _OF_THE_SYSTEM)
     return not is_system and path not in _NOT_WHOLE and not _SEPARATORS.search(str(path))
+
+
+def _is_users(path: Path) -> bool:
+    """Return whether a folder is this user's, but not the home, and a container's user can read it."""
+    status = path.stat()
+    is_open = os.geteuid() != 0 or status.st_mode & 0o005 == 0o005  # a container that root starts has another user
+    return status.st_uid == os.geteuid() and is_open and path != Path.home()

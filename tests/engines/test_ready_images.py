@@ -21,6 +21,7 @@ from envmatrix.engines.docker_client import connect
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
+from tests import no_network
 from tests.accounts import check_account
 from tests.engines.conftest import Said, builders_folders, demand, write_wheel
 
@@ -248,3 +249,80 @@ def test_a_command_and_the_evidence_of_a_program_are_had_in_an_image_too(
     assert sorted(file.name for file in folder.iterdir()) == ["matrix.yaml", "train.py"]
     envmatrix("exec", *options)
     assert (folder / "new-of-the-image").exists()
+
+
+BESIDE = """
+import os, pathlib
+print(pathlib.Path("../data/speed.txt").read_text(), "it/s")
+assert (pathlib.Path(__file__).parent.parent / "data").is_dir()
+assert pathlib.Path("linked/speed.txt").exists(), "a link that leaves the folder"
+pathlib.Path("last.ckpt").write_text("weights")
+pathlib.Path(os.path.abspath("train.py")).with_name("best.ckpt").write_text("weights")
+try:
+    pathlib.Path("../data/new").write_text("")
+except OSError:
+    pass
+else:
+    raise SystemExit("the folder beside it was written to")
+"""
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digest of each file below a folder."""
+    return {str(path.relative_to(folder)): file_digest(path) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.apptainer
+@pytest.mark.parametrize("engine", ["docker", "apptainer"])
+def test_a_program_in_an_image_finds_the_data_beside_its_folder_and_its_checkpoints_change_nothing_there(
+    ground: BuildPaths, mine: Path, tmp_path: Path, engine: str
+) -> None:
+    demand((ApptainerEngine if engine == "apptainer" else DockerEngine)(ground).unavailable())
+    above = tmp_path / "above"
+    program = above / "my program"
+    for folder in (program, above / "data", tmp_path / "results"):
+        folder.mkdir(parents=True)
+    above.chmod(0o755)
+    (above / "data" / "speed.txt").write_text("7.5")
+    (program / "linked").symlink_to("../data")
+    (program / "last.ckpt").write_text("mine")
+    (program / "train.py").write_text(BESIDE)
+    before = digests(above)
+    words = ("--engine", engine, "--image", str(mine), "--environments", "jemalloc", "--max-blocks", "1")
+    where = ("--name", "own", "--results", str(tmp_path / "results"))
+    argv = [sys.executable, "-m", "envmatrix", "bench", *words, *where, "--", "python", "train.py"]
+    done = subprocess.run(argv, cwd=program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"mounted read-only at the same path: {above}" in done.stderr
+    trials = [json.loads(line) for line in (tmp_path / "results/own/trials.jsonl").read_text().splitlines()]
+    assert [trial["outcome"] for trial in trials] == ["ok"] * 3, [trial["reason"] for trial in trials]
+    assert {trial["record"]["metrics"]["value"] for trial in trials} == {7.5}
+    assert digests(above) == before
+
+
+@pytest.mark.apptainer
+def test_a_packed_run_in_an_image_is_repeated_without_a_network_with_the_library_in_the_pack(
+    ground: BuildPaths, mine: Path, tmp_path: Path
+) -> None:
+    demand(ApptainerEngine(ground).unavailable())
+    here, there, cache = tmp_path / "here", tmp_path / "there", tmp_path / "cache"
+    for folder in (here, there):
+        folder.mkdir()
+    (here / "train.py").write_text("print('7.5 it/s')\n")
+    words = ("--engine", "apptainer", "--image", str(mine), "--environments", "jemalloc", "--max-blocks", "1")
+    bench = ("bench", *words, "--name", "own", "--", "python", "train.py")
+    for command in (bench, ("pack", "own", "--images", "--output", "run.tar.gz")):
+        argv = [sys.executable, "-m", "envmatrix", *command]
+        done = subprocess.run(argv, cwd=here, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    said = no_network.reproduce(here / "run.tar.gz", there, cache)
+    assert "from the pack" in said
+    (run,) = (file.parent for file in there.glob("results/*/reproduction.json"))
+    trials = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    assert [trial["outcome"] for trial in trials] == ["ok"] * 3, [trial["reason"] for trial in trials]
+    served = {trial["environment"]: trial["record"]["evidence"]["malloc"]["library"] for trial in trials}
+    assert served == {"baseline": "libc", "control": "libc", "jemalloc": "libjemalloc"}
+    (started,) = json.loads((run / "images.json").read_text())
+    assert started["reference"].startswith(str(there.resolve()))
+    (library,) = started["mounted"].values()
+    assert Path(library).is_relative_to(cache), "what was mounted came from the pack"

@@ -83,3 +83,28 @@ def test_init_writes_a_matrix_that_runs_as_it_is(project):
     again = project.run("init")
     assert again.returncode == 2
     assert "already exists" in again.stderr
+
+
+NOTHING_LEFT = f"""
+version: 2
+factors:
+  python: {{mine: {{interpreter: "{sys.executable}"}}}}
+  malloc: {{glibc: {{}}, gone: {{preload: /nowhere/libx.so}}}}
+  word: {{none: {{}}, some: {{env: {{WORD: some}}}}}}
+environments: {{baseline: {{}}, gone: {{malloc: gone}}, also: {{malloc: gone, word: some}}, word: {{word: some}}}}
+workloads: {{mine: {{command: [python, -c, "print(1)"], metric: {{wall: true}}}}}}
+designs: {{default: {{environments: [ENVIRONMENTS], workloads: mine, max_blocks: 1, schedule: sequential}}}}
+"""
+
+
+def test_a_design_of_which_only_the_references_are_available_is_not_measured(project):
+    (project.folder / "matrix.yaml").write_text(NOTHING_LEFT.replace("ENVIRONMENTS", "gone, also"))
+    done = project.run("bench")
+    assert done.returncode == 4
+    assert "none of gone, also is available on this machine: gone: no such file: /nowhere/libx.so" in done.stderr
+    assert project.trials() == []
+    (project.folder / "matrix.yaml").write_text(NOTHING_LEFT.replace("ENVIRONMENTS", "gone, word"))
+    assert project.run("bench").returncode == 0
+    assert {trial["environment"] for trial in project.trials() if trial["outcome"] == "ok"} == {
+        "baseline", "control", "word"
+    }  # fmt: skip

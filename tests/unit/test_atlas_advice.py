@@ -95,7 +95,11 @@ def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["one"], "RUN and --to are for `add`"), (["--from", "nosuch"], "no such folder: nosuch")],
+    [
+        (["one"], "RUN, --to and --sign are for `add`"),
+        (["--output", "x"], "--output is for `show`"),
+        (["--from", "nosuch"], "no such folder: nosuch"),
+    ],
 )
 def test_a_mistake_is_told(tmp_path, monkeypatch, capsys, words, told):
     monkeypatch.chdir(tmp_path)

@@ -172,3 +172,28 @@ def test_a_run_that_has_a_reference_on_one_engine_goes_on_with_that():
     names = {name.partition("@")[2] for name in skipped(("a", "docker"))}
     assert names == {"docker"}
     assert set(skipped(("fast", "local"))) == {"fast:w@local"}
+
+
+ALONE = make_arms(("a", "fast", "small"), ("w",), ("local",), "a")
+
+
+@pytest.mark.parametrize("searching", [False, True])
+def test_a_run_with_nothing_left_to_compare_is_not_begun_unless_it_is_a_step_of_a_search(searching):
+    """Guards against spending the budget on a baseline and its control, and ending with 0."""
+    design = Design(name="d", environments=("fast", "small"), workloads=("w",))
+    missing = {("fast", "local"): "no such library\n  -> install it", ("small", "local"): "no such Python"}
+
+    def begin(gone):
+        return experiment._skip_reasons(design, ALONE, gone, {}, references_suffice=searching)
+
+    assert set(begin({("fast", "local"): "no such library"})) == {"fast:w@local"}, "what is left is measured"
+    if searching:
+        assert set(begin(missing)) == {"fast:w@local", "small:w@local"}
+        return
+    with pytest.raises(NothingRanError, match=r"none of fast, small is available .*: fast: no such library") as told:
+        begin(missing)
+    assert told.value.remedy == "install it"
+
+
+def test_a_design_of_a_baseline_alone_has_nothing_that_could_be_missing():
+    assert experiment._skip_reasons(Design(name="d", workloads=("w",)), ARMS, {}, {}) == {}

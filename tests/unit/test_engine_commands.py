@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from envmatrix.engines.docker import container_config
 from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
 from envmatrix.engines.docker_running import container_exit
+from envmatrix.engines.enroot import start_argv
 from envmatrix.engines.local import file_safe_name
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
@@ -226,3 +228,25 @@ def test_an_image_that_was_built_here_and_is_also_a_ready_made_one_has_two_sifs(
         engine.prepare(Image("mine", ready="team/train:1"), (), lambda _: None)
     assert paths[0] != engine._sif_path("sha256:1")
     assert paths[0].parent.parent == engine._sif_path("sha256:1").parent.parent
+
+
+def test_a_program_whose_folder_lies_in_a_mounted_one_starts_at_its_own_path_in_its_work_folder() -> None:
+    """So that it finds ``../data``, and changes nothing in its own folder."""
+    mounts = Mounts(Path("/w"), {"files": Path("/p/mine")}, (Path("/p/mine"), Path("/data"), Path("/p")))
+    job = replace(JOB, mounts=mounts)
+    binds = ["/w:/work:rw", "/p/mine:/envmatrix/files:ro", "/data:/data:ro", "/p:/p:ro", "/w:/p/mine:rw"]
+    config = container_config(job, "1:1")
+    assert (config["HostConfig"]["Binds"], config["WorkingDir"]) == (binds, "/p/mine")  # type: ignore[index]
+    argv = exec_argv(job, "apptainer", ())
+    assert [after for word, after in itertools.pairwise(argv) if word == "--bind"] == binds
+    assert argv[argv.index("--pwd") + 1] == "/p/mine"
+    words = start_argv(job, "name")
+    assert [after.partition(":none")[0] for word, after in itertools.pairwise(words) if word == "--mount"][:-1] == [
+        bind.rpartition(":")[0] for bind in binds
+    ]
+    assert words[words.index("name") + 4] == "/p/mine"
+
+
+def test_a_program_elsewhere_starts_in_its_work_folder() -> None:
+    mounts = Mounts(Path("/w"), {"files": Path("/p/mine")}, (Path("/data"),))
+    assert container_config(replace(JOB, mounts=mounts), "1:1")["WorkingDir"] == "/work"

@@ -41,7 +41,7 @@ SLOW_WORK = "import time; time.sleep(1)\n"
 def variables(folder):
     paths = (ROOT, PLUGINS, os.environ.get("PYTHONPATH", ""))
     return {
-        "PYTHONPATH": os.pathsep.join(map(str, paths)), "ENVMATRIX_CACHE": str(folder / "cache"),
+        "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path), "ENVMATRIX_CACHE": str(folder / "cache"),
         "TOY_PYTHON": sys.executable,
     }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Where a user's own program finds its input files, and where its output goes."""
 
+import os
 import re
 from types import SimpleNamespace
 
@@ -92,6 +93,19 @@ def test_small_files_are_copied_so_that_a_program_may_write_to_them_and_large_on
     assert {path.name for path in work.iterdir() if path.is_symlink()} == {"weights.pt", "last", "logs"}
     (work / "log.txt").write_text("new")
     assert (files / "log.txt").read_bytes() == b"x" * MAX_COPIED_BYTES
+
+
+def test_a_link_that_leaves_the_folder_leads_to_the_same_place_wherever_the_folder_is_mounted(tmp_path):
+    files, work = tmp_path / "files", tmp_path / "work"
+    for folder in (files / "out", work, tmp_path / "data"):
+        folder.mkdir(parents=True)
+    for place in (files, files / "out"):
+        (place / "beside").symlink_to(os.path.relpath(tmp_path / "data", place))
+        (place / "within").symlink_to(os.path.relpath(files / "x", place))
+    link_files(work, files, "/room/files", "out/x.json")
+    found = {str(path.relative_to(work)): str(path.readlink()) for path in work.rglob("*") if path.is_symlink()}
+    within = {name: f"/room/files/{name}" for name in ("within", "out/within")}
+    assert found == {**within, "beside": str(tmp_path / "data"), "out/beside": str(tmp_path / "data")}
 
 
 def job(work):

@@ -2,18 +2,22 @@
 
 import hashlib
 import zipfile
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from envmatrix.build import wheelhouse
 from envmatrix.build.cache import Cache
+from envmatrix.build.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder
-from envmatrix.build.lockfile import Lock, PinnedPackage, Section
+from envmatrix.build.lockfile import Lock, PinnedPackage, Section, parse_lock
 from envmatrix.build.locks import Locks
 from envmatrix.build.pythons import cached_python
 from envmatrix.build.wheelhouse import Wheelhouse
-from envmatrix.bundle.libraries import add_packed_libraries, library_contents
+from envmatrix.bundle.libraries import add_packed_libraries, library_contents, mount_libraries
+from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.progress import silent
@@ -47,14 +51,15 @@ def made(tmp_path, monkeypatch):
 def unpacked(contents, folder):
     for name, file in contents.items():
         (folder / name).parent.mkdir(parents=True)
-        (folder / name).write_bytes(file.read_bytes())
+        (folder / name).write_bytes(file if isinstance(file, bytes) else file.read_bytes())
     return folder
 
 
 def test_a_machine_without_a_network_has_the_library_after_reproduce(made, tmp_path):
     locks, pin, content = made
-    contents = library_contents(RUN, locks, silent)
+    contents, left_out = library_contents(RUN, locks, silent)
     assert list(contents) == [f"libraries/{pin.sha256}/toy-1.0-py3-none-any.whl"], "only what is preloaded"
+    assert left_out == []
     pack = unpacked(contents, tmp_path / "pack")
     there = Cache(tmp_path / "there")
     for _ in range(2):
@@ -68,7 +73,7 @@ def test_a_machine_without_a_network_has_the_library_after_reproduce(made, tmp_p
 
 def test_a_package_that_is_not_what_its_name_says_is_refused(made, tmp_path):
     locks, _, _ = made
-    pack = unpacked(library_contents(RUN, locks, silent), tmp_path / "pack")
+    pack = unpacked(library_contents(RUN, locks, silent)[0], tmp_path / "pack")
     (file,) = pack.rglob("*.whl")
     file.write_bytes(b"other")
     house = Wheelhouse(Cache(tmp_path / "there"))
@@ -79,7 +84,36 @@ def test_a_package_that_is_not_what_its_name_says_is_refused(made, tmp_path):
 
 def test_a_library_that_this_machine_took_from_elsewhere_is_named(made, tmp_path):
     locks, _, _ = made
-    said = []
     empty = Locks(locks.folder, Cache(tmp_path / "empty"))
-    assert library_contents(RUN, empty, said.append) == {}
-    assert said == ["library toy is not packed: this machine uses a copy that no lock pins"]
+    contents, left_out = library_contents(RUN, empty, silent)
+    assert (contents, left_out) == ({}, ["library toy is not packed: this machine uses a copy that no lock pins"])
+
+
+def test_a_lock_that_was_made_in_the_cache_is_packed_with_the_projects_own(made, tmp_path):
+    locks, pin, _ = made
+    python = cached_python(locks.cache, None)
+    committed = locks.wheels_file(python)
+    cached = locks._cached_lock_file(committed, "library", "toy", "toy==1.0")
+    cached.parent.mkdir(parents=True)
+    committed.rename(cached)
+    other = Section("library", "other", "other==1.0", (PinnedPackage("other", "1.0", "0" * 64),))
+    committed.write_text(Lock(committed, (other, Section("library", "toy", "toy==0.9", (pin,)))).text())
+    contents, _ = library_contents(RUN, locks, silent)
+    lock = parse_lock(contents[f"containers/locks/{committed.name}"].decode(), committed)
+    assert [(one.name, one.asked) for one in lock.sections] == [("other", "other==1.0"), ("toy", "toy==1.0")]
+    there = Locks(unpacked(contents, tmp_path / "pack") / "containers" / "locks", Cache(tmp_path / "there"))
+    add_packed_libraries(tmp_path / "pack", Wheelhouse(there.cache))
+    assert not LibraryBuilder(there.cache, there, python, silent).build([TOY], Image("torch")).missing
+
+
+def test_a_packed_image_gets_the_libraries_that_were_mounted_into_it_from_this_machine(made, tmp_path):
+    locks, _, _ = made
+    inside = {key: f"{LIBRARIES}/{key}" for key in ("toy", "unused")}
+    mounted = {inside["toy"]: "/gone/toy", inside["unused"]: "/gone/unused"}
+    prepared = Prepared("image-mine", "apptainer", "/x.sif", "/usr/bin/python3", inside, mounted=mounted)
+    found = mount_libraries(prepared, (TOY, UNUSED), locks, silent)
+    assert dict(found.libraries) == {"toy": inside["toy"]}
+    assert (Path(found.mounted[inside["toy"]]) / "libtoy.so.1").exists()
+    assert set(found.mounted) == {inside["toy"]}
+    assert set(found.missing) == {"unused"}
+    assert mount_libraries(replace(prepared, mounted={}), (TOY,), locks, silent).libraries == inside

@@ -38,12 +38,15 @@ def program(tmp_path):
     return folder
 
 
-def made(folder, command=("./train.sh", "train.py"), engine="local", interpreter=None, modules=(), conda=()):
+def made(
+    folder, command=("./train.sh", "train.py"), engine="local", interpreter=None, modules=(), conda=(), preload=()
+):
     workload = Workload(name="w", command=command, files=str(folder), metric={"wall": True})
     image = SimpleNamespace(interpreter=interpreter, modules=modules, conda=conda)
     return SimpleNamespace(
         name="r", created="2026", workloads={"w": workload}, programs={"w": program_files(workload)},
-        environments={"a": SimpleNamespace(image=image)}, arms=[SimpleNamespace(engine=engine, workload="w")],
+        environments={"a": SimpleNamespace(image=image, preload=preload)},
+        arms=[SimpleNamespace(engine=engine, workload="w", runs="a")],
     )  # fmt: skip
 
 
@@ -139,6 +142,13 @@ def test_a_module_is_said_and_missed(tmp_path, program):
     assert next(iter(not_packed_texts(run, collect_programs(run)))).startswith("module Absent/9 is not packed")
     with pytest.raises(EnvmatrixError, match="modules: Absent/9"):
         check_requirements_present(Matrix(workloads={}), run, tmp_path)
+
+
+@pytest.mark.parametrize(("engine", "said"), [("local", ["/own/libx.so"]), ("docker", [])])
+def test_a_library_at_a_path_of_this_machine_is_said(program, engine, said):
+    run = made(program, engine=engine, preload=(("", "/own/libx.so"), ("", "libc.so.6"), ("malloc-toy", "libtoy.so")))
+    texts = not_packed_texts(run, collect_programs(run))
+    assert [text.split()[1] for text in texts if text.startswith("library ")] == said
 
 
 @pytest.mark.parametrize("size", [2**60, -1])

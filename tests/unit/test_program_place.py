@@ -13,6 +13,7 @@ from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import MatrixTemplate
+from envmatrix.trials import program_mounts
 from envmatrix.trials.program_mounts import folders_to_mount
 
 IN_IMAGE = ProgramPlace("docker", "team/train:1", ("0", "1"))
@@ -123,7 +124,30 @@ def test_the_folders_that_a_program_names_are_mounted_and_none_of_the_systems(
     (tmp_path / "data" / "x.bin").touch()
     (folder / "link").symlink_to(tmp_path / "linked")
     monkeypatch.setenv("MODELS", f"{tmp_path}/models:/usr/lib")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)  # so that the folder above is not mounted
     words = ["python", str(folder / "src"), f"--data={tmp_path}/data/x.bin", "/usr/bin", "/tmp", "/nowhere/at/all",
              f"{tmp_path}/two words", "x" * 5000, f"/{'x' * 5000}"]  # fmt: skip
     found = folders_to_mount(folder, words, ["MODELS", "UNSET"])
     assert found == (str(folder), *(str(tmp_path / name) for name in ("data", "models", "linked")))
+
+
+def test_the_folder_above_a_programs_own_is_mounted_for_its_data_unless_another_user_could_not_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = tmp_path / "above"
+    for name in ("program", "data"):
+        (above / name).mkdir(parents=True)
+    words = [f"--data={above}/data", f"--models={tmp_path}"]
+    monkeypatch.setattr(program_mounts.os, "geteuid", lambda: above.stat().st_uid)
+    above.chmod(0o755)
+    assert folders_to_mount(above / "program", words, []) == (str(above), str(tmp_path))
+    monkeypatch.setattr(program_mounts.os, "geteuid", lambda: above.stat().st_uid + 1)
+    assert folders_to_mount(above / "program", words[:1], []) == (str(above / "program"), str(above / "data"))
+
+
+def test_a_root_mounts_the_folder_above_only_if_the_containers_user_can_read_it(tmp_path: Path) -> None:
+    program = tmp_path / "above" / "program"
+    program.mkdir(parents=True)
+    program.parent.chmod(0o700)
+    expected = program if program_mounts.os.geteuid() == 0 else program.parent
+    assert folders_to_mount(program, [], []) == (str(expected),)
