@@ -36,8 +36,9 @@ _CODES: Mapping[Status, ExitCode] = {
 }
 #: Larger slowdowns than this factor are not shown in percent.
 _FAR = 10.0
-#: A gate's half-width, as a share of what it allows, at which nine of ten runs of two equal sides pass.
-NARROW_ENOUGH = 0.6
+#: A gate's half-width, as a share of what it allows, at which about nine of ten runs of two equal sides pass. Blocks
+#: that seem to have slow phases by chance are included.
+NARROW_ENOUGH = 0.55
 _FLAG_TEXTS: Mapping[str, str] = {
     Flag.FAILS_MORE: "fails more often than its reference",
     Flag.REFERENCE_FAILS_MORE: "fails less often than its reference",
@@ -73,13 +74,14 @@ class ArmComparison:
     """``new`` over ``old`` in one metric: a ratio above 1 is faster. No interval where there are too few trials.
 
     ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when ``one_sided`` bounds
-    say so, 'not slower' when they deny it, else 'cannot say'. Without these bounds (None: nothing is allowed, or stored
-    runs) the interval must say it. It is 'other work' if a check of equal work failed. ``runs`` counts the runs of one
-    thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
-    that would have been called slower; where there are too few runs, had all days been alike. ``wanted`` is after about
-    how many blocks of one run it would be denied, were both alike. ``unsure`` is why nothing
-    is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke. ``other`` is
-    what is compared where that is no speed, such as an accuracy. ``why`` explains a significant difference.
+    say so, 'not slower' when they deny it, else 'cannot say'. Without these bounds (None: nothing is allowed, stored
+    runs, or later steps decide too) the interval must say it. It is 'other work' if a check of equal work failed.
+    ``runs`` counts the runs of one thing that ``new`` is compared with (0: both were measured in one run), and
+    ``smallest`` is the smallest slow-down that would have been called slower; where there are too few runs, had all
+    days been alike. ``wanted`` is after about how many blocks of one run it would be denied, were both alike.
+    ``unsure`` is why nothing is said though there is an interval: a side has slow trials and too few blocks, or trials
+    of new broke. ``other`` is what is compared where that is no speed, such as an accuracy. ``why`` explains a
+    significant difference.
 
     All of this is of the trials. ``steady`` compares later steps; ``status`` is theirs unless they cannot say.
     """

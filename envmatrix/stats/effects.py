@@ -22,7 +22,7 @@ FIRST_ANALYSIS_SHARE = 0.8
 #: The confidence of intervals for a run that is read once.
 LEVEL = 1.0 - (1.0 - ALL_ANALYSES_LEVEL) * FIRST_ANALYSIS_SHARE
 #: The share of an interval's error that each one-sided bound may have. With all of it, bounds of strongly skewed trials
-#: err in up to 6.4 % of runs that stop on precision; with three quarters, in no more than 5 %.
+#: err in up to 6.0 % of runs that stop on precision; with three quarters, in no more than 5 %.
 ONE_SIDED_SHARE = 0.75
 
 

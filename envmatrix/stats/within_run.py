@@ -55,9 +55,12 @@ def compare_environments(
         effect = between(analysis, measured, old_arm, new_arm, run.environments)
         effect = _bonferroni_adjusted(effect, several, analysis.level, run.plan.margin)
         trials = trial_counts((measured, measured), (old_arm.name, new_arm.name), analysis.primary[old_arm.workload])
-        item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed)
+        later = _later_steps(run, measured, analysis, (old_arm, new_arm), effect, allowed, several)
+        # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
+        one_sided = effect.one_sided if allowed and later is None else None
+        item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed, one_sided)
         item = replace(item, other=non_speed_label(analysis.primary[old_arm.workload]))
-        item = with_steady(item, _later_steps(run, measured, analysis, (old_arm, new_arm), effect, allowed, several))
+        item = with_steady(item, later)
         item = (
             item if item.other else replace(item, why=explain_pair(run, measured, analysis, (old_arm, new_arm), effect))
         )
@@ -157,10 +160,13 @@ def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
 
 
 def _compare_pair(
-    name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float
+    name: str,
+    names: tuple[str, str],
+    effect: Effect,
+    trials: tuple[int, int],
+    allowed: float,
+    one_sided: Bounds | None,
 ) -> ArmComparison:
-    """Compare by one-sided bounds, unless nothing is allowed: the question is then the verdict's."""
-    one_sided = effect.one_sided if allowed else None
     least, most = one_sided or (effect.low, effect.high)
     return ArmComparison(
         name,
