@@ -17,7 +17,8 @@ _LEAST = 6
 _NULL = "any false alarm, {} A/A"
 
 
-def _plan(environments: int, looked: tuple[int, ...]) -> Plan:
+def looked_plan(environments: int, looked: tuple[int, ...]) -> Plan:
+    """Return a plan with that many environments, whose run was read at ``looked`` block counts."""
     names = tuple(f"e{index}" for index in range(environments))
     arms = make_arms(names, ("w",), ("e",), "baseline")
     return Plan("looks", arms, 1, _LEAST, 1000, SIZE, SIZE, 1e9, looked=looked)
@@ -25,7 +26,7 @@ def _plan(environments: int, looked: tuple[int, ...]) -> Plan:
 
 def _critical(environments: int, at: Sequence[int], level: float | None = None) -> float:
     """Return the critical |t| at the last of several interim analyses."""
-    level = level or confidence_level(_plan(environments, tuple(at[:-1])), at[-1])
+    level = level or confidence_level(looked_plan(environments, tuple(at[:-1])), at[-1])
     return critical_value(at[-1], environments, 2, level=level)
 
 

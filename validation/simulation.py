@@ -29,6 +29,7 @@ from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
 from validation.simulated_choice import choices, simplicity
 from validation.simulated_history import histories
+from validation.simulated_limits import limits
 from validation.simulated_looks import looks
 from validation.simulated_models import MODELS
 from validation.simulated_nodes import nodes
@@ -232,6 +233,7 @@ TOPICS: Mapping[str, Topic] = {
     "simplicity": simplicity,
     "nodes": nodes,
     "sides": sides,
+    "limits": limits,
 }
 
 

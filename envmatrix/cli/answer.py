@@ -117,6 +117,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
 
     ``then`` is the command that compares again. Return '' if more blocks would not help.
     """
+    from envmatrix.stats.comparison import NARROW_ENOUGH
     from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_budget, as_hours, is_too_long
 
     plan = result.summary.run.plan
@@ -133,8 +134,9 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
     if is_too_long(seconds, needed_blocks):
         time_text = f"about {as_hours(seconds)}" if took_s else f"more than {MOST_BLOCKS:,} blocks"
         return f"with this noise, a verdict would take {time_text}: {QUIET_FIRST}"
+    target = NARROW_ENOUGH * allowed
     extra_options = f" --max-blocks {needed_blocks}" if needed_blocks > plan.max_blocks else ""
-    extra_options += f" --target {50 * allowed:g}%" if 0 < allowed < 2 * plan.target else ""
+    extra_options += f" --target {100 * target:g}%" if 0 < target < plan.target else ""
     resume_command = (
         f"envmatrix resume {result.name} --budget {as_budget(max(seconds, plan.budget_s + 60))}{extra_options}"
     )

@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
         "--fail-slower",
         type=tolerance,
         metavar="PERCENT",
-        help="exit code 5 if the whole interval is slower by more than this (0: by anything)",
+        help="exit code 5 if it is surely slower by more than this (0: by anything)",
     )
     parser.add_argument(
         "--fail-undecided", action="store_true", help="with --fail-slower: exit code 6 if there are too few data to say"

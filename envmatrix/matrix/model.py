@@ -325,7 +325,7 @@ class Design(Frozen):
     engines: Names = Field(("local",), description="engines; if several, they are compared")
     baseline: Text = Field("baseline", description="the environment that all others are compared with")
     target: Percent = Field(0.03, description="stop when the half-width of every interval is at most this")
-    margin: Percent = Field(0.03, description="call two environments the same if the whole interval is within +-margin")
+    margin: Percent = Field(0.03, description="call two environments the same if they surely differ by less than this")
     budget: Seconds = Field(300.0, description="stop after this time")
     claims_first: bool = Field(
         False, description="run the blocks that a verdict needs (min_blocks) even if they exceed the budget"

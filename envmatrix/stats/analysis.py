@@ -21,13 +21,13 @@ from envmatrix.stats.effects import (
     Flag,
     Verdict,
     draw_conclusion,
+    hull,
     unless_contended,
     verdict_of,
     withheld,
 )
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more, fastest_filled, fill_with_slowest, reference_fails_more, surely_slower
-from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
 from envmatrix.stats.moderated_variance import moderated_errors
@@ -219,7 +219,7 @@ def _effect(
         mean, float(paired_with_errors.error[row]), units, *among, level, run.plan.margin,
         own=bool(paired_with_errors.own[row]),
     )  # fmt: skip
-    return replace(effect, low=conclusion.low, high=conclusion.high, p=conclusion.p, verdict=conclusion.verdict)
+    return replace(effect, **vars(conclusion))
 
 
 def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
@@ -228,9 +228,11 @@ def _cover_both_views(effect: Effect, usual: Effect, margin: float) -> Effect:
     if effect.low is None or effect.high is None or effect.p is None:
         return combined
     if usual.low is None or usual.high is None or usual.p is None:
-        return replace(combined, low=None, high=None, p=None, verdict="undecided")
+        return replace(combined, low=None, high=None, p=None, verdict="undecided", one_sided=None)
     low, high = min(effect.low, usual.low), max(effect.high, usual.high)
-    return replace(combined, low=low, high=high, p=max(effect.p, usual.p), verdict=verdict_of(low, high, margin))
+    one_sided = hull(effect.one_sided, usual.one_sided)
+    found = replace(combined, low=low, high=high, p=max(effect.p, usual.p), one_sided=one_sided)
+    return replace(found, verdict=verdict_of(low, high, margin, one_sided))
 
 
 def _with_flags(
@@ -326,29 +328,15 @@ def is_verdict_pending(analysis: Analysis, sides: Collection[str], blocks: int) 
     return needs_more_blocks(analysis.plan, analysis.slow, {*sides, *controls}, blocks)
 
 
-def bonferroni_adjusted(effect: Effect, several: int, level: float, margin: float) -> Effect:
-    """Return an effect from a family of one with its interval widened for ``several`` comparisons (Bonferroni)."""
-    if several < 2 or effect.ratio is None or effect.low is None or effect.high is None or effect.p is None:
-        return effect
-    joint_quantile, single_quantile = (
-        student_quantile(effect.units, 1.0 - (1.0 - level) / 2 / count) for count in (several, 1)
-    )
-    low, high = (
-        effect.ratio * (bound / effect.ratio) ** (joint_quantile / single_quantile)
-        for bound in (effect.low, effect.high)
-    )
-    verdict = effect.verdict if effect.verdict == "undecided" else verdict_of(low, high, margin)
-    return replace(effect, low=low, high=high, p=min(1.0, several * effect.p), verdict=verdict)
-
-
 def invert_effect(effect: Effect, old: Arm, new: Arm) -> Effect:
     """Return the effect of ``old`` over its reference ``new`` inverted: of ``new`` over ``old``."""
     figures = (effect.ratio, effect.high, effect.low, effect.usual, effect.best, effect.worst)
     ratio, low, high, usual, worst, best = (None if value is None else 1.0 / value for value in figures)
+    one_sided = effect.one_sided and (1.0 / effect.one_sided[1], 1.0 / effect.one_sided[0])
     return replace(
         effect, environment=new.environment, workload=new.workload, engine=new.engine, arm=new.name,
         reference=old.name, ratio=ratio, low=low, high=high, verdict=OPPOSITE.get(effect.verdict, effect.verdict),
-        usual=usual, worst=worst, best=best, contended=effect.contended.inverted,
+        usual=usual, worst=worst, best=best, contended=effect.contended.inverted, one_sided=one_sided,
     )  # fmt: skip
 
 

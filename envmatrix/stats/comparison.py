@@ -16,7 +16,7 @@ from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import EXPLAINED, told_busy
-from envmatrix.stats.effects import Contended, Flag, Verdict
+from envmatrix.stats.effects import Bounds, Contended, Flag, Verdict
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.explanation import Explanation, to_json
 from envmatrix.stats.failures import count_broken_and_run, surely_slower
@@ -36,6 +36,9 @@ _CODES: Mapping[Status, ExitCode] = {
 }
 #: Larger slowdowns than this factor are not shown in percent.
 _FAR = 10.0
+#: A gate's half-width, as a share of what it allows, at which about nine of ten runs of two equal sides pass. Blocks
+#: that seem to have slow phases by chance are included.
+NARROW_ENOUGH = 0.55
 _FLAG_TEXTS: Mapping[str, str] = {
     Flag.FAILS_MORE: "fails more often than its reference",
     Flag.REFERENCE_FAILS_MORE: "fails less often than its reference",
@@ -70,14 +73,15 @@ class SteadyComparison:
 class ArmComparison:
     """``new`` over ``old`` in one metric: a ratio above 1 is faster. No interval where there are too few trials.
 
-    ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when the whole
-    interval says so, 'not slower' when the whole interval denies it, else 'cannot say'. It is 'other work', whatever
-    the interval, if a check of equal work failed. ``runs`` counts the runs of one
-    thing that ``new`` is compared with (0: both were measured in one run), and ``smallest`` is the smallest slow-down
-    that would have been called slower; where there are too few runs, had all days been alike. ``wanted`` is after about
-    how many blocks of one run it would be denied, were both alike. ``unsure`` is why nothing
-    is said though there is an interval: a side has slow trials and too few blocks, or trials of new broke. ``other`` is
-    what is compared where that is no speed, such as an accuracy. ``why`` explains a significant difference.
+    ``status`` answers whether new is slower by more than ``allowed`` (a fraction): 'slower' when ``one_sided`` bounds
+    say so, 'not slower' when they deny it, else 'cannot say'. Without these bounds (None: nothing is allowed, stored
+    runs, or later steps decide too) the interval must say it. It is 'other work' if a check of equal work failed.
+    ``runs`` counts the runs of one thing that ``new`` is compared with (0: both were measured in one run), and
+    ``smallest`` is the smallest slow-down that would have been called slower; where there are too few runs, had all
+    days been alike. ``wanted`` is after about how many blocks of one run it would be denied, were both alike.
+    ``unsure`` is why nothing is said though there is an interval: a side has slow trials and too few blocks, or trials
+    of new broke. ``other`` is what is compared where that is no speed, such as an accuracy. ``why`` explains a
+    significant difference.
 
     All of this is of the trials. ``steady`` compares later steps; ``status`` is theirs unless they cannot say.
     """
@@ -102,6 +106,7 @@ class ArmComparison:
     machine: str = ""
     why: Explanation | None = None
     steady: SteadyComparison | None = None
+    one_sided: Bounds | None = None
 
     @property
     def is_of_steady(self) -> bool:
@@ -167,7 +172,15 @@ class ArmComparison:
         verdict = later.verdict if later and self.is_of_steady else self.verdict
         is_small = (self.status, verdict) == ("slower", "same")
         margin_text = ", but within the design's margin, so its verdict is same" if is_small else ""
-        return f"{'not ' if self.status == 'not slower' else ''}{self._question}{of_trial}{margin_text}"
+        return f"{'not ' if self.status == 'not slower' else ''}{self._question}{of_trial}{self._bound}{margin_text}"
+
+    @property
+    def _bound(self) -> str:
+        """The one-sided bound, if the interval alone does not show the answer."""
+        if not self.one_sided or self.is_of_steady or status_of(self.low, self.high, self.allowed) == self.status:
+            return ""
+        least, most = map(format_exact_ratio, self.one_sided)
+        return f" (95 % sure to be {f'below {most}' if self.status == 'slower' else f'above {least}'})"
 
 
 @dataclass(frozen=True)
@@ -250,11 +263,12 @@ def smallest_detectable_slowdown(ratio: float | None, high: float | None, allowe
 def blocks_needed(low: float | None, high: float | None, blocks: int, allowed: float) -> int | None:
     """Return about how many blocks show 'not slower' in nine of ten runs if both sides are alike; None: enough now.
 
-    Half of the log interval is then half of the allowed log slowdown. It shrinks with the square root of the blocks.
+    Half of the log interval is then ``NARROW_ENOUGH`` of the allowed log slowdown. It shrinks with the square root of
+    the blocks.
     """
     if low is None or high is None or allowed <= 0:
         return None
-    needed = math.ceil(blocks * (math.log(high / low) / math.log1p(allowed)) ** 2)
+    needed = math.ceil(blocks * (math.log(high / low) / (2 * NARROW_ENOUGH * math.log1p(allowed))) ** 2)
     return needed if needed > blocks else None
 
 
@@ -301,7 +315,7 @@ def unless_contended(found: ArmComparison, contended: Contended) -> ArmCompariso
     found = replace(found, machine=told_busy(contended, found.old, found.new))
     if found.low is None or found.high is None or found.status == "cannot say" or found.other:
         return found
-    low, high = found.low, found.high
+    low, high = found.one_sided or (found.low, found.high)
     if found.steady and found.is_of_steady:
         low, high = found.steady.low or low, found.steady.high or high
     status = status_of(low * contended.low, high * contended.high, found.allowed)

@@ -10,6 +10,8 @@ from envmatrix.stats.maxt import adjusted_p, critical_value
 from envmatrix.stats.pairing import ratio_from_log
 
 Verdict = Literal["faster", "slower", "same", "undecided"]
+#: A lower and an upper bound of a ratio.
+Bounds = tuple[float, float]
 #: The promised confidence: in 95 of 100 runs, all intervals of a family contain the true ratio.
 CONFIDENCE = 0.95
 #: The confidence of all interim analyses together. A run stops more often when its intervals are narrow by luck, so 95
@@ -19,6 +21,9 @@ ALL_ANALYSES_LEVEL = 0.964
 FIRST_ANALYSIS_SHARE = 0.8
 #: The confidence of intervals for a run that is read once.
 LEVEL = 1.0 - (1.0 - ALL_ANALYSES_LEVEL) * FIRST_ANALYSIS_SHARE
+#: The share of an interval's error that each one-sided bound may have. With all of it, bounds of strongly skewed trials
+#: err in up to 6.0 % of runs that stop on precision; with three quarters, in no more than 5 %.
+ONE_SIDED_SHARE = 0.75
 
 
 class Flag:
@@ -62,14 +67,15 @@ class Effect:
     """The effect of one arm against its reference in one metric.
 
     ``ratio`` above 1 is always better: faster, or less memory; it is None if no block has both trials. ``low`` and
-    ``high`` are simultaneous bounds over all comparisons with the same reference; ``p`` is adjusted for them too. Below
-    the plan's ``min_blocks`` all three are None, the verdict is 'undecided', and ``missing`` counts the blocks still
-    needed. ``blocks`` counts complete pairs, ``incomplete`` the blocks without one of the two. ``error`` is the
-    standard error of the log ratio, worth ``units`` independent blocks. If the arm or its reference has slow trials,
-    ``usual`` is the ratio without them; interval, p and verdict are valid for both ratios. ``worst`` is ``low`` with
-    all failed trials as slow as possible (None: none failed, or no interval). ``best`` is ``high`` with all failed
-    trials of the reference as slow as possible. ``withheld`` is the flag that turned a verdict into 'undecided'.
-    ``contended`` is the possible influence of CPU contention.
+    ``high`` are simultaneous bounds over all comparisons with the same reference; ``p`` is adjusted for them too.
+    ``one_sided`` are nearer bounds for questions about one side, such as whether the arm is slower than allowed: each
+    may err in 5 %, not both together. Below the plan's ``min_blocks`` all are None, the verdict is 'undecided', and
+    ``missing`` counts the blocks still needed. ``blocks`` counts complete pairs, ``incomplete`` the blocks without one
+    of the two. ``error`` is the standard error of the log ratio, worth ``units`` independent blocks. If the arm or its
+    reference has slow trials, ``usual`` is the ratio without them; bounds, p and verdict are valid for both ratios.
+    ``worst`` is ``low`` with all failed trials as slow as possible (None: none failed, or no interval). ``best`` is
+    ``high`` with all failed trials of the reference as slow as possible. ``withheld`` is the flag that turned a verdict
+    into 'undecided'. ``contended`` is the possible influence of CPU contention.
     """
 
     workload: str
@@ -97,6 +103,7 @@ class Effect:
     usual: float | None = None
     withheld: str = ""
     contended: Contended = Contended()
+    one_sided: Bounds | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -123,13 +130,23 @@ def may_be_best(effect: Effect) -> bool:
     return not effect.is_control and DISQUALIFYING_FLAGS.isdisjoint(effect.flags)
 
 
-def verdict_of(low: float, high: float, margin: float) -> Verdict:
-    """Return the verdict for an interval; one inside 1/(1+margin)..(1+margin) is 'same', even if it excludes 1."""
-    if 1.0 / (1.0 + margin) <= low and high <= 1.0 + margin:
+def verdict_of(low: float, high: float, margin: float, one_sided: Bounds | None = None) -> Verdict:
+    """Return the verdict for an interval; it is 'same' if ``one_sided`` bounds are inside 1/(1+margin)..(1+margin).
+
+    These are two one-sided tests (Schuirmann 1987): whatever the truth, only one of them can err. None: the interval
+    itself must be inside. It is 'same' even if it excludes 1.
+    """
+    least, most = one_sided or (low, high)
+    if 1.0 / (1.0 + margin) <= least and most <= 1.0 + margin:
         return "same"
     if low > 1.0:
         return "faster"
     return "slower" if high < 1.0 else "undecided"
+
+
+def hull(one: Bounds | None, other: Bounds | None) -> Bounds | None:
+    """Return the bounds that are valid in two views."""
+    return (min(one[0], other[0]), max(one[1], other[1])) if one and other else None
 
 
 def unless_contended(effect: Effect, contended: Contended, margin: float) -> Effect:
@@ -137,7 +154,11 @@ def unless_contended(effect: Effect, contended: Contended, margin: float) -> Eff
     found = replace(effect, contended=contended)
     if effect.low is None or effect.high is None or effect.verdict == "undecided":
         return found
-    verdict = verdict_of(effect.low * contended.low, effect.high * contended.high, margin)
+    (low, high), one_sided = (
+        (least * contended.low, most * contended.high)
+        for least, most in ((effect.low, effect.high), effect.one_sided or (effect.low, effect.high))
+    )
+    verdict = verdict_of(low, high, margin, one_sided)
     return found if verdict == effect.verdict else withheld(found, Flag.CONTENDED)
 
 
@@ -148,12 +169,13 @@ def withheld(effect: Effect, flag: str) -> Effect:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The conclusion about a mean log ratio: the interval as ratios, the adjusted p and the verdict."""
+    """The conclusion about a mean log ratio, as ratios: interval, adjusted p, verdict and one-sided bounds."""
 
     low: float
     high: float
     p: float
     verdict: Verdict
+    one_sided: Bounds
 
 
 def draw_conclusion(
@@ -172,11 +194,20 @@ def draw_conclusion(
     The standard ``error`` is worth ``units`` independent blocks; it is the comparison's ``own``, or moderated
     (``moderated_errors``). p is below 1 - CONFIDENCE exactly if the interval excludes 1.
     """
-    reach = critical_value(units, comparisons, copies, level=level, own=own) * error
+
+    def bounds(confidence: float) -> Bounds:
+        reach = critical_value(units, comparisons, copies, level=confidence, own=own) * error
+        return ratio_from_log(mean - reach), ratio_from_log(mean + reach)
+
+    (low, high), one_sided = bounds(level), bounds(two_sided_level(level))
     t = mean / error if error > 0 else (math.inf if mean else 0.0)
     p = rescale_p_value(adjusted_p(t, units, comparisons, copies, own=own), level)
-    low, high = ratio_from_log(mean - reach), ratio_from_log(mean + reach)
-    return Conclusion(low, high, p, verdict_of(low, high, margin))
+    return Conclusion(low, high, p, verdict_of(low, high, margin, one_sided), one_sided)
+
+
+def two_sided_level(level: float) -> float:
+    """Return the confidence of the interval whose ends are the one-sided bounds beside an interval at ``level``."""
+    return 1.0 - 2.0 * ONE_SIDED_SHARE * (1.0 - level)
 
 
 def rescale_p_value(p: float, level: float = LEVEL) -> float:

@@ -18,7 +18,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.plan.interleaving import unused_reference_copies
 from envmatrix.stats.alpha_spending import confidence_level
-from envmatrix.stats.effects import CONFIDENCE, LEVEL, verdict_of
+from envmatrix.stats.effects import CONFIDENCE, LEVEL, two_sided_level, verdict_of
 from envmatrix.stats.equal_work import unequal_work
 from envmatrix.stats.failures import fails_more, reference_fails_more
 from envmatrix.stats.maxt import critical_value, student_quantile
@@ -119,12 +119,13 @@ def surely_near_best(logs: Views, tests: int, margin: float) -> int | None:
 def _is_same_as_reference(differences: Views, family: Family, level: float, margin: float) -> NDArray[np.bool_]:
     """Return for each row whether it is surely the same as the reference, in every view."""
     same = np.ones(len(differences.measured), dtype=np.bool_)
+    confidence = two_sided_level(level)
     for numbers in differences.paired():
         for row, (mean, error, units) in enumerate(zip(numbers.mean, numbers.error, numbers.units, strict=True)):
             if units < 2:
                 same[row] = False
                 continue
-            reach = critical_value(int(units), family.together, len(family.copies), level=level, own=True) * error
+            reach = critical_value(int(units), family.together, len(family.copies), level=confidence, own=True) * error
             same[row] &= verdict_of(ratio_from_log(mean - reach), ratio_from_log(mean + reach), margin) == "same"
     return same
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
-from envmatrix.stats.analysis import Analysis, between, bonferroni_adjusted, estimate, is_verdict_pending
+from envmatrix.stats.analysis import Analysis, between, estimate, is_verdict_pending
 from envmatrix.stats.comparison import (
     ArmComparison,
     Comparison,
@@ -27,8 +27,9 @@ from envmatrix.stats.comparison import (
     withdraw_if_fails_more,
     withdraw_if_other_work,
 )
-from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.effects import Bounds, Effect, Flag, two_sided_level, verdict_of
 from envmatrix.stats.explanation import explain_pair
+from envmatrix.stats.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import table_key
 from envmatrix.stats.slow_phases import short_run_note
@@ -52,11 +53,14 @@ def compare_environments(
     items, cautions = [], []
     for old_arm, new_arm in pairs:
         effect = between(analysis, measured, old_arm, new_arm, run.environments)
-        effect = bonferroni_adjusted(effect, several, analysis.level, run.plan.margin)
+        effect = _bonferroni_adjusted(effect, several, analysis.level, run.plan.margin)
         trials = trial_counts((measured, measured), (old_arm.name, new_arm.name), analysis.primary[old_arm.workload])
-        item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed)
+        later = _later_steps(run, measured, analysis, (old_arm, new_arm), effect, allowed, several)
+        # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
+        one_sided = effect.one_sided if allowed and later is None else None
+        item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed, one_sided)
         item = replace(item, other=non_speed_label(analysis.primary[old_arm.workload]))
-        item = with_steady(item, _later_steps(run, measured, analysis, (old_arm, new_arm), effect, allowed, several))
+        item = with_steady(item, later)
         item = (
             item if item.other else replace(item, why=explain_pair(run, measured, analysis, (old_arm, new_arm), effect))
         )
@@ -114,6 +118,26 @@ def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Com
     return Comparison(items, cautions)
 
 
+def _bonferroni_adjusted(effect: Effect, several: int, level: float, margin: float) -> Effect:
+    """Return an effect from a family of one with its bounds widened for ``several`` comparisons (Bonferroni)."""
+    ratio, low, high, p = effect.ratio, effect.low, effect.high, effect.p
+    if several < 2 or ratio is None or low is None or high is None or p is None:
+        return effect
+
+    def widened(bounds: Bounds, confidence: float) -> Bounds:
+        joint, single = (
+            student_quantile(effect.units, 0.5 + confidence_each / 2)
+            for confidence_each in (1.0 - (1.0 - confidence) / several, confidence)
+        )
+        least, most = (ratio * (bound / ratio) ** (joint / single) for bound in bounds)
+        return least, most
+
+    one_sided = widened(effect.one_sided or (low, high), two_sided_level(level))
+    low, high = widened((low, high), level)
+    verdict = effect.verdict if effect.verdict == "undecided" else verdict_of(low, high, margin, one_sided)
+    return replace(effect, low=low, high=high, p=min(1.0, several * p), verdict=verdict, one_sided=one_sided)
+
+
 def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
     """Return the pairs of arms that share workload and engine, or the two arms with these full names."""
     old_arms, new_arms = find_arms(run, old), find_arms(run, new)
@@ -136,8 +160,14 @@ def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
 
 
 def _compare_pair(
-    name: str, names: tuple[str, str], effect: Effect, trials: tuple[int, int], allowed: float
+    name: str,
+    names: tuple[str, str],
+    effect: Effect,
+    trials: tuple[int, int],
+    allowed: float,
+    one_sided: Bounds | None,
 ) -> ArmComparison:
+    least, most = one_sided or (effect.low, effect.high)
     return ArmComparison(
         name,
         *names,
@@ -149,7 +179,8 @@ def _compare_pair(
         effect.verdict,
         trials,
         allowed,
-        status_of(effect.low, effect.high, allowed),
-        smallest=smallest_detectable_slowdown(effect.ratio, effect.high, allowed),
-        wanted=blocks_needed(effect.low, effect.high, effect.blocks, allowed),
+        status_of(least, most, allowed),
+        smallest=smallest_detectable_slowdown(effect.ratio, most, allowed),
+        wanted=blocks_needed(least, most, effect.blocks, allowed),
+        one_sided=one_sided,
     )

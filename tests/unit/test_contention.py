@@ -194,6 +194,13 @@ def test_a_verdict_must_hold_for_all_that_contention_can_have_done(low, high, ve
     assert (found.verdict, found.withheld) == (verdict, withheld)
 
 
+def test_that_two_are_the_same_must_hold_by_the_bounds_that_said_so():
+    effect = Effect("w", "e", "local", "b", "m", 1.0, 0.97, 1.031, 0.9, "same", 10, one_sided=(0.98, 1.02))
+    assert [unless_contended(effect, Contended(1 / by, by), 0.03).verdict for by in (1.005, 1.02)] == [
+        "same", "undecided",
+    ]  # fmt: skip
+
+
 def test_memory_and_accuracy_are_judged_as_ever():
     plan = make_plan(("small",))
     machine = Machine({}, noise=0.01, memory={"small": 3e8}, stand_in=False)

@@ -1,45 +1,60 @@
-"""The page about a gate in CI: its example files are used as printed, and its numbers match the statistics."""
+"""The page about a gate in CI: its example files are used as printed. Tables of blocks match the statistics."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
+import numpy as np
 import pytest
 import yaml
 
-from envmatrix.plan.schedule import side_arms
+from envmatrix.stats.analysis import estimate
+from envmatrix.stats.comparison import status_of
+from envmatrix.stats.effects import LEVEL, draw_conclusion
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.within_run import compare_environments
-from tests.synthetic import Machine, make_plan, make_run, make_trials
+from envmatrix.stats.pairing import summarise_pairs
+from envmatrix.stats.slow_phases import apart
+from tests.synthetic import Machine, make_plan, make_trials
+from validation.expected_widths import TABLES, blocks_to_pass, half_width
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gate.md").read_text()
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+PAGE = (HOW_TO / "gate.md").read_text()
 FILES = [yaml.safe_load(text) for text in re.findall(r"^```text\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)]
-PLAN = replace(make_plan(()), arms=side_arms(("baseline",), ("cnn",), ("local",)))
 
 
-@cache
-def blocks_at_5_percent():
-    """Return the blocks needed to call two equal environments the same, if their trials vary by 5 %."""
-    found = []
-    for seed in range(20):
-        measured = fold_trials(PLAN, make_trials(PLAN, Machine({}, noise=0.05), 30, seed))
-        (item,) = compare_environments(make_run(PLAN), measured, "old.baseline", "new.baseline", 0.05).items
-        found.append(30 * (math.log(item.high / item.low) / math.log(1.05)) ** 2)
-    return median(found)
+@pytest.mark.parametrize("page", TABLES)
+def test_a_table_of_blocks_is_what_its_command_prints(page):
+    assert "\n".join(TABLES[page]()) in (HOW_TO / page).read_text()
 
 
-@pytest.mark.parametrize(
-    ("cv", "blocks", "minutes"), re.findall(r"^\| (\d+) % \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
-)
-def test_so_many_blocks_show_that_two_alike_are_not_slower(cv, blocks, minutes):
-    blocks, wanted = int(blocks), blocks_at_5_percent() * (int(cv) / 5) ** 2
-    assert blocks == pytest.approx(wanted, rel=0.1, abs=2), "some more where there are few, as t says"
-    assert int(minutes) == math.ceil(blocks * 15 / 60)
+@pytest.mark.parametrize("noise", [0.03, 0.05, 0.1])
+def test_about_nine_of_ten_gates_pass_after_the_blocks_of_the_table(noise):
+    blocks = blocks_to_pass(noise, 0.05)
+    differences = np.random.default_rng(1).normal(0.0, noise * math.sqrt(1.5), (1000, blocks))
+    numbers = summarise_pairs(differences, apart(15.0 * np.arange(blocks)))
+    found = [
+        draw_conclusion(*row, 1, 2, LEVEL, 0.03).one_sided
+        for row in zip(numbers.mean.tolist(), numbers.error.tolist(), numbers.units.tolist(), strict=True)
+    ]
+    passed = mean(status_of(*bounds, 0.05) == "not slower" for bounds in found)
+    assert 0.87 < passed < 0.95
+
+
+@pytest.mark.parametrize("environments", [1, 4])
+def test_an_interval_is_as_wide_as_the_table_says(environments):
+    plan = make_plan([f"e{number}" for number in range(environments)])
+    found = [
+        effect.half_width
+        for seed in range(30)
+        for effect in estimate(
+            plan, fold_trials(plan, make_trials(plan, Machine({}, noise=0.03), 12, seed)), metrics=()
+        ).primary_effects()
+        if not effect.is_control and effect.half_width
+    ]
+    assert median(found) == pytest.approx(half_width(0.03, 12, environments), rel=0.1)
 
 
 def test_both_files_run_the_same_gate():

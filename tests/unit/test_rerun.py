@@ -169,16 +169,15 @@ def test_a_gate_that_cannot_say_tells_the_command_that_lets_it(two, monkeypatch,
     made_up(monkeypatch, {})
     gate = ["compare", "--rerun", "before", "after", "--fail-slower"]
     assert main([*gate, "5%", "--name", "few", "--max-blocks", "3"]) == ExitCode.FINE
-    few = (
-        r"a verdict needs 6 blocks or fewer: envmatrix resume few --budget \S+ --max-blocks 6 --target 2.5%, then: (.*)"
-    )
+    more = r"envmatrix resume few --budget \S+ --max-blocks 6 --target 2.75%"
+    few = rf"a verdict needs 6 blocks or fewer: {more}, then: (.*)"
     then = re.search(few, capsys.readouterr().err)
     assert then is not None
     assert then[1] == "envmatrix compare few --fail-slower 5%"
     assert main(then[1].split()[1:]) == ExitCode.FINE
     assert re.search(few, capsys.readouterr().err), "told again of the stored run"
     assert main([*gate, "0.5%", "--name", "close"]) == ExitCode.FINE
-    assert re.search(r"needs [1-9]\d+ blocks or fewer: .* --target 0.25%, then", capsys.readouterr().err)
+    assert re.search(r"needs [1-9]\d+ blocks or fewer: .* --target 0.275%, then", capsys.readouterr().err)
     assert main([*gate, "5%", "--name", "sure"]) == ExitCode.FINE
     assert "a verdict needs" not in capsys.readouterr().err
 
@@ -227,6 +226,7 @@ def test_the_intervals_of_several_environments_hold_together(two, monkeypatch, c
         reach = math.log(item["high"] / item["ratio"]) / math.log(effect.high / effect.ratio)
         quantile = [student_quantile(effect.units, 1 - (1 - LEVEL) / tails) for tails in (4, 2)]
         assert reach == pytest.approx(quantile[0] / quantile[1])
+        assert item["one_sided"] is None, "no limit is given"
 
 
 def test_a_side_that_cannot_be_had_is_nothing_to_compare(two, capsys):

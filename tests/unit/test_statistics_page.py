@@ -10,7 +10,14 @@ from envmatrix.block import memory
 from envmatrix.matrix.model import Design
 from envmatrix.stats import contrasts, equal_work, racing, selection, slow_phases, slow_trials, steady
 from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
-from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, CONFIDENCE, FIRST_ANALYSIS_SHARE, LEVEL
+from envmatrix.stats.effects import (
+    ALL_ANALYSES_LEVEL,
+    CONFIDENCE,
+    FIRST_ANALYSIS_SHARE,
+    LEVEL,
+    ONE_SIDED_SHARE,
+    two_sided_level,
+)
 from envmatrix.stats.maxt import DRAWS
 from envmatrix.stats.precision import CONFIRMATIONS
 from envmatrix.stats.run_to_run import FEWEST_RUNS
@@ -38,6 +45,11 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         (
             "statistics",
             f"has {NUMBERS[round(5 * FIRST_ANALYSIS_SHARE)]} fifths of it: it is computed at {100 * LEVEL:.2f} %",
+        ),
+        (
+            "statistics",
+            f"that is {100 * (1 - (1 - LEVEL) * ONE_SIDED_SHARE):.2f} % for each bound, which makes them the ends of a "
+            f"{100 * two_sided_level(LEVEL):.2f} % interval",
         ),
         ("statistics", f"1 - (n1/n)^2 / {1 / (1 - FIRST_ANALYSIS_SHARE):.0f}"),
         (

@@ -67,11 +67,29 @@ def test_a_gate_fails_only_when_the_interval_says_so(tmp_path, speed, noise, cod
 def test_a_gate_that_cannot_say_tells_after_how_many_blocks_it_would_were_both_alike(tmp_path):
     (item,) = between(made(tmp_path, "run", {}, noise=0.03), 0.05).items
     assert item.status == "cannot say"
-    assert item.wanted == math.ceil(10 * (math.log(item.high / item.low) / math.log(1.05)) ** 2)
+    least, most = item.one_sided
+    assert item.wanted == math.ceil(10 * (math.log(most / least) / math.log(1.05) / 1.1) ** 2)
     assert f"would have been detected; if both are equal, about {item.wanted} blocks would show it)" in item.line()
-    assert blocks_needed(1 / 1.05, 1.05, 30, 0.05) == pytest.approx(120, abs=1), "half as wide"
+    assert blocks_needed(1 / 1.05, 1.05, 30, 0.05) == pytest.approx(30 / 0.55**2, abs=1)
     assert blocks_needed(1 / 1.02, 1.02, 30, 0.05) is None
     assert blocks_needed(1 / 1.05, 1.05, 30, 0.0) is None, "that one is slower at all is never denied by blocks"
+
+
+@pytest.mark.parametrize("status", ["slower", "not slower"])
+def test_a_limit_is_a_question_about_one_side_and_none_is_that_of_the_verdict(tmp_path, status):
+    folder = made(tmp_path, "run", {"torch-2.13": 0.9}, noise=0.02)
+    (plain,) = between(folder, 0.0).items
+    assert plain.one_sided is None
+    (item,) = between(folder, 0.5).items
+    least, most = item.one_sided
+    assert plain.low == item.low < least < item.ratio < most < item.high
+    bound, end = (least, item.low) if status == "not slower" else (most, item.high)
+    limit = math.sqrt(bound * end)
+    assert limit < 1.0, "the question is about a slow-down"
+    (item,) = between(folder, 1 / limit - 1).items
+    assert (item.status, status_of(item.low, item.high, item.allowed)) == (status, "cannot say")
+    side = "above" if status == "not slower" else "below"
+    assert item.line().endswith(f"% (95 % sure to be {side} {bound:.3f})")
 
 
 def test_too_few_blocks_cannot_say(tmp_path):

@@ -15,7 +15,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.effects import LEVEL, Flag, verdict_of
+from envmatrix.stats.effects import LEVEL, Flag, draw_conclusion, two_sided_level, verdict_of
 from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
@@ -25,6 +25,7 @@ from envmatrix.stats.precision import is_precise_enough, narrow_enough
 from envmatrix.stats.primary_metric import primary_metric
 from envmatrix.trials.own_program import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials
+from validation.simulated_limits import NOISE, Runs, resumed, stopped
 
 RATES = st.lists(st.tuples(*[st.floats(1.0, 1e6)] * 2), min_size=6, max_size=12)
 
@@ -183,6 +184,25 @@ def test_the_same_question_always_gets_the_same_answer():
 )  # fmt: skip
 def test_verdicts_follow_interval_and_margin(low, high, verdict):
     assert verdict_of(low, high, 0.03) == verdict
+
+
+def test_an_arm_is_the_same_by_two_one_sided_tests():
+    reach, near = (critical_value(8, 3, 2, level=level) for level in (LEVEL, two_sided_level(LEVEL)))
+    error = math.log1p(0.03) / math.sqrt(reach * near)
+    found = draw_conclusion(0.0, error, 8, 3, 2, LEVEL, 0.03)
+    assert (found.low < 1 / 1.03 < found.one_sided[0], found.verdict) == (True, "same")
+    assert found.one_sided == pytest.approx((math.exp(-near * error), math.exp(near * error)))
+    assert draw_conclusion(0.0, error * 1.1, 8, 3, 2, LEVEL, 0.03).verdict == "undecided"
+
+
+@pytest.mark.parametrize("noise", ["normal", "heavy tails", "skewed"])
+@pytest.mark.parametrize("environments", [1, 4])
+def test_answers_at_their_limits_err_in_at_most_5_percent(noise, environments):
+    runs = Runs(NOISE[noise], environments, 40, 4000, np.random.default_rng(3))
+    asked = [f"false {answer}" for answer in ("pass", "failure", "same")]
+    for errs in (*(runs.errs(blocks) for blocks in (6, 16)), stopped(runs, 0.9), resumed(runs, 10)):
+        assert max(errs[name].mean() for name in asked) < 0.05
+        assert errs["false pass by the interval"].mean() < errs["false pass"].mean()
 
 
 def test_below_the_minimum_there_is_a_ratio_but_no_claim_and_it_says_what_is_missing():

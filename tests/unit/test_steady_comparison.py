@@ -49,6 +49,7 @@ def test_later_steps_come_first_and_decide(tmp_path):
         "faster", "slower", "slower", ExitCode.SLOWER
     )  # fmt: skip
     assert item.steady.ratio == pytest.approx(1.25 * 0.7, rel=0.02)
+    assert item.one_sided is None, "first and later steps share what a gate may err"
     assert item.line().startswith("cnn@local: fast is 0.8")
     assert ", slower) times as fast as baseline in seconds 5 to " in item.line()
     assert " of its steps; first steps 1.2" in item.line()
@@ -82,6 +83,7 @@ def test_if_only_one_went_on_first_steps_are_compared_and_that_is_said(tmp_path)
     folder = stored(tmp_path, "run", {name: 1.0 for name in ALL if name != "fast"})
     found = within(folder, "baseline", "fast")
     assert (found.items[0].steady, found.items[0].status) == (None, "not slower")
+    assert found.items[0].one_sided
     assert "only baseline:cnn@local has later steps: first steps are compared" in " ".join(found.cautions)
     assert "later steps" not in " ".join(within(stored(tmp_path, "none", {}), "baseline", "fast").lines())
 
