@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from envmatrix.block.order import OTHER_NODE
@@ -32,6 +33,11 @@ class SlurmBlock(PendingBlock):
     gone: int = 0
     told: str = ""
     stuck: int = 0
+
+    @property
+    def log(self) -> Path:
+        """The file of what Slurm and the script say before the block runner begins."""
+        return self.files.path / f"slurm-{self.attempt}.log"
 
     @property
     def places(self) -> list[str]:
