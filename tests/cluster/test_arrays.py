@@ -82,11 +82,27 @@ def test_a_task_that_somebody_holds_is_told_and_left_to_resume(project, cluster)
     assert len(project.started()) == 4
 
 
+def test_a_task_that_is_cancelled_while_it_waits_is_left_to_resume(project, cluster):
+    project.held.hold(1)
+    process = project.start("bench", "short", *SLURM, "--nodes", "3", "--max-blocks", "3")
+    project.wait_for(lambda: project.held.starts() == 2)
+    ((waits, *_),) = cluster.jobs("pending")
+    cluster.do("scancel", waits)
+    said = project.hear(process, "it was cancelled")
+    project.held.let_go()
+    said += process.communicate(timeout=300)[1]
+    assert process.returncode == 3, said
+    assert f"block 2: job {waits} ended with 2 trial(s) not done: it was cancelled" in said
+    assert {trial["block"] for trial in project.trials()} == {0, 1}
+    assert project.run("resume").returncode == 0
+    done_once(project)
+    assert len(project.started()) == 6
+
+
 def test_blocks_over_two_nodes_are_tasks_too(project, cluster):
     only = ("--workloads", "both", "--environments", "baseline", "--nodes", "4")
     process = project.start("bench", "short", *SLURM, *only)
-    project.wait_for(lambda: cluster.jobs("running"))
-    assert cluster.jobs("running")[0][0].endswith("_0")
+    project.wait_for(lambda: any(re.fullmatch(r"\d+_0", job) for job, *_ in cluster.jobs("running")))
     _, said = process.communicate(timeout=500)
     assert process.returncode == 0, said
     trials = done_once(project)

@@ -16,7 +16,7 @@ from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.node_start import copy_package
 from envmatrix.launchers.slurm.client import JobState, SlurmClient, read_queue
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
-from envmatrix.launchers.slurm.pending_block import SlurmBlock
+from envmatrix.launchers.slurm.pending_block import SlurmBlock, explain_loss
 from envmatrix.launchers.slurm.script import BlockJob, array_script, block_script
 from envmatrix.matrix import Slurm
 from envmatrix.plan import Arm, Slot
@@ -80,6 +80,17 @@ def test_a_task_is_found_by_the_name_of_its_block():
         JobState("70_12", "envmatrix-0-b0012", "PENDING", "", "Resources"),
         JobState("71", "envmatrix-0-b0003", "RUNNING", "n1", "None"),
     ]
+
+
+def test_a_task_that_is_gone_before_it_began_was_cancelled_if_its_array_is_known(tmp_path):
+    files = BlockFolder(tmp_path / "b0002")
+    pending = SlurmBlock(2, {}, files, files.next_attempt(), job="70_2")
+    other, own = (JobState(job, "envmatrix-0-b", "RUNNING", "n1", "None") for job in ("70_1", "70_2"))
+    assert pending.state_in([other, own]) is own
+    assert explain_loss(pending.state_in([other]), "", None, {}).give_up
+    assert pending.state_in([replace(other, job="71_1")]) is None
+    (files.path / "begun-1").write_text('{"job": "70_2", "node": "n1", "epoch": 0, "restarts": 0}')
+    assert pending.state_in([other]) is None, "it ended, and files say what is done"
 
 
 def test_the_ranks_of_a_task_have_a_port_to_meet_at(tmp_path, monkeypatch):

@@ -182,9 +182,8 @@ class SlurmLauncher(BlockLauncher[SlurmBlock]):
 
     def _steer(self, queue: list[JobState], work: Work) -> Trials:
         yield from self._submit_backlog(queue, work)
-        by_job = {state.job: state for state in queue}
         for pending in list(self._pending_blocks.values()):
-            yield from self._follow(pending, by_job.get(pending.job), work)
+            yield from self._follow(pending, pending.state_in(queue), work)
 
     def _note(self, *, silent: bool) -> None:
         if silent != self._silent:

@@ -51,6 +51,18 @@ class SlurmBlock(PendingBlock):
         began = self.files.begun(self.attempt) is not None
         return state.held_by_somebody or (state.held and began and state.reason == REQUEUED_BY_SOMEBODY)
 
+    def state_in(self, queue: Sequence[JobState]) -> JobState | None:
+        """Return the state of its job, None if Slurm does not know it.
+
+        A task that is cancelled while it waits leaves no trace, not even in accounting, but its array does.
+        """
+        found = next((state for state in queue if state.job == self.job), None)
+        array, is_task, _ = self.job.partition("_")
+        if found or not is_task or self.files.begun(self.attempt):
+            return found
+        known = any(state.job.partition("_")[0] == array for state in queue)
+        return JobState(self.job, "", "CANCELLED", "", "None") if known else None
+
     def news(self, state: JobState) -> str:
         """Return one line if the job's state or its reason to wait has changed, otherwise ''."""
         self.seen, self.held = state.node or self.seen, state.held
