@@ -69,7 +69,7 @@ class Nodes:
         argv = ["scontrol", "--oneliner", "show", "node", self.names[0]]
         description = subprocess.run(argv, stdout=subprocess.PIPE, timeout=_ANSWER_S, text=True, check=False).stdout
         address = re.search(r" NodeAddr=(\S+)", description)
-        port = 20000 + int(job) * 16 % 10000
+        port = 20000 + int(job) * 16 % 10000  # int() passes over the _ of a task (7_3)
         while any(f":{port:04X} " in table for table in _socket_tables()):
             port += 1
         return f"{address[1] if address else self.names[0]}:{port}"

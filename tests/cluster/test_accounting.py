@@ -80,6 +80,30 @@ def test_a_job_that_was_lost_while_nobody_watched_is_explained_by_accounting(pro
     assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
 
 
+def test_blocks_that_are_ready_are_one_array_and_only_the_task_that_is_cancelled_runs_again(project, cluster):
+    project.held.hold(1)
+    process = project.start("bench", "short", *SLURM, "--nodes", "2")
+    project.wait_for(lambda: project.held.starts() == 2)
+    (array,) = {job.partition("_")[0] for job, *_ in cluster.jobs("running")}
+    cluster.do("scancel", f"{array}_1")
+    wait_for(lambda: cluster.past(f"{array}_1").startswith("CANCELLED"), 60, "the end of the task in sacct")
+    project.held.let_go()
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 3, said
+    assert f"block 1: job {array}_1 ended with 2 trial(s) not done: it was cancelled" in said
+    assert {trial["block"] for trial in project.trials()} == {0}
+    wait_for(lambda: cluster.past(f"{array}_0") == "COMPLETED", 60, "the end of the other in sacct")
+    asked = ("sacct", "-n", "-P", "-X", "-o", "JobID,JobName")
+    named = [line.split("|") for line in cluster.do(*asked).splitlines()]
+    prefix = next(name for job, name in named if job == f"{array}_0").rpartition("-")[0]
+    assert {job for job, name in named if name.startswith(prefix)} == {f"{array}_0", f"{array}_1"}
+    resumed = project.run("resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert {trial["outcome"] for trial in done_once(project)} == {"ok"}
+    started = [name for name, _ in project.started()]
+    assert sorted(started) == ["b0000-p000", "b0000-p001", "b0001-p000", "b0001-p000", "b0001-p001"]
+
+
 def test_an_account_that_does_not_exist_is_refused_in_slurms_own_words_before_anything_is_made(project):
     done = project.run("bench", "tiny", *SLURM, *QUICK, *ONE_NODE, "--account", "nosuch")
     assert done.returncode == 2, done.stderr

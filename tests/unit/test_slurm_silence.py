@@ -46,15 +46,15 @@ def launcher(tmp_path):
 def test_submitting_waits_while_sinfo_alone_does_not_answer(slurm, launcher, monkeypatch):
     made, said = launcher
     slurm(squeue="exit 0", sinfo=SILENT)
-    submitted = []
-    monkeypatch.setattr(made, "_submit", lambda pending, node, work: submitted.append(node) or iter(()))
+    begun = []
+    monkeypatch.setattr(made, "_begin", lambda pending, work: begun.append(pending.block) or iter(()))
     for _ in range(2):
         assert list(made._look(None)) == []
-    assert (submitted, len(made._backlog)) == ([], 1)
+    assert (begun, len(made._backlog)) == ([], 1)
     assert said == ["Slurm does not answer; running jobs go on, waiting"]
     slurm(sinfo=NODES)
     assert list(made._look(None)) == []
-    assert (submitted, made._backlog) == ([""], [])
+    assert (begun, made._backlog) == ([0], [])
     assert said[1:] == ["Slurm answers again"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,11 @@ class SilentError(EngineError):
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job in Slurm; ``node``: its node or nodes, with commas; ``reason``: why it waits or ended."""
+    """The state of a job in Slurm, or of a task of an array job (``job`` is then such as 7_3).
+
+    ``name``: a task's is that of its array with its number; ``node``: its node or nodes, with commas; ``reason``: why
+    it waits or ended.
+    """
 
     job: str
     name: str
@@ -142,7 +146,14 @@ def read_queue(text: str) -> list[JobState]:
     """Parse the output of squeue in the form id|name|state|node|reason."""
     rows = [line.split("|", 4) for line in text.splitlines()]
     whole = [row for row in rows if len(row) == 5]
-    return [JobState(job, name, state, ",".join(expand(nodes)), why) for job, name, state, nodes, why in whole]
+    return [
+        JobState(job, _name(job, name), state, ",".join(expand(nodes)), why) for job, name, state, nodes, why in whole
+    ]
+
+
+def _name(job: str, name: str) -> str:
+    task = re.fullmatch(r"\d+_(\d+)", job)
+    return f"{name}{int(task[1]):04d}" if task else name
 
 
 def expand(text: str) -> list[str]:
@@ -269,13 +280,17 @@ class SlurmClient:
         done = self._run("squeue", "--me", "--noheader", "--states=R,CF,CG,S,ST,SI,SO,RS", "--format=%i")
         return done.exit.ok and not done.stdout.strip()
 
-    def submit(self, script: Path, log: Path | None = None) -> str:
+    def submit(self, script: Path, log: Path | None = None, tasks: Sequence[int] = ()) -> str:
         """Submit a script and return the job's id. EngineError: Slurm rejects it. SilentError: it does not answer.
 
-        ``log`` is for what a job says before the block runner opens its own log; sbatch cannot take all paths.
+        ``log`` is for what a job says before the block runner opens its own log; sbatch cannot take all paths. With
+        ``tasks`` it is an array job, and the log of task 7 is in the folder b0007 beside that of ``log``.
         """
-        output = [f"--output={str(log).replace('%', '%%')}"] if log and "\\" not in str(log) else []
-        done = self._run("sbatch", "--parsable", *output, str(script), cwd=Path("/"))
+        options = [f"--array={','.join(map(str, tasks))}"] if tasks else []
+        if log and "\\" not in str(log):
+            folder = Path(str(log.parent).replace("%", "%%"))
+            options.append(f"--output={(folder.with_name('b%4a') if tasks else folder) / log.name}")
+        done = self._run("sbatch", "--parsable", *options, str(script), cwd=Path("/"))
         job = done.stdout.strip().split(";")[0]
         if not done.exit.ok or not job:
             said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
@@ -290,7 +305,7 @@ class SlurmClient:
 
     def queue(self, job_prefix: str) -> list[JobState] | None:
         """Return this user's jobs whose names start with ``job_prefix``; None if Slurm does not answer."""
-        done = self._run("squeue", "--me", "--noheader", "--states=all", "--format=%i|%j|%T|%N|%r")
+        done = self._run("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%N|%r")
         if not done.exit.ok:
             return None
         return [state for state in read_queue(done.stdout) if state.name.startswith(job_prefix)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 
 from envmatrix.block.order import CANNOT_WRITE
 from envmatrix.errors import EngineError
@@ -22,7 +22,7 @@ from envmatrix.launchers.slurm.pending_block import (
     not_started,
 )
 from envmatrix.launchers.slurm.placement import Placing
-from envmatrix.launchers.slurm.script import block_script
+from envmatrix.launchers.slurm.script import BlockJob, array_script, block_script
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, write_whole
 from envmatrix.system.progress import ProgressCallback
@@ -38,7 +38,10 @@ _FRUITLESS = 3
 
 
 class SlurmLauncher(BlockLauncher[SlurmBlock]):
-    """Runs every block as one exclusive job on one node, or on as many as its widest workload is spread over."""
+    """Runs every block as an exclusive job on one node, or on as many as its widest workload is spread over.
+
+    Blocks that are ready at the same moment and ask for the same are submitted as one array job.
+    """
 
     name = "slurm"
     kind = SlurmBlock
@@ -54,6 +57,7 @@ class SlurmLauncher(BlockLauncher[SlurmBlock]):
         self._span = widest_workload(experiment)
         self._placing = Placing(client, self._options, progress, self._span)
         self._silent = False
+        self._arrays = True
         self._clocks: set[str] = set()
         self._next_look = 0.0
         self._wait = _QUEUE_S[0]
@@ -134,6 +138,7 @@ class SlurmLauncher(BlockLauncher[SlurmBlock]):
         pending.job, pending.submitted = job, time.time()
         pending.finished = pending.gone = 0
         pending.told, pending.seen, pending.held = "", "", False
+        self._backlog = [other for other in self._backlog if other is not pending]
         self._pending_blocks[pending.block] = pending
         self._look_soon()
 
@@ -177,9 +182,8 @@ class SlurmLauncher(BlockLauncher[SlurmBlock]):
 
     def _steer(self, queue: list[JobState], work: Work) -> Trials:
         yield from self._submit_backlog(queue, work)
-        by_job = {state.job: state for state in queue}
         for pending in list(self._pending_blocks.values()):
-            yield from self._follow(pending, by_job.get(pending.job), work)
+            yield from self._follow(pending, pending.state_in(queue), work)
 
     def _note(self, *, silent: bool) -> None:
         if silent != self._silent:
@@ -187,47 +191,67 @@ class SlurmLauncher(BlockLauncher[SlurmBlock]):
         self._silent = silent
 
     def _submit_backlog(self, queue: list[JobState], work: Work) -> Trials:
+        """Submit waiting blocks as far as there are places."""
         alive = {state.name: state.job for state in queue if state.alive}
         while self._backlog and self._working < self.width:
-            pending = self._backlog[0]
-            known = alive.get(f"{self._prefix}{pending.files.path.name}")
-            if known:  # sbatch was interrupted before it answered, but Slurm has the job
-                self._watch(self._backlog.pop(0), known)
-                continue
-            node = self._placing.node_for(pending.block, pending.files.node)
-            if node is None:
-                home = pending.files.node
-                self._say(
-                    f"block {pending.block} was begun on node {home}, which cannot be had; `resume` goes on later"
-                )
-                self._backlog.pop(0)
-                self._next_look = 0.0
-                continue
+            ready: dict[str, list[SlurmBlock]] = {}
+            for pending in self._backlog[: self.width - self._working if self._arrays else 1]:
+                known = alive.get(f"{self._prefix}{pending.files.path.name}")
+                if known:  # sbatch was interrupted before it answered, but Slurm has the job
+                    self._watch(pending, known)
+                    continue
+                job = yield from self._prepare(pending, work)
+                if job:
+                    ready.setdefault(array_script(job), []).append(pending)
+                else:
+                    self._backlog.remove(pending)
             try:
-                yield from self._submit(pending, node, work)
-            except SilentError:
-                raise
+                for script, blocks in ready.items():
+                    self._submit(script, blocks)
             except EngineError as error:
-                if not self._working:
+                if isinstance(error, SilentError) or not self._working:
                     raise
                 self._say(f"{error.message}; trying again when a job has ended")
                 return
-            self._backlog.pop(0)
 
-    def _submit(self, pending: SlurmBlock, node: str, work: Work) -> Trials:
-        """Submit the unfinished trials of a block as a new attempt."""
+    def _prepare(self, pending: SlurmBlock, work: Work) -> Generator[Trial, None, BlockJob | None]:
+        """Make the job of a new attempt at a block's unfinished trials, and its files; None if none can run now."""
+        node = self._placing.node_for(pending.block, pending.files.node)
+        if node is None:
+            home = pending.files.node
+            self._say(f"block {pending.block} was begun on node {home}, which cannot be had; `resume` goes on later")
+            self._next_look = 0.0
+            return None
         parts = yield from self._begin(pending, work)
-        if parts:
-            job = jobs.make_block_job(
-                self._experiment, pending.block, parts, pending.attempt, node=node, avoid=self._placing.left_out
-            )
-            pending.node = node
-            write_whole(pending.files.order(pending.attempt), job.order.text())
-            script = pending.files.script(pending.attempt)
-            write_whole(script, block_script(job))
-            log = pending.files.path / f"slurm-{pending.attempt}.log"
-            write_whole(log, "")  # a node can open it even if the disk is full by then
-            self._watch(pending, self._client.submit(script, log))
+        if not parts:
+            return None
+        job = jobs.make_block_job(
+            self._experiment, pending.block, parts, pending.attempt, node=node, avoid=self._placing.left_out
+        )
+        pending.node = node
+        write_whole(pending.files.order(pending.attempt), job.order.text())
+        write_whole(pending.files.script(pending.attempt), block_script(job))
+        write_whole(pending.log, "")  # a node can open it even if the disk is full by then
+        return job
+
+    def _submit(self, array: str, blocks: list[SlurmBlock]) -> None:
+        """Submit alike blocks as one array job. One alone, or all if Slurm refuses the array, are jobs of their own."""
+        if len(blocks) > 1 and self._arrays:
+            script = blocks[0].log.with_name(f"array-{blocks[0].attempt}.sh")
+            write_whole(script, array)
+            try:
+                job = self._client.submit(script, blocks[0].log, [pending.block for pending in blocks])
+            except EngineError as error:
+                if isinstance(error, SilentError):
+                    raise
+                self._arrays = False
+                self._say(f"{error.message}; instead of an array, each block is a job of its own")
+            else:
+                for pending in blocks:
+                    self._watch(pending, f"{job}_{pending.block}")
+                return
+        for pending in blocks:
+            self._watch(pending, self._client.submit(pending.files.script(pending.attempt), pending.log))
 
     def _lost_trial(self, slot: Slot, pending: SlurmBlock) -> Trial:
         return jobs.lost_trial(slot, pending.files.last_cause(), pending.files.node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from envmatrix.block.order import OTHER_NODE
@@ -34,6 +35,11 @@ class SlurmBlock(PendingBlock):
     stuck: int = 0
 
     @property
+    def log(self) -> Path:
+        """The file of what Slurm and the script say before the block runner begins."""
+        return self.files.path / f"slurm-{self.attempt}.log"
+
+    @property
     def places(self) -> list[str]:
         """The nodes that the job was sent to, or those it started on before it was requeued."""
         begun = self.files.begun(self.attempt)
@@ -44,6 +50,18 @@ class SlurmBlock(PendingBlock):
         """Return whether a person holds its job, from the start or by `scontrol requeuehold`; otherwise Slurm does."""
         began = self.files.begun(self.attempt) is not None
         return state.held_by_somebody or (state.held and began and state.reason == REQUEUED_BY_SOMEBODY)
+
+    def state_in(self, queue: Sequence[JobState]) -> JobState | None:
+        """Return the state of its job, None if Slurm does not know it.
+
+        A task that is cancelled while it waits leaves no trace, not even in accounting, but its array does.
+        """
+        found = next((state for state in queue if state.job == self.job), None)
+        array, is_task, _ = self.job.partition("_")
+        if found or not is_task or self.files.begun(self.attempt):
+            return found
+        known = any(state.job.partition("_")[0] == array for state in queue)
+        return JobState(self.job, "", "CANCELLED", "", "None") if known else None
 
     def news(self, state: JobState) -> str:
         """Return one line if the job's state or its reason to wait has changed, otherwise ''."""

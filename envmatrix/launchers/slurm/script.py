@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.block.order import BlockOrder
+from envmatrix.block.order import CANNOT_WRITE, BlockOrder
 from envmatrix.launchers.block_orders import block_seconds
 from envmatrix.launchers.node_start import start_lines
 from envmatrix.matrix import Slurm
 from envmatrix.plan.export_lines import posix_quote
+
+#: Shell text for the job's id, as Slurm's commands take it: that of a task is ARRAY_TASK.
+_JOB_ID = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-${SLURM_JOB_ID:-none}}"
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def block_script(job: BlockJob) -> str:
     many = "one node" if order.nodes == 1 else f"up to {order.nodes} nodes"
     how = "some in turns" if any(part.turns for part in order.parts) else "one after the other"
     nodes = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -s -d , -)'
-    who = '"$node" "${SLURM_JOB_ID:-none}" "${SLURM_RESTART_COUNT:-0}"'
+    who = f'"$node" "{_JOB_ID}" "${{SLURM_RESTART_COUNT:-0}}"'
     lines = [
         "#!/bin/sh",
         f"# {_plain(order.title)}; attempt {order.attempt}: {len(order.trials)} trial(s), {how}, on {many}.",
@@ -45,6 +49,26 @@ def block_script(job: BlockJob) -> str:
         *(f"export {name}={posix_quote(value)}" for name, value in job.variables.items()),
         f"node={nodes if order.nodes > 1 else '${SLURMD_NODENAME:-$(uname -n)}'}",
         *start_lines(Path(order.folder), order.attempt, job.package, job.options.modules, who),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def array_script(job: BlockJob) -> str:
+    """Return the script of an array job whose task N runs the script of block N.
+
+    Jobs with the same text may be tasks of one array. Raises InputError as ``block_script`` does.
+    """
+    order = job.order
+    title = order.title.rpartition(",")[0]
+    alike = replace(job, job_name=job.job_name.rstrip(string.digits), order=replace(order, title=title))
+    folder = posix_quote(str(Path(order.folder).parent))
+    lines = [
+        "#!/bin/sh",
+        f"# {_plain(title)}; task N of this array runs block N.",
+        *directives(alike, order.nodes, time_limit_s(job)),
+        f'script={folder}/b$(printf %04d "$SLURM_ARRAY_TASK_ID")/script-{order.attempt}.sh',
+        f'[ -r "$script" ] || exit {CANNOT_WRITE}',
+        'exec /bin/sh "$script"',
     ]
     return "\n".join([*lines, ""])
 

@@ -28,7 +28,7 @@ for python in /this/python python3 ''; do
   [ -n "$python" ] || stop 65 "$node"
   "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null && break
 done
-exec "$python" -I -S -B '/shared/it'"'"'s $here/block-0' '/shared/it'"'"'s $here/b0003'/order-2.json "$node" "${SLURM_JOB_ID:-none}" "${SLURM_RESTART_COUNT:-0}"
+exec "$python" -I -S -B '/shared/it'"'"'s $here/block-0' '/shared/it'"'"'s $here/b0003'/order-2.json "$node" "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-${SLURM_JOB_ID:-none}}" "${SLURM_RESTART_COUNT:-0}"
 
 # The order:
 # {
