@@ -13,9 +13,9 @@ from envmatrix.build.lockfile import Lock, PinnedPackage, Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.pythons import cached_python
 from envmatrix.build.wheelhouse import Wheelhouse
-from envmatrix.bundle.libraries import add_packed_libraries, library_contents
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Image, Library
+from envmatrix.runner.pack_libraries import add_packed_libraries, library_contents
 from envmatrix.system.progress import silent
 from tests.synthetic import make_environment
 

@@ -10,9 +10,9 @@ from envmatrix.build.libraries import library_pins
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.build.wheelhouse import Wheelhouse
-from envmatrix.bundle.archive import Content
 from envmatrix.errors import EnvmatrixError
 from envmatrix.results import Run
+from envmatrix.runner.pack_archive import Content
 from envmatrix.system.progress import ProgressCallback
 
 FOLDER = "libraries"

@@ -11,12 +11,6 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, file_digest, remove_tree
 from envmatrix.build.file_listing import store_listing
 from envmatrix.build.wheelhouse import Wheelhouse
-from envmatrix.bundle.archive import unpack
-from envmatrix.bundle.images import image_files, load_packed_images
-from envmatrix.bundle.libraries import add_packed_libraries
-from envmatrix.bundle.manifest import Manifest
-from envmatrix.bundle.programs import check_requirements_present, use_local_programs, use_packed_programs
-from envmatrix.bundle.signature import verify_signature
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
@@ -24,6 +18,12 @@ from envmatrix.matrix.parse import parse
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.results.run import LauncherOptions
+from envmatrix.runner.pack_archive import unpack
+from envmatrix.runner.pack_images import image_files, load_packed_images
+from envmatrix.runner.pack_libraries import add_packed_libraries
+from envmatrix.runner.pack_manifest import Manifest
+from envmatrix.runner.pack_programs import check_requirements_present, use_local_programs, use_packed_programs
+from envmatrix.runner.pack_signature import verify_signature
 from envmatrix.system import project
 from envmatrix.system.atomic_files import read_text
 from envmatrix.system.bench_options import folder_digest
