@@ -13,31 +13,11 @@ from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.system.progress import ProgressCallback, silent
 
 #: Last parts of paths whose values differ between any two processes, times or package folders.
-_ALWAYS_DIFFERENT = frozenset(
-    {
-        "affinity_after",
-        "arenas",
-        "build",
-        "clocks",
-        "cpu_periods",
-        "executable",
-        "load_1m",
-        "mhz",
-        "path",
-        "pid",
-        "power_mw",
-        "processes",
-        "ranks",
-        "steal_ticks",
-        "stops",
-        "temperature_c",
-        "thread_affinity",
-        "throttle",
-        "throttled_periods",
-        "uptime_s",
-        "used_bytes",
-    }
-)
+_ALWAYS_DIFFERENT = frozenset({
+    "affinity_after", "arenas", "build", "clocks", "cpu_periods", "executable", "load_1m", "mhz", "path", "pid",
+    "power_mw", "processes", "ranks", "steal_ticks", "stops", "temperature_c", "thread_affinity", "throttle",
+    "throttled_periods", "uptime_s", "used_bytes",
+})  # fmt: skip
 _FILES = ("libraries", "loaded", "preloaded")
 
 

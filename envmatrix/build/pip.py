@@ -27,24 +27,10 @@ _IMAGE_GLIBC = 36
 _DOWNLOAD_S = 7200.0
 #: Variables for installing on the host that must not affect resolving or downloading for an image.
 _DROPPED_VARIABLES = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "LD_PRELOAD",
-    "VIRTUAL_ENV",
-    "PIP_USER",
-    "PIP_TARGET",
-    "PIP_PREFIX",
-    "PIP_ROOT",
-    "PIP_REQUIRE_HASHES",
-    "PIP_NO_DEPS",
-    "PIP_REQUIREMENT",
-    "PIP_CONSTRAINT",
-    "PIP_DRY_RUN",
-    "PIP_REPORT",
-    "PIP_PYTHON",
-    "PIP_PLATFORM",
-    "PIP_DEST",
-)
+    "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
+    "PIP_REQUIRE_HASHES", "PIP_NO_DEPS", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_DRY_RUN", "PIP_REPORT",
+    "PIP_PYTHON", "PIP_PLATFORM", "PIP_DEST",
+)  # fmt: skip
 
 
 #: Starts pip on a machine with the architecture in the first argument, as far as pip can see.
