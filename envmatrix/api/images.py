@@ -8,14 +8,20 @@ from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
 from envmatrix.build.archive import rooted, rooted_name, write_docker_archive
-from envmatrix.build.context import BuildInputs, bench_digest, gather_build_inputs, system_packages, write_context
+from envmatrix.build.context import (
+    BuildInputs,
+    bench_digest,
+    bootstrapped_base,
+    gather_build_inputs,
+    system_packages,
+    write_context,
+)
 from envmatrix.build.debian_suites import BASES, Suite, suite_for_python
 from envmatrix.build.definitions import make_recipe, standalone_definition, standalone_dockerfile
 from envmatrix.build.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import BuildsImages, check_architecture
-from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Design, Matrix
