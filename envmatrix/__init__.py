@@ -37,33 +37,11 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Comparison",
-    "Effect",
-    "EngineError",
-    "EnvmatrixError",
-    "History",
-    "InputError",
-    "InterruptedRunError",
-    "NothingRanError",
-    "Reproduction",
-    "Result",
-    "SkipEnvironmentError",
-    "SteadyEffect",
-    "StoreError",
-    "Trial",
-    "TuneResult",
-    "__version__",
-    "compare",
-    "effects",
-    "export",
-    "history",
-    "load",
-    "reproduce",
-    "rerun",
-    "resume",
-    "run",
-    "tune",
-]
+    "Comparison", "Effect", "EngineError", "EnvmatrixError", "History", "InputError", "InterruptedRunError",
+    "NothingRanError", "Reproduction", "Result", "SkipEnvironmentError", "SteadyEffect", "StoreError", "Trial",
+    "TuneResult", "__version__", "compare", "effects", "export", "history", "load", "reproduce", "rerun", "resume",
+    "run", "tune",
+]  # fmt: skip
 
 #: Module -> its public names.
 _HOMES = {

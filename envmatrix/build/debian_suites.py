@@ -124,22 +124,10 @@ class Suite:
             with self.cache.exclusive_lock("apt"):
                 apt.update()
             argv = [
-                "apt-get",
-                *apt.options(),
-                "-o",
-                f"Dir::State::status={file}",
-                "-o",
-                "Debug::NoLocking=1",
-                "--quiet=2",
-                "-o",
-                "Acquire::ForceHash=SHA256",
-                "--yes",
-                "--no-install-recommends",
-                "--print-uris",
-                "install",
-                "--",
+                "apt-get", *apt.options(), "-o", f"Dir::State::status={file}", "-o", "Debug::NoLocking=1", "--quiet=2",
+                "-o", "Acquire::ForceHash=SHA256", "--yes", "--no-install-recommends", "--print-uris", "install", "--",
                 *packages,
-            ]
+            ]  # fmt: skip
             result = run(argv, limit_s=300.0)
         _check_finished(result, f"{self.name} cannot install {', '.join(packages)}", self.cache.root)
         return tuple(sorted(_parse_pins(result.stdout), key=lambda pin: pin.name))
@@ -148,18 +136,10 @@ class Suite:
 def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
     """Return the command that makes a minimal base without device nodes, which only real root can unpack."""
     return [
-        "mmdebstrap",
-        "--quiet",
-        "--variant=minbase",
-        f"--architectures={package_name(this_architecture())}",
-        "--format=tar",
-        "--skip=output/dev",
-        *(f'--customize-hook=: >"$1/etc/{name}"' for name in _MACHINE_FILES),
-        "--",
-        suite,
-        str(tar),
-        mirror,
-    ]
+        "mmdebstrap", "--quiet", "--variant=minbase", f"--architectures={package_name(this_architecture())}",
+        "--format=tar", "--skip=output/dev", *(f'--customize-hook=: >"$1/etc/{name}"' for name in _MACHINE_FILES),
+        "--", suite, str(tar), mirror,
+    ]  # fmt: skip
 
 
 def host_apt_options() -> list[str]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Kind = Literal["flat", "warm-up", "slow-down", "not steady"]
+KINDS: tuple[Kind, ...] = ("flat", "warm-up", "slow-down", "not steady")
 #: Levels whose step times differ by less than this fraction count as one.
 TOLERANCE = 0.06
 #: Smallest share of the time for the last level: a shift right before the end does not predict what follows.
