@@ -100,20 +100,13 @@ class DockerEngine(Engine):
             return last_prepared
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
-        inside = _inspect_image(client, tag, inputs.python)
-        files = store_listing(self.places.cache, inside.files)
+        loader, packages, listing = _inspect_image(client, tag, inputs.python)
+        files = store_listing(self.places.cache, listing)
         facts = {**context_facts(inputs), **container_facts(attributes), "files_digest": files}
         prepared = Prepared(
-            image.name,
-            self.name,
-            tag,
-            inputs.python,
-            inputs.libraries(),
-            facts,
-            inputs.folders.missing,
-            inside.loader,
+            image.name, self.name, tag, inputs.python, inputs.libraries(), facts, inputs.folders.missing, loader
         )
-        records.write_bill(self.places.cache, prepared, inside.packages, inputs)
+        records.write_bill(self.places.cache, prepared, packages, inputs)
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return prepared
 
@@ -377,18 +370,8 @@ print(json.dumps({"loader": names}))
 """
 
 
-@dataclass(frozen=True)
-class _ImageContents:
-    """The contents of an image: names its loader finds, packages, and the listing of its files."""
-
-    loader: frozenset[str]
-    packages: str
-    files: str
-
-
-def _inspect_image(client: DockerClient, tag: str, python: str) -> _ImageContents:
+def _inspect_image(client: DockerClient, tag: str, python: str) -> tuple[frozenset[str], str, str]:
+    """Return the names that an image's loader finds, its packages, and the listing of its files."""
     contents = json.loads(output_inside(client, tag, [python, "-I", "-c", _INSPECT_CODE], {}))
     files = output_inside(client, tag, listing_argv(python, "/", ENGINE_PATHS), {})
-    return _ImageContents(
-        frozenset(contents["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files
-    )
+    return frozenset(contents["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files
