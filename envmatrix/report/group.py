@@ -8,15 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from envmatrix.plan import Arm
+from envmatrix.report import steady_text
 from envmatrix.report.cost_text import cost_note
-from envmatrix.report.formatting import (
-    format_bounds,
-    format_count,
-    format_decided_ratio,
-    format_ratio,
-    list_names,
-    reference_name,
-)
+from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, list_names, reference_name
 from envmatrix.report.headline import (
     barred,
     busy_machine,
@@ -157,7 +151,7 @@ class Group:
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
             as_fast = self.metric.as_fast_as(reference)
-            times, interval = steady_gain(best.steady, effect, self.choice.gain, as_fast, self.steps)
+            times, interval = steady_text.steady_gain(best.steady, effect, self.choice.gain, as_fast, self.steps)
             if best.steady.verdict == "faster":
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
         return (
@@ -180,7 +174,7 @@ class Group:
         reasons = barred([row.effect for row in self.rows if row.effect and not row.is_slower_later])
         faster = self.metric.said("faster")
         first = {row.arm.environment: (row.effect, row.steady) for row in self.rows if row.effect and row.steady}
-        if at_first := only_at_first(first, self.steps):
+        if at_first := steady_text.only_at_first(first, self.steps):
             reasons.append(at_first)
         if small := [effect.environment for effect in effects if is_faster_by_little(effect)]:
             by = f"significantly {faster}, but by less than the margin of {percent_of(self.margin)}"
@@ -263,7 +257,7 @@ class Group:
         steady = {row.arm.environment: row.steady for row in self.rows if row.steady}
         failed = {row.arm.environment: row.later_failed for row in self.rows if row.later_failed}
         missing = [row.arm.environment for row in self.rows if row.effect and row.effect.ratio and not row.steady]
-        return steady_note(steady, missing, failed, self.baseline_name)
+        return steady_text.steady_note(steady, missing, failed, self.baseline_name)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -293,51 +287,3 @@ def use_command(group: Group, run: Run) -> str:
     """Return the command that prints how to use the recommended environment of a group that has one."""
     option = f" --run {shlex.quote(run.name)}" if run.is_of_program else ""  # its matrix is stored nowhere else
     return f"envmatrix export {shlex.quote(group.best.arm.environment if group.best else '')}{option}"
-
-
-def steady_gain(
-    steady: SteadyEffect, effect: Effect, gain: float, as_fast: str, trial: str = "first steps"
-) -> tuple[str, str]:
-    """Return the claim about a recommended environment, and its figures.
-
-    ``gain`` is its ratio corrected for picking the best: in the steady state if it is faster there, otherwise in its
-    trials. ``trial`` says which steps a trial has.
-    """
-    first_bounds, blocks = format_bounds(effect.low, effect.high), format_count(effect.blocks, "block")
-    bounds, times = format_bounds(steady.low, steady.high), f"{format_decided_ratio(gain)} times {as_fast}"
-    if steady.verdict == "faster":
-        first = f"{trial} {format_ratio(effect.ratio)}, {first_bounds}, {blocks}"
-        return f"{times} in {steady.seconds} of its steps", f"95 % CI {bounds}; {first}"
-    later = f"later {format_ratio(steady.ratio)}, {bounds}"
-    verdict = "about as fast" if steady.verdict == "same" else "undecided"
-    claim = f"{times} in its {trial}, but {verdict} in {steady.seconds} of its steps"
-    return claim, f"95 % CI {first_bounds}, {blocks}; {later}"
-
-
-def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
-    """Return which environments are faster in their trials and slower later, and so not recommended; '' if none."""
-    found = {
-        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.seconds
-        for name, (first, steady) in effects.items()
-        if first.verdict == "faster" and steady.verdict == "slower"
-    }
-    if not found:
-        return ""
-    seconds, are = next(iter(found.values())), "is" if len(found) == 1 else "are"
-    return f"{list_names(list(found))} {are} faster in the {trial}, but slower in {seconds} of them"
-
-
-def steady_note(
-    steady: Mapping[str, SteadyEffect], missing: Sequence[str], failed: Mapping[str, str], baseline: str
-) -> str:
-    """Return what the steady effects are of, which still changed, and which environments have none."""
-    if not steady:
-        return ""
-    groups = format_count(min(one.groups for one in steady.values()), "block")
-    texts = [f"Steady effects: the second half of the steps of each process, in {groups}."]
-    if changing := [name for name, one in steady.items() if one.changes]:
-        texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
-    texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]
-    if without := [name for name in missing if name not in failed]:
-        texts.append(f"First steps only: {list_names(without)}.")
-    return " ".join(texts)

@@ -1,0 +1,57 @@
+"""Words for effects in the steady state: in the headline, in a table's cell, and below the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_ratio, list_names
+from envmatrix.stats.effects import Effect
+from envmatrix.stats.steady_effect import SteadyEffect
+
+
+def steady_gain(
+    steady: SteadyEffect, effect: Effect, gain: float, as_fast: str, trial: str = "first steps"
+) -> tuple[str, str]:
+    """Return the claim about a recommended environment, and its figures.
+
+    ``gain`` is its ratio corrected for picking the best: in the steady state if it is faster there, otherwise in its
+    trials. ``trial`` says which steps a trial has.
+    """
+    first_bounds, blocks = format_bounds(effect.low, effect.high), format_count(effect.blocks, "block")
+    bounds, times = format_bounds(steady.low, steady.high), f"{format_decided_ratio(gain)} times {as_fast}"
+    if steady.verdict == "faster":
+        first = f"{trial} {format_ratio(effect.ratio)}, {first_bounds}, {blocks}"
+        return f"{times} in {steady.seconds} of its steps", f"95 % CI {bounds}; {first}"
+    later = f"later {format_ratio(steady.ratio)}, {bounds}"
+    verdict = "about as fast" if steady.verdict == "same" else "undecided"
+    claim = f"{times} in its {trial}, but {verdict} in {steady.seconds} of its steps"
+    return claim, f"95 % CI {first_bounds}, {blocks}; {later}"
+
+
+def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
+    """Return which environments are faster in their trials and slower later, and so not recommended; '' if none."""
+    found = {
+        f"{name} ({format_ratio(first.ratio)}, then {format_ratio(steady.ratio)})": steady.seconds
+        for name, (first, steady) in effects.items()
+        if first.verdict == "faster" and steady.verdict == "slower"
+    }
+    if not found:
+        return ""
+    seconds, are = next(iter(found.values())), "is" if len(found) == 1 else "are"
+    return f"{list_names(list(found))} {are} faster in the {trial}, but slower in {seconds} of them"
+
+
+def steady_note(
+    steady: Mapping[str, SteadyEffect], missing: Sequence[str], failed: Mapping[str, str], baseline: str
+) -> str:
+    """Return what the steady effects are of, which still changed, and which environments have none."""
+    if not steady:
+        return ""
+    groups = format_count(min(one.groups for one in steady.values()), "block")
+    texts = [f"Steady effects: the second half of the steps of each process, in {groups}."]
+    if changing := [name for name, one in steady.items() if one.changes]:
+        texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
+    texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]
+    if without := [name for name in missing if name not in failed]:
+        texts.append(f"First steps only: {list_names(without)}.")
+    return " ".join(texts)
