@@ -28,9 +28,9 @@ from envmatrix.runner.pack_libraries import library_contents
 from envmatrix.runner.pack_manifest import Manifest
 from envmatrix.runner.pack_programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
 from envmatrix.runner.pack_rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
-from envmatrix.runner.pack_signature import sign_manifest
 from envmatrix.runner.reproduction import Reproduction, compare_reproduction
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.signature import sign_manifest
 from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment
 from envmatrix.trials.images import build_places
 from envmatrix.units import parse_bytes

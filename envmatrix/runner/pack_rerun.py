@@ -23,13 +23,13 @@ from envmatrix.runner.pack_images import image_files, load_packed_images
 from envmatrix.runner.pack_libraries import add_packed_libraries
 from envmatrix.runner.pack_manifest import Manifest
 from envmatrix.runner.pack_programs import check_requirements_present, use_local_programs, use_packed_programs
-from envmatrix.runner.pack_signature import verify_signature
 from envmatrix.system import project
 from envmatrix.system.atomic_files import read_text
 from envmatrix.system.bench_options import folder_digest
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
+from envmatrix.system.signature import verify_signature
 from envmatrix.trials.comparison_sides import Side
 from envmatrix.trials.experiment import Experiment, create_experiment
 

@@ -18,7 +18,7 @@ from envmatrix.results import RunFolder
 from envmatrix.runner.pack_archive import make_entry, unpack, write_archive
 from envmatrix.runner.pack_manifest import Manifest, is_safe, read_manifest
 from envmatrix.runner.pack_rerun import packed_design
-from envmatrix.runner.pack_signature import sign_manifest, verify_signature
+from envmatrix.system.signature import sign_manifest, verify_signature
 from tests.synthetic import MATRIX_TEXT, make_plan, make_run
 
 FILES = {"run/run.json": b'{"schema": 1}', "bench/a.py": b"print(1)\n" * 3000, "matrix.yaml": "é".encode()}
