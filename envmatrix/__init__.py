@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.api.runs import load, resume, run
     from envmatrix.api.tunes import TuneResult, tune
-    from envmatrix.bundle.comparison import Reproduction
     from envmatrix.errors import (
         EngineError,
         EnvmatrixError,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from envmatrix.results import Trial
+    from envmatrix.runner.reproduction import Reproduction
     from envmatrix.stats.comparison import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.stats.history import History
@@ -37,33 +37,11 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Comparison",
-    "Effect",
-    "EngineError",
-    "EnvmatrixError",
-    "History",
-    "InputError",
-    "InterruptedRunError",
-    "NothingRanError",
-    "Reproduction",
-    "Result",
-    "SkipEnvironmentError",
-    "SteadyEffect",
-    "StoreError",
-    "Trial",
-    "TuneResult",
-    "__version__",
-    "compare",
-    "effects",
-    "export",
-    "history",
-    "load",
-    "reproduce",
-    "rerun",
-    "resume",
-    "run",
-    "tune",
-]
+    "Comparison", "Effect", "EngineError", "EnvmatrixError", "History", "InputError", "InterruptedRunError",
+    "NothingRanError", "Reproduction", "Result", "SkipEnvironmentError", "SteadyEffect", "StoreError", "Trial",
+    "TuneResult", "__version__", "compare", "effects", "export", "history", "load", "reproduce", "rerun", "resume",
+    "run", "tune",
+]  # fmt: skip
 
 #: Module -> its public names.
 _HOMES = {
@@ -83,7 +61,7 @@ _HOMES = {
         "SkipEnvironmentError",
         "StoreError",
     ),
-    "envmatrix.bundle.comparison": ("Reproduction",),
+    "envmatrix.runner.reproduction": ("Reproduction",),
     "envmatrix.stats.comparison": ("Comparison",),
     "envmatrix.stats.effects": ("Effect",),
     "envmatrix.stats.history": ("History",),

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from envmatrix.api.chosen import open_environment
 from envmatrix.api.places import PathLike, find_run
 from envmatrix.errors import InputError, suggestion
-from envmatrix.evidence.difference import differing
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.system.progress import ProgressCallback, silent
+
+#: Last parts of paths whose values differ between any two processes, times or package folders.
+_ALWAYS_DIFFERENT = frozenset({
+    "affinity_after", "arenas", "build", "clocks", "cpu_periods", "executable", "load_1m", "mhz", "path", "pid",
+    "power_mw", "processes", "ranks", "steal_ticks", "stops", "temperature_c", "thread_affinity", "throttle",
+    "throttled_periods", "uptime_s", "used_bytes",
+})  # fmt: skip
+_FILES = ("libraries", "loaded", "preloaded")
 
 
 @dataclass(frozen=True)
@@ -92,3 +100,29 @@ def _side(run: Run, trial: Trial) -> Side:
     image = run.images.get(f"{environment.image_key}@{trial.engine}", {}) if environment else {}
     evidence = (trial.document or {}).get("evidence")
     return Side(image, evidence if isinstance(evidence, Mapping) else {})
+
+
+def differing(first: object, second: object, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield (path, first text, second text) for each difference; '' if a side has no value."""
+    if isinstance(first, Mapping) or isinstance(second, Mapping):
+        one, other = (value if isinstance(value, Mapping) else {} for value in (first, second))
+        for key in sorted({*one, *other} - _ALWAYS_DIFFERENT):
+            left, right = _files(key, one.get(key)), _files(key, other.get(key))
+            yield from differing(left, right, f"{path}.{key}".strip("."))
+    elif first != second:
+        yield path, _text(first), _text(second)
+
+
+def _files(key: str, value: object) -> object:
+    """Return files by name only, because their folders differ between any two images."""
+    if key not in _FILES or not isinstance(value, (list, Mapping)):
+        return value
+    return {PurePosixPath(str(file)).name: "loaded" for file in value}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)

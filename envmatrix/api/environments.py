@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
 
 from envmatrix.api import FORMS
-from envmatrix.api.bundle import bundle_paths, make_bundle
 from envmatrix.api.chosen import open_environment
 from envmatrix.api.places import PathLike
 from envmatrix.engines.base import HasImageFiles
@@ -18,6 +21,10 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.trial import preload_paths
+
+#: Marks a folder as a bundle, which the next export may replace.
+_MARKER_FILE = "envmatrix-bundle.json"
+_LIBRARY_FOLDER = "lib"
 
 
 def export(
@@ -115,3 +122,59 @@ def best_export_lines(experiment: Experiment, group: Group) -> str:
     environment = experiment.run.environments[group.best.arm.runs]
     prepared = experiment.prepared[environment.image_key, group.engine]
     return export_lines(environment, preload_paths(prepared, environment), "sh")
+
+
+def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:
+    """Copy the preloaded libraries of an environment into ``folder`` and return their paths in it.
+
+    Bare names are returned unchanged. ``for_image``: the folder is only copied into an image, so its path may have
+    blanks. Raises InputError for a folder with other content, and for libraries inside an image.
+    """
+    _check_bundle_folder(folder, for_image=for_image)
+    source_folders = {path: _host_folder(session, path) for path in session.preload if "/" in path}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / _MARKER_FILE, json.dumps({"schema": 1, "environment": session.environment.name}) + "\n")
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as temporary_folder:
+        for library_folder in dict.fromkeys(source_folders.values()):
+            shutil.copytree(
+                library_folder, Path(temporary_folder) / _LIBRARY_FOLDER / library_folder.name
+            )  # symbolic links become files
+        shutil.rmtree(folder / _LIBRARY_FOLDER, ignore_errors=True)
+        if source_folders:
+            (Path(temporary_folder) / _LIBRARY_FOLDER).rename(folder / _LIBRARY_FOLDER)
+    return tuple(
+        f"{_LIBRARY_FOLDER}/{source_folders[path].name}/{PurePosixPath(path).name}" if path in source_folders else path
+        for path in session.preload
+    )
+
+
+def bundle_paths(folder: str, preload: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the paths of a bundle's files if the bundle is in ``folder``."""
+    return tuple(f"{folder}/{path}" if "/" in path else path for path in preload)
+
+
+def _check_bundle_folder(folder: Path, *, for_image: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--bundle: {folder} is not a folder", remedy="pass a new folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARKER_FILE).is_file():
+        raise InputError(
+            f"--bundle: {folder} is not empty, and `export --bundle` did not create it", remedy="pass a new folder"
+        )
+    if not for_image and re.search(r"[\s:]", str(folder)):
+        raise InputError(
+            f"--bundle: LD_PRELOAD cannot load files from {str(folder)!r}: the path contains a space or a colon",
+            remedy="pass a folder without spaces and colons in its path",
+        )
+
+
+def _host_folder(session: Session, path: str) -> Path:
+    """Return the folder on this machine with the library that is preloaded as ``path``."""
+    parent = str(PurePosixPath(path).parent)
+    if session.engine.shares_files:
+        return Path(parent)
+    if mounted := session.prepared.mounted.get(parent):
+        return Path(mounted)
+    raise InputError(
+        f"--bundle: the libraries are inside the image of engine {session.engine.name}",
+        remedy="leave out --bundle, or use `--engine local`",
+    )

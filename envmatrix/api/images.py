@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
 from envmatrix.build.archive import rooted, rooted_name, write_docker_archive
-from envmatrix.build.context import BuildInputs, bench_digest, gather_build_inputs, system_packages, write_context
-from envmatrix.build.debian_suites import Suite
-from envmatrix.build.generated_files import definition_files
+from envmatrix.build.context import (
+    BuildInputs,
+    bench_digest,
+    bootstrapped_base,
+    gather_build_inputs,
+    system_packages,
+    write_context,
+)
+from envmatrix.build.debian_suites import BASES, Suite, suite_for_python
+from envmatrix.build.definitions import make_recipe, standalone_definition, standalone_dockerfile
 from envmatrix.build.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import BuildsImages, check_architecture
-from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.catalog import AUTO, choose_engine, find_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Design, Matrix
@@ -252,3 +258,26 @@ def _arguments_text(ingredients: BuildInputs, place: BuildPaths, folder: Path) -
         **{argument: publisher[label] for label, argument in OF_PUBLISHER.items()},
     }
     return "".join(f"{name}={value}\n" for name, value in arguments.items())
+
+
+def base_reference(image: Image) -> str:
+    """Return the base named in a definition: from matrix.yaml, or the pinned official image of its suite."""
+    suite = suite_for_python(image.suite, image.python)
+    return image.base or BASES.get(suite) or f"debian:{suite}-slim"
+
+
+def can_be_image(environment: Environment) -> bool:
+    """Return whether an environment can be built as an image; one with a Python of the host cannot."""
+    return not environment.image.on_host and environment.image.ready is None
+
+
+def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
+    """Return file name -> text for environments of ``matrix``. Does not depend on this machine."""
+    files: dict[str, str] = {}
+    for name in names:
+        environment = resolve_environment(matrix, name, {})
+        if can_be_image(environment):
+            recipe = make_recipe(environment.image, base_reference(environment.image))
+            files[f"{name}.Dockerfile"] = standalone_dockerfile(environment, recipe)
+            files[f"{name}.def"] = standalone_definition(environment, recipe)
+    return files

@@ -12,15 +12,6 @@ from envmatrix.api.result import Result
 from envmatrix.api.runs import Watch, find_run_host, finish_run, line_progress_watch, run_path
 from envmatrix.build.cache import file_digest
 from envmatrix.build.locks import Locks
-from envmatrix.bundle.archive import write_archive
-from envmatrix.bundle.comparison import Reproduction, compare_reproduction
-from envmatrix.bundle.contents import collect_files, file_listing_contents, make_manifest, sbom_contents
-from envmatrix.bundle.crate import CRATE_FILE, make_crate
-from envmatrix.bundle.images import image_contents, image_files
-from envmatrix.bundle.libraries import library_contents
-from envmatrix.bundle.manifest import Manifest
-from envmatrix.bundle.programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
-from envmatrix.bundle.rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
 from envmatrix.engines.base import HasBills, HasImageFiles
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import ExitCode, InputError, InterruptedRunError, NothingRanError, StoreError, Where
@@ -29,6 +20,15 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, write_whole
 from envmatrix.results.redact import has_personal_names, redact
 from envmatrix.results.run import LauncherOptions, Run
+from envmatrix.runner.pack_archive import write_archive
+from envmatrix.runner.pack_contents import collect_files, file_listing_contents, make_manifest, sbom_contents
+from envmatrix.runner.pack_crate import CRATE_FILE, make_crate
+from envmatrix.runner.pack_images import image_contents, image_files
+from envmatrix.runner.pack_libraries import library_contents
+from envmatrix.runner.pack_manifest import Manifest
+from envmatrix.runner.pack_programs import DEFAULT_MAX_BYTES, collect_programs, not_packed_texts
+from envmatrix.runner.pack_rerun import OpenedPack, begin_packed_run, built_image_digests, is_run_of_pack, open_pack
+from envmatrix.runner.reproduction import Reproduction, compare_reproduction
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.signature import PACK, sign_text
 from envmatrix.trials.experiment import Experiment, find_bench_copy, reopen_experiment

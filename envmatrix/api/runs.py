@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from envmatrix.api.places import Names, PathLike, find_matrix, find_run, load_matrix, split_names
@@ -368,13 +368,4 @@ def _stopped_error(error: StoreError, experiment: Experiment, launcher: Launcher
 
 def line_progress_watch(progress: ProgressCallback) -> Watch:
     """Return a watch that reports the progress of a run, line by line, to ``progress``."""
-
-    @contextmanager
-    def watch(experiment: Experiment) -> Iterator[LineProgress]:
-        lines = LineProgress(experiment, quiet=False, tell=progress)
-        try:
-            yield lines
-        finally:
-            lines.close()
-
-    return watch
+    return lambda experiment: closing(LineProgress(experiment, quiet=False, tell=progress))

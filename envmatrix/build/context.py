@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envmatrix.build.archive import write_folders_tar
 from envmatrix.build.cache import disk_errors, json_digest
-from envmatrix.build.debian_suites import PYTHONS, Suite, suite_for_python
+from envmatrix.build.debian_suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
 from envmatrix.build.definitions import LIBRARIES, Recipe, make_recipe, python_inside, recipe_digest
 from envmatrix.build.labels import build_arguments
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages, sections_digest
@@ -173,3 +173,12 @@ def context_facts(ingredients: BuildInputs) -> dict[str, str]:
 def bench_digest(places: BuildPaths) -> str:
     """Return the digest of the current bench/."""
     return bench_options.folder_digest(places.bench)
+
+
+def bootstrapped_base(image: Image, places: BuildPaths, progress: ProgressCallback) -> tuple[BaseImage, Path]:
+    """Return a base made by mmdebstrap (bit-identical on all machines with the same mirror), and its tar."""
+    suite = Suite(container_suite(image), places.cache)
+    tar = suite.bootstrap(progress)
+    digest = base_digest(tar)
+    reference = f"envmatrix/base:{suite.name}-{digest[7:19]}"
+    return BaseImage(suite.name, reference, digest, dpkg_status(tar), f"debian {suite.name} by mmdebstrap"), tar

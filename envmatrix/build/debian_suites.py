@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
 from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
-from envmatrix.build.debian_mirror import debian_mirror
 from envmatrix.build.debian_packages import URI_LINE, Apt
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.errors import EngineError, InputError, Where
@@ -39,6 +39,10 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _BOOTSTRAP_S = 1800.0
 #: 2025-01-01: the time of all files in a base, so that two builds of it are bit-identical.
 SOURCE_DATE_EPOCH = "1735689600"
+VARIABLE = "ENVMATRIX_DEBIAN_MIRROR"
+_APT = Path("/etc/apt")
+_STANZA_URI = re.compile(r"^URIs:\s*(\S+)", re.MULTILINE | re.IGNORECASE)
+_LINE_URI = re.compile(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+\S+\s.*\bmain\b", re.MULTILINE)
 
 
 def suite_for_python(suite: str | None, python: str | None) -> str:
@@ -120,22 +124,10 @@ class Suite:
             with self.cache.exclusive_lock("apt"):
                 apt.update()
             argv = [
-                "apt-get",
-                *apt.options(),
-                "-o",
-                f"Dir::State::status={file}",
-                "-o",
-                "Debug::NoLocking=1",
-                "--quiet=2",
-                "-o",
-                "Acquire::ForceHash=SHA256",
-                "--yes",
-                "--no-install-recommends",
-                "--print-uris",
-                "install",
-                "--",
+                "apt-get", *apt.options(), "-o", f"Dir::State::status={file}", "-o", "Debug::NoLocking=1", "--quiet=2",
+                "-o", "Acquire::ForceHash=SHA256", "--yes", "--no-install-recommends", "--print-uris", "install", "--",
                 *packages,
-            ]
+            ]  # fmt: skip
             result = run(argv, limit_s=300.0)
         _check_finished(result, f"{self.name} cannot install {', '.join(packages)}", self.cache.root)
         return tuple(sorted(_parse_pins(result.stdout), key=lambda pin: pin.name))
@@ -144,18 +136,10 @@ class Suite:
 def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
     """Return the command that makes a minimal base without device nodes, which only real root can unpack."""
     return [
-        "mmdebstrap",
-        "--quiet",
-        "--variant=minbase",
-        f"--architectures={package_name(this_architecture())}",
-        "--format=tar",
-        "--skip=output/dev",
-        *(f'--customize-hook=: >"$1/etc/{name}"' for name in _MACHINE_FILES),
-        "--",
-        suite,
-        str(tar),
-        mirror,
-    ]
+        "mmdebstrap", "--quiet", "--variant=minbase", f"--architectures={package_name(this_architecture())}",
+        "--format=tar", "--skip=output/dev", *(f'--customize-hook=: >"$1/etc/{name}"' for name in _MACHINE_FILES),
+        "--", suite, str(tar), mirror,
+    ]  # fmt: skip
 
 
 def host_apt_options() -> list[str]:
@@ -214,3 +198,31 @@ def base_digest(tar: Path) -> str:
     if not digest_file.exists() or digest_file.stat().st_size != 64:  # it may be empty after a crash
         write_whole(digest_file, file_digest(tar))
     return "sha256:" + digest_file.read_text(encoding="ascii")
+
+
+def mirrors_in(texts: Iterable[str]) -> list[str]:
+    """Return the archives in apt's source files, without security archives, which are incomplete suites."""
+    uris = [uri for text in texts for pattern in (_STANZA_URI, _LINE_URI) for uri in pattern.findall(text)]
+    return [uri.rstrip("/") for uri in uris if "security" not in uri]
+
+
+def _is_debian() -> bool:
+    try:
+        return platform.freedesktop_os_release().get("ID") == "debian"
+    except OSError:
+        return False
+
+
+def debian_mirror() -> str:
+    """Return $ENVMATRIX_DEBIAN_MIRROR, or this Debian machine's own mirror. Raises EngineError if there is none."""
+    if configured := os.environ.get(VARIABLE):
+        return configured.rstrip("/")
+    files = [_APT / "sources.list", *sorted(_APT.glob("sources.list.d/*"))] if _is_debian() else []
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
+    mirrors = mirrors_in(texts)
+    if not mirrors:
+        raise EngineError(
+            "no Debian mirror was found on this machine, and containers need Debian packages",
+            remedy=f"set {VARIABLE} to a Debian archive (the URI in the apt sources of a Debian machine)",
+        )
+    return mirrors[0]

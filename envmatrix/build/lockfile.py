@@ -149,3 +149,9 @@ def read_lock(path: Path) -> Lock | None:
         ) from error
     except OSError as error:
         raise InputError(f"cannot read the lock file ({error})", where=Where(path)) from error
+
+
+def find_section(path: Path, wanted: Section) -> Section | None:
+    """Return the section of a lock file for exactly the request of ``wanted``; None if it has none."""
+    lock = read_lock(path)
+    return lock.find(wanted.kind, wanted.name, wanted.asked) if lock else None

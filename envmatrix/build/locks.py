@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from envmatrix.build.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.debian_packages import Apt, distribution_name
-from envmatrix.build.lockfile import Lock, PinnedPackage, Section, read_lock, request_text
+from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
 from envmatrix.build.overlays import BasePython, overlay_pip_command
 from envmatrix.build.pip import ResolveRequest, is_reachable, pip_command, resolve
 from envmatrix.build.pythons import Python, cached_python
@@ -42,14 +43,26 @@ def _check_resolvable_elsewhere(image: Image) -> None:
         raise SkipEnvironmentError(f"{', '.join(unreachable)} is unreachable")
 
 
-def _existing_section(path: Path, name: str, asked: str) -> Section | None:
-    lock = read_lock(path)
-    return lock.find("library", name, asked) if lock else None
+def _library_section(library: Library, words: Sequence[str]) -> Section:
+    return Section("library", library.key, request_text(words))
 
 
-def _system_request(packages: Sequence[str], base: str) -> tuple[str, str]:
+def _system_section(packages: Sequence[str], base: str) -> Section:
     system_text = request_text((*packages, f"on {base}"))
-    return json_digest(system_text)[:12], system_text
+    return Section("system", json_digest(system_text)[:12], system_text)
+
+
+def _pinned(
+    wanted: Section, make: Callable[[], tuple[PinnedPackage, ...]], path: Path, note: str, progress: ProgressCallback
+) -> Section | None:
+    """Return a section with its packages; with a ``note``, one that cannot be resolved is that of the lock ``path``."""
+    try:
+        return replace(wanted, packages=make())
+    except EngineError as error:
+        if not note:
+            raise
+        progress(f"{note}: {wanted.name}: {error.message}")
+        return find_section(path, wanted)
 
 
 @dataclass(frozen=True)
@@ -65,14 +78,9 @@ class Locks:
 
     def image_lock(self, image: Image, python: Python, progress: ProgressCallback) -> tuple[Path, Section]:
         """Return the path and section of the lock for ``image``; resolve it now if no lock matches."""
-        committed = self.image_file(image, python)
+        wanted = Section("image", image.name, image_request_text(image))
         path, section = self._find(
-            committed,
-            "image",
-            image.name,
-            image_request_text(image),
-            progress,
-            lambda: self._pip(image, python, progress),
+            self.image_file(image, python), wanted, progress, lambda: self._pip(image, python, progress)
         )
         lost = self._unreachable_packages(section, image, python)
         return self._lock_without_indexes(path, image, python, lost, progress) if lost else (path, section)
@@ -100,17 +108,15 @@ class Locks:
     ) -> tuple[Path, Section]:
         """Return a lock in the cache for an image with unreachable indexes, resolved without them."""
         image_without_index = replace(image, index=())
-        image_request = image_request_text(image_without_index)
+        wanted = Section("image", image.name, image_request_text(image_without_index))
         message = (
             f"image {image.name}: cannot get {', '.join(unreachable)} of {path.name}, because "
             f"{', '.join(image.index)} is unreachable; locking other packages without it, in the cache: "
             "results may differ from those of the lock"
         )
-        lock_file = self._cached_lock_file(self.image_file(image, python), "image", image.name, image_request)
-        empty_section = Section("image", image.name, image_request)
         return self._ensure_lock(
-            lock_file,
-            empty_section,
+            self.image_file(image, python),
+            wanted,
             lambda: self._pip(image_without_index, python, progress),
             lambda: progress(message),
         )
@@ -119,7 +125,7 @@ class Locks:
         self, image: Image, python: Python, base: BasePython, progress: ProgressCallback
     ) -> tuple[Path, Section]:
         """Return the path and section of the lock for the requirements of ``image`` that a given Python lacks."""
-        overlay_request = request_text([image_request_text(image), f"over {base.digest}"])
+        wanted = Section("image", "overlay", request_text([image_request_text(image), f"over {base.digest}"]))
         request = ResolveRequest(image.requirements, image.index, over=True)
 
         def make() -> tuple[PinnedPackage, ...]:
@@ -128,13 +134,9 @@ class Locks:
                 there = dict(base.packages).get("torch")
                 return resolve_one_build(lambda one: resolve(pip, one, scratch), request, progress, there)
 
-        lock_file = self._cached_lock_file(
-            self.folder / f"overlay.{python.tag}.txt", "image", "overlay", overlay_request
-        )
         message = f"locking, in the cache, the requirements that {python.path} lacks"
-        return self._ensure_lock(
-            lock_file, Section("image", "overlay", overlay_request), make, lambda: progress(message)
-        )
+        overlay_file = self.folder / f"overlay.{python.tag}.txt"
+        return self._ensure_lock(overlay_file, wanted, make, lambda: progress(message))
 
     def system_lock(
         self,
@@ -145,8 +147,7 @@ class Locks:
         make: Callable[[], tuple[PinnedPackage, ...]],
     ) -> tuple[Path, Section]:
         """Return the lock of the Debian packages that an image adds to ``base``."""
-        name, system_request = _system_request(packages, base)
-        return self._find(self.system_file(suite), "system", name, system_request, progress, make)
+        return self._find(self.system_file(suite), _system_section(packages, base), progress, make)
 
     def system_file(self, suite: str) -> Path:
         """Return the path of the committed lock of a suite's packages."""
@@ -161,11 +162,11 @@ class Locks:
         progress: ProgressCallback,
     ) -> Path:
         """Write the pins for ``packages`` on ``base`` to the suite's lock; keep its other sections."""
-        name, system_request = _system_request(packages, base)
+        section = replace(_system_section(packages, base), packages=pins)
         path = self.system_file(suite)
         lock = read_lock(path)
-        other_sections = [section for section in (lock.sections if lock else ()) if section.name != name]
-        return self._write(path, [*other_sections, Section("system", name, system_request, pins)], progress)[0]
+        other_sections = [one for one in (lock.sections if lock else ()) if one.name != section.name]
+        return self._write(path, [*other_sections, section], progress)[0]
 
     def library_locks(
         self, library: Library, python: Python, progress: ProgressCallback, apt: Apt | None = None
@@ -176,30 +177,11 @@ class Locks:
         """
         locks = []
         if library.requirements:
-            library_request = request_text(library.requirements)
-            request = ResolveRequest(library.requirements, dependencies=False)
-            locks.append(
-                self._find(
-                    self.wheels_file(python),
-                    "library",
-                    library.key,
-                    library_request,
-                    progress,
-                    lambda: self._resolve(request, python),
-                )
-            )
+            wanted, file = _library_section(library, library.requirements), self.wheels_file(python)
+            locks.append(self._find(file, wanted, progress, lambda: self._wheels(library, python)))
         if library.apt:
-            library_request = request_text(library.apt)
-            locks.append(
-                self._find(
-                    self.debian_file(apt),
-                    "library",
-                    library.key,
-                    library_request,
-                    progress,
-                    lambda: self._resolve_debian(library.apt, apt),
-                )
-            )
+            wanted, file = _library_section(library, library.apt), self.debian_file(apt)
+            locks.append(self._find(file, wanted, progress, lambda: self._debs(library, apt)))
         return locks
 
     def wheels_file(self, python: Python) -> Path:
@@ -216,48 +198,40 @@ class Locks:
     def _find(
         self,
         committed: Path,
-        kind: str,
-        name: str,
-        asked: str,
+        wanted: Section,
         progress: ProgressCallback,
         make: Callable[[], tuple[PinnedPackage, ...]],
     ) -> tuple[Path, Section]:
-        lock = read_lock(committed)
-        section = lock.find(kind, name, asked) if lock else None
+        section = find_section(committed, wanted)
         if section:
             return committed, section
-        why = "does not match matrix.yaml" if lock else "does not exist"
+        why = "does not match matrix.yaml" if committed.exists() else "does not exist"
         message = (
-            f"{kind} {name}: {committed.name} {why}; locking it now, in the cache (write it with `envmatrix lock`)"
+            f"{wanted.kind} {wanted.name}: {committed.name} {why}; locking it now, in the cache "
+            "(write it with `envmatrix lock`)"
         )
-        lock_file = self._cached_lock_file(committed, kind, name, asked)
-        return self._ensure_lock(lock_file, Section(kind, name, asked), make, lambda: progress(message))
-
-    def _cached_lock_file(self, committed: Path, kind: str, name: str, asked: str) -> Path:
-        return self.cache.root / "locks" / f"{committed.stem}.{json_digest(kind, name, asked)[:12]}.txt"
+        return self._ensure_lock(committed, wanted, make, lambda: progress(message))
 
     def _ensure_lock(
         self,
-        lock_file: Path,
-        empty_section: Section,
+        committed: Path,
+        wanted: Section,
         make: Callable[[], tuple[PinnedPackage, ...]],
         tell: Callable[[], None],
     ) -> tuple[Path, Section]:
-        """Return a lock in the cache and its section; create it if it does not exist."""
-        lock = read_lock(lock_file)
-        section = lock.find(empty_section.kind, empty_section.name, empty_section.asked) if lock else None
-        if section:
-            return lock_file, section
-        tell()
-        self.cache.write(lock_file, Lock(lock_file, (replace(empty_section, packages=make()),)).text())
-        return lock_file, self._read_new_section(lock_file, empty_section.kind, empty_section.name, empty_section.asked)
-
-    def _read_new_section(self, path: Path, kind: str, name: str, asked: str) -> Section:
-        lock = read_lock(path)
-        section = lock.find(kind, name, asked) if lock else None
+        """Return a lock in the cache, named like the ``committed`` one, and its section; create it if it is absent."""
+        digest = json_digest(wanted.kind, wanted.name, wanted.asked)[:12]
+        lock_file = self.cache.root / "locks" / f"{committed.stem}.{digest}.txt"
+        section = find_section(lock_file, wanted)
         if section is None:
-            raise InputError(f"cannot lock {kind} {name} as written: {asked!r}", where=Where(path))
-        return section
+            tell()
+            self.cache.write(lock_file, Lock(lock_file, (replace(wanted, packages=make()),)).text())
+            section = find_section(lock_file, wanted)
+        if section is None:
+            raise InputError(
+                f"cannot lock {wanted.kind} {wanted.name} as written: {wanted.asked!r}", where=Where(lock_file)
+            )
+        return lock_file, section
 
     def _pip(self, image: Image, python: Python, progress: ProgressCallback) -> tuple[PinnedPackage, ...]:
         check_python(image, python)  # pip can get a source's metadata only with its own Python
@@ -274,9 +248,12 @@ class Locks:
                 else ()
             )
 
-    def _resolve_debian(self, alternatives: Sequence[str], suite: Apt | None = None) -> tuple[PinnedPackage, ...]:
+    def _wheels(self, library: Library, python: Python) -> tuple[PinnedPackage, ...]:
+        return self._resolve(ResolveRequest(library.requirements, dependencies=False), python)
+
+    def _debs(self, library: Library, suite: Apt | None) -> tuple[PinnedPackage, ...]:
         apt = suite or Apt(self.cache)
-        return tuple(apt.find(word) for word in alternatives)
+        return tuple(apt.find(word) for word in library.apt)
 
     def make(
         self,
@@ -294,12 +271,34 @@ class Locks:
         python = cached_python(self.cache, None).for_architecture(wanted)
         there = [item for item in libraries if exists_for(item.architectures, wanted)]
         written = [path for image in images if (path := self._make_image(image, wanted, progress))]
-        wheels = [self._wheel_section(item, python, progress) for item in there]
-        written += self._write(self.wheels_file(python), wheels, progress)
+        file, note = self.wheels_file(python), f"not locked for {wanted}" if python.architecture else ""
+        wheels = [
+            _pinned(
+                _library_section(item, item.requirements),
+                partial(self._wheels, item, python),
+                file,
+                note,
+                progress,
+            )
+            for item in there
+            if item.requirements
+        ]
+        written += self._write(file, wheels, progress)
         if distribution_name() is not None:
             apt = Apt(self.cache, distribution_name(wanted) or "", architecture=python.architecture)
-            packages = [self._debian_section(item, apt, progress) for item in there]
-            written += self._write(self.debian_file(apt), packages, progress)
+            file = self.debian_file(apt)
+            packages = [
+                _pinned(
+                    _library_section(item, item.apt),
+                    partial(self._debs, item, apt),
+                    file,
+                    "not locked",
+                    progress,
+                )
+                for item in there
+                if item.apt
+            ]
+            written += self._write(file, packages, progress)
         return written
 
     def architectures(self) -> list[str]:
@@ -307,28 +306,6 @@ class Locks:
         names = [path.stem for path in self.folder.glob("*.txt")]
         others = [one for one in PACKAGE_NAMES if any(name.endswith(one) for name in names)]
         return list(dict.fromkeys([this_architecture(), *others]))
-
-    def _wheel_section(self, library: Library, python: Python, progress: ProgressCallback) -> Section | None:
-        if not library.requirements:
-            return None
-        request, asked = ResolveRequest(library.requirements, dependencies=False), request_text(library.requirements)
-        try:
-            return Section("library", library.key, asked, self._resolve(request, python))
-        except EngineError as error:
-            if not python.architecture:
-                raise
-            progress(f"not locked for {python.architecture}: {library.key}: {error.message}")
-            return _existing_section(self.wheels_file(python), library.key, asked)
-
-    def _debian_section(self, library: Library, apt: Apt, progress: ProgressCallback) -> Section | None:
-        if not library.apt:
-            return None
-        asked = request_text(library.apt)
-        try:
-            return Section("library", library.key, asked, self._resolve_debian(library.apt, apt))
-        except EngineError as error:
-            progress(f"not locked: {library.key}: {error.message}")
-            return _existing_section(self.debian_file(apt), library.key, asked)
 
     def _make_image(self, image: Image, architecture: str, progress: ProgressCallback) -> Path | None:
         if not image.requirements or image.on_host or not exists_for(image.architectures, architecture):

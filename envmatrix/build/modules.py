@@ -28,16 +28,8 @@ _PASSED_VARIABLES = ("HOME", "USER", "MODULEPATH", "MODULEPATH_ROOT", "MODULESHO
 _PREFIXES = ("LMOD_", "MODULES_")
 #: Internal variables of the module systems, and variables that a trial gets in other ways.
 _MODULE_VARIABLES = (
-    "LMOD_",
-    "_LMOD",
-    "__LMOD",
-    "_ModuleTable",
-    "__MODULES",
-    "MODULES_",
-    "MODULEPATH",
-    "BASH_FUNC_",
-    "_LMFILES_",
-)
+    "LMOD_", "_LMOD", "__LMOD", "_ModuleTable", "__MODULES", "MODULES_", "MODULEPATH", "BASH_FUNC_", "_LMFILES_",
+)  # fmt: skip
 _NOT_SET = frozenset({"LOADEDMODULES", "_", "SHLVL", "PWD", "OLDPWD", "HOME", "USER", "TMPDIR", "MANPATH"})
 _PATH_LISTS = ("PATH", "PYTHONPATH")
 

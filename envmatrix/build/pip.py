@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import ssl
@@ -10,8 +11,7 @@ import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from pydantic import BaseModel
+from typing import Any
 
 from envmatrix.build.cache import Cache, disk_full_error, is_disk_full, json_digest
 from envmatrix.build.lockfile import PinnedPackage
@@ -27,24 +27,10 @@ _IMAGE_GLIBC = 36
 _DOWNLOAD_S = 7200.0
 #: Variables for installing on the host that must not affect resolving or downloading for an image.
 _DROPPED_VARIABLES = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "LD_PRELOAD",
-    "VIRTUAL_ENV",
-    "PIP_USER",
-    "PIP_TARGET",
-    "PIP_PREFIX",
-    "PIP_ROOT",
-    "PIP_REQUIRE_HASHES",
-    "PIP_NO_DEPS",
-    "PIP_REQUIREMENT",
-    "PIP_CONSTRAINT",
-    "PIP_DRY_RUN",
-    "PIP_REPORT",
-    "PIP_PYTHON",
-    "PIP_PLATFORM",
-    "PIP_DEST",
-)
+    "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "VIRTUAL_ENV", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT",
+    "PIP_REQUIRE_HASHES", "PIP_NO_DEPS", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_DRY_RUN", "PIP_REPORT",
+    "PIP_PYTHON", "PIP_PLATFORM", "PIP_DEST",
+)  # fmt: skip
 
 
 #: Starts pip on a machine with the architecture in the first argument, as far as pip can see.
@@ -105,13 +91,10 @@ def target_options(version: str, architecture: str = "") -> list[str]:
     platforms += [f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")] + [f"linux_{machine}"]
     abi = f"cp{version.replace('.', '')}"
     return [
-        "--python-version",
-        version.removesuffix("t"),
-        "--implementation",
-        "cp",
+        "--python-version", version.removesuffix("t"), "--implementation", "cp",
         *(word for name in (abi, "abi3", "none") for word in ("--abi", name)),
         *(word for name in platforms for word in ("--platform", name)),
-    ]
+    ]  # fmt: skip
 
 
 def _source_options(sources: Iterable[str]) -> list[str]:
@@ -122,21 +105,12 @@ def _source_options(sources: Iterable[str]) -> list[str]:
 def resolve_argv(pip: Sequence[str], request: ResolveRequest, report: Path) -> list[str]:
     """Return the command that resolves versions and hashes without downloading or installing wheels."""
     return [
-        *pip,
-        "install",
-        "--dry-run",
-        *([] if request.over else ["--ignore-installed"]),
-        "--quiet",
-        *_source_options(request.sources),
-        *([] if request.dependencies else ["--no-deps"]),
+        *pip, "install", "--dry-run", *([] if request.over else ["--ignore-installed"]), "--quiet",
+        *_source_options(request.sources), *([] if request.dependencies else ["--no-deps"]),
         *target_options(request.target, request.architecture),
         *(["--target", str(report.with_name("unused"))] if request.target else []),
-        *(f"--extra-index-url={url}" for url in request.index),
-        "--report",
-        str(report),
-        "--",
-        *request.requirements,
-    ]
+        *(f"--extra-index-url={url}" for url in request.index), "--report", str(report), "--", *request.requirements,
+    ]  # fmt: skip
 
 
 def download_argv(
@@ -150,19 +124,10 @@ def download_argv(
 ) -> list[str]:
     """Return the command that downloads the packages of a requirements file with hashes."""
     return [
-        *pip,
-        "download",
-        "--no-deps",
-        "--require-hashes",
-        "--quiet",
-        *_source_options(sources),
-        *target_options(target, architecture),
-        *(f"--extra-index-url={url}" for url in index),
-        "--dest",
-        str(folder),
-        "--requirement",
-        str(requirements),
-    ]
+        *pip, "download", "--no-deps", "--require-hashes", "--quiet", *_source_options(sources),
+        *target_options(target, architecture), *(f"--extra-index-url={url}" for url in index),
+        "--dest", str(folder), "--requirement", str(requirements),
+    ]  # fmt: skip
 
 
 def pip_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -245,43 +210,18 @@ def resolve(pip: Sequence[str], request: ResolveRequest, scratch: Path) -> tuple
     result = run(resolve_argv(pip, reachable_request, report), limit_s=_RESOLVE_S, env=env)
     if not result.exit.ok:
         raise _failure("resolve", result, request, unreachable)
-    items = _Report.model_validate_json(report.read_text(encoding="utf-8")).install
-    return tuple(sorted((_pin(item) for item in items), key=lambda pin: pin.name))
+    items = json.loads(report.read_text(encoding="utf-8"))["install"]
+    return tuple(sorted((_pin(**item) for item in items), key=lambda pin: pin.name))
 
 
-class _Metadata(BaseModel):
-    name: str
-    version: str
-
-
-class _Archive(BaseModel):
-    hashes: Mapping[str, str] = {}
-    hash: str = ""
-
-
-class _Source(BaseModel):
-    url: str = ""
-    archive_info: _Archive = _Archive()
-
-
-class _Installed(BaseModel):
-    metadata: _Metadata
-    download_info: _Source
-
-
-class _Report(BaseModel):
-    """The fields read from pip's report (https://pip.pypa.io/en/stable/reference/installation-report/)."""
-
-    install: tuple[_Installed, ...]
-
-
-def _pin(item: _Installed) -> PinnedPackage:
-    name, version = normalize_package_name(item.metadata.name), item.metadata.version
-    archive = item.download_info.archive_info
-    sha256 = archive.hashes.get("sha256") or archive.hash.removeprefix("sha256=")
+def _pin(metadata: Mapping[str, str], download_info: Mapping[str, Any], **_: object) -> PinnedPackage:
+    """Return a package of pip's report (https://pip.pypa.io/en/stable/reference/installation-report/)."""
+    name, version = normalize_package_name(metadata["name"]), metadata["version"]
+    archive = download_info.get("archive_info", {})
+    sha256 = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").removeprefix("sha256=")
     if not sha256:
         raise InputError(
-            f"{name} {version} comes from {item.download_info.url}, which gives no sha256",
+            f"{name} {version} comes from {download_info.get('url', '')}, which gives no sha256",
             remedy="use an index with hashes (PEP 503), or a folder of wheels (find-links)",
         )
     return PinnedPackage(name, version, sha256)

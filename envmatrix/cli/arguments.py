@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,16 @@ from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
+    from envmatrix.api.program_request import ProgramRequest
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.trials.environment_shell import Session
     from envmatrix.trials.overrides import Overrides
+
+#: Options for a program, as named in the namespace.
+_PROGRAM_OPTIONS = (
+    "setup", "prepare", "cleanup", "warmup", "parameter_list", "requirements", "metric_regex", "metric_json",
+    "metric_steps", "save", "pass_env", "like", "image",
+)  # fmt: skip
 
 
 def add_matrix(parser: Parser) -> None:
@@ -185,7 +193,7 @@ def add_image(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--image", type=nonempty_text, metavar="REF", help=text)
 
 
-def read_like(options: argparse.Namespace) -> EnvironmentFile | None:
+def _read_like(options: argparse.Namespace) -> EnvironmentFile | None:
     """Return what the file of --like sets, and print what of it is not used."""
     from envmatrix.cli.common import print_progress
     from envmatrix.matrix.environment_files import read_environment_file
@@ -201,8 +209,11 @@ def read_like(options: argparse.Namespace) -> EnvironmentFile | None:
     return found
 
 
-def check_metric(options: argparse.Namespace) -> None:
-    """Raise an InputError if more than one metric is given for a program."""
+def read_program(options: argparse.Namespace, engines: Sequence[str]) -> ProgramRequest:
+    """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
+    from envmatrix.api.program_request import ProgramRequest
+    from envmatrix.cli.launching import read_place
+
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]
     if len(metric_options) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in metric_options)
@@ -210,8 +221,37 @@ def check_metric(options: argparse.Namespace) -> None:
             f"{names} cannot be combined",
             remedy="use one of them; for several metrics, edit the matrix that `bench --save` writes",
         )
+    return ProgramRequest(
+        tuple(options.command),
+        _shell_command(options.setup),
+        _shell_command(options.prepare),
+        _shell_command(options.cleanup),
+        1 if options.warmup is None else options.warmup,
+        options.metric_regex or "",
+        options.metric_json or "",
+        options.metric_steps or "",
+        pass_env=tuple(options.pass_env or ()),
+        like=_read_like(options),
+        place=read_place(options, engines),
+    )
 
 
-def shell_command(line: str | None) -> tuple[str, ...]:
+def refuse_program_options(options: argparse.Namespace, command: str, *more: str) -> None:
+    """Raise an InputError for an option that only a program can have; ``more`` are those of one command."""
+    given = next((name for name in (*_PROGRAM_OPTIONS, *more) if getattr(options, name, None) is not None), None)
+    if given:
+        message = f"--{given.replace('_', '-')} needs a program"
+        raise InputError(message, remedy=f"envmatrix {command} -- python train.py")
+
+
+def refuse_design_options(conflicting: Mapping[str, object], remedy: str) -> None:
+    """Raise an InputError for a part of a design (name -> its value) that was given with a program."""
+    conflict = next((name for name, value in conflicting.items() if value), None)
+    if conflict:
+        message = f"{conflict} cannot be combined with a program: it has a matrix of its own"
+        raise InputError(message, remedy=remedy)
+
+
+def _shell_command(line: str | None) -> tuple[str, ...]:
     """Return the command that runs a shell line in /bin/sh, as hyperfine does."""
     return ("/bin/sh", "-c", line) if line else ()

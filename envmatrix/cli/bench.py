@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,25 +16,6 @@ from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from envmatrix.matrix import Matrix
-
-#: Options for a program on the command line, as named in the namespace.
-_PROGRAM_OPTIONS = (
-    "setup",
-    "prepare",
-    "cleanup",
-    "warmup",
-    "parameter_list",
-    "requirements",
-    "metric_regex",
-    "metric_json",
-    "metric_steps",
-    "save",
-    "pass_env",
-    "like",
-    "image",
-    "atlas",
-)
-
 
 #: Options of hyperfine with another name here -> what to use instead.
 _HYPERFINE_OPTIONS = {
@@ -123,10 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prepare, run and report one design, or a program."""
     if arguments.command:
         return _run_program(arguments)
-    program_options = [name for name in _PROGRAM_OPTIONS if getattr(arguments, name) is not None]
-    if program_options:
-        option = program_options[0].replace("_", "-")
-        raise InputError(f"--{option} needs a program", remedy="envmatrix bench -- python train.py")
+    shared.refuse_program_options(arguments, "bench", "atlas")
     if arguments.design is None and arguments.matrix is None and not Path("matrix.yaml").exists():
         raise InputError(
             "no program given, and no matrix.yaml in this folder",
@@ -147,24 +126,13 @@ def _run_program(arguments: argparse.Namespace) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import programs, runs
     from envmatrix.api.known_order import read_order_atlas
-    from envmatrix.api.program_request import ProgramRequest
 
     _check_program(arguments)
-    request = ProgramRequest(
-        tuple(arguments.command),
-        shared.shell_command(arguments.setup),
-        shared.shell_command(arguments.prepare),
-        shared.shell_command(arguments.cleanup),
-        1 if arguments.warmup is None else arguments.warmup,
-        arguments.metric_regex or "",
-        arguments.metric_json or "",
-        arguments.metric_steps or "",
-        tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
-        tuple(arguments.requirements or ()),
-        tuple(arguments.pass_env or ()),
-        shared.read_like(arguments),
-        launching.read_place(arguments, arguments.engine or ()),
-        read_order_atlas(arguments.atlas, common.print_progress),
+    request = replace(
+        shared.read_program(arguments, arguments.engine or ()),
+        parameters=tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
+        requirements=tuple(arguments.requirements or ()),
+        atlas=read_order_atlas(arguments.atlas, common.print_progress),
     )
     overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
@@ -204,13 +172,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
         "--bisect": arguments.bisect,
         "--dry-run": arguments.dry_run,
     }
-    conflict = next((name for name, value in conflicting.items() if value), None)
-    if conflict:
-        raise InputError(
-            f"{conflict} cannot be combined with a program: it has a matrix of its own",
-            remedy="write that matrix with --save, edit it, then run it",
-        )
-    shared.check_metric(arguments)
+    shared.refuse_design_options(conflicting, "write that matrix with --save, edit it, then run it")
     numeric_file = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
     if numeric_file:
         raise InputError(

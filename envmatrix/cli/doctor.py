@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; a bad one does not change the exit code."""
-    from envmatrix.doctor import examine
+    from envmatrix.launchers.doctor_checks import examine
 
     findings = examine()
     if arguments.json:

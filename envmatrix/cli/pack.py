@@ -35,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write an archive with everything needed to repeat a run elsewhere."""
     from envmatrix.api.packs import pack_run
-    from envmatrix.bundle.manifest import manifest_summary
+    from envmatrix.runner.pack_manifest import manifest_summary
 
     packed = pack_run(
         arguments.run_name,

@@ -12,8 +12,8 @@ from envmatrix.cli.grammar import Parser, name_and_folder, one_name, percentage
 from envmatrix.errors import ExitCode, first_code
 
 if TYPE_CHECKING:
-    from envmatrix.bundle.comparison import Reproduction
-    from envmatrix.bundle.rerun import OpenedPack
+    from envmatrix.runner.pack_rerun import OpenedPack
+    from envmatrix.runner.reproduction import Reproduction
 
 
 def add_arguments(parser: Parser) -> None:
@@ -68,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Verify and rebuild a packed run, run its plan again, and print which effects were reproduced."""
     from envmatrix.api import packs
-    from envmatrix.bundle.manifest import manifest_summary
+    from envmatrix.runner.pack_manifest import manifest_summary
 
     opened = packs.open_archive(
         arguments.archive,

@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the false-alarm rate; fail if it is above the promised one."""
     from envmatrix.api.places import find_run
-    from envmatrix.stats.selftest_report import selftest
+    from envmatrix.stats.selftest import selftest
 
     outcome = selftest(arguments.aa, find_run(arguments.run_name, arguments.results) if arguments.run_name else None)
     if arguments.json:

@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from envmatrix.api.search_request import SearchRequest
     from envmatrix.search.loop import RunningSearch
 
-_PROGRAM_OPTIONS = (
-    "setup",
-    "prepare",
-    "cleanup",
-    "warmup",
-    "metric_regex",
-    "metric_json",
-    "metric_steps",
-    "pass_env",
-    "like",
-    "image",
-)
-
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
@@ -65,10 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Search for the best environment of a program or a design, and confirm it."""
     if arguments.command:
         return searching.run_and_show_search(_begin_program(arguments), arguments, is_set_up=True)
-    program_option = next((name for name in _PROGRAM_OPTIONS if getattr(arguments, name) is not None), None)
-    if program_option:
-        option = program_option.replace("_", "-")
-        raise InputError(f"--{option} needs a program", remedy="envmatrix tune -- python train.py")
+    shared.refuse_program_options(arguments, "tune")
     if arguments.design is None:
         raise InputError(
             "no program or design given",
@@ -90,32 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
     from envmatrix.api import tunes
-    from envmatrix.api.program_request import ProgramRequest
 
-    conflicting = {
-        f"DESIGN ({arguments.design})": arguments.design,
-        "--matrix": arguments.matrix,
-    }
-    conflict = next((name for name, value in conflicting.items() if value), None)
-    if conflict:
-        message = f"{conflict} cannot be combined with a program: it has a matrix of its own"
-        raise InputError(
-            message, remedy="write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it"
-        )
-    shared.check_metric(arguments)
-    request = ProgramRequest(
-        tuple(arguments.command),
-        shared.shell_command(arguments.setup),
-        shared.shell_command(arguments.prepare),
-        shared.shell_command(arguments.cleanup),
-        1 if arguments.warmup is None else arguments.warmup,
-        arguments.metric_regex or "",
-        arguments.metric_json or "",
-        arguments.metric_steps or "",
-        pass_env=tuple(arguments.pass_env or ()),
-        like=shared.read_like(arguments),
-        place=launching.read_place(arguments, [arguments.engine] if arguments.engine else ()),
+    shared.refuse_design_options(
+        {f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix},
+        "write that matrix with `envmatrix bench --save -- PROGRAM`, edit it, then tune it",
     )
+    request = shared.read_program(arguments, [arguments.engine] if arguments.engine else ())
     show = common.print_progress if arguments.show_output else lambda _: None
     return tunes.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
 

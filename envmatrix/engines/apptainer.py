@@ -22,13 +22,20 @@ from envmatrix.build.cache import (
     is_disk_full,
     json_digest,
 )
-from envmatrix.build.context import BaseImage, bench_digest, context_facts, gather_build_inputs, write_context
+from envmatrix.build.context import (
+    BaseImage,
+    bench_digest,
+    bootstrapped_base,
+    context_facts,
+    gather_build_inputs,
+    write_context,
+)
 from envmatrix.build.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
 from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.labels import publisher_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.sbom import PACKAGES
-from envmatrix.engines import sbom_files
+from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,
     WORK,
@@ -44,8 +51,6 @@ from envmatrix.engines.apptainer_command import (
 )
 from envmatrix.engines.apptainer_markers import marked_processes, marker_name
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
-from envmatrix.engines.base_images import bootstrapped_base
-from envmatrix.engines.build_record import inputs_digest, prepared_fields, prepared_from
 from envmatrix.engines.confinement import CgroupConfined, plain_place
 from envmatrix.engines.docker import DockerEngine, allow_writes
 from envmatrix.engines.docker_client import why_not
@@ -126,9 +131,9 @@ class ApptainerEngine(CgroupConfined, Engine):
         """Build or reuse the image's SIF."""
         if image.ready:
             return self._prepare_ready_image(image, libraries, progress)
-        key = inputs_digest(self.places, image, libraries, "apptainer", *_BUILD_VERSION)
+        key = records.inputs_digest(self.places, image, libraries, "apptainer", *_BUILD_VERSION)
         build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
-        last_prepared = prepared_from(self.places.cache.read_json(build_record))
+        last_prepared = records.prepared_from(self.places.cache.read_json(build_record))
         if last_prepared and self.holds(last_prepared) and self.bill_file(last_prepared).exists():
             return last_prepared
         if last_prepared and not self.holds(last_prepared):
@@ -137,7 +142,7 @@ class ApptainerEngine(CgroupConfined, Engine):
             prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, progress), progress)
         else:
             prepared = self._build_without_docker(image, libraries, progress)
-        self.places.cache.write(build_record, json.dumps(prepared_fields(prepared)))
+        self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return prepared
 
     def _prepare_ready_image(
@@ -217,12 +222,12 @@ class ApptainerEngine(CgroupConfined, Engine):
             names,
             stamp=stamp,
         )
-        sbom_files.write_bill(self.places.cache, prepared, packages, inputs)
+        records.write_bill(self.places.cache, prepared, packages, inputs)
         return prepared
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the image's CycloneDX bill of materials."""
-        return sbom_files.bill_file(self.places.cache, prepared)
+        return records.bill_file(self.places.cache, prepared)
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base of an image: Docker's if Docker is available, otherwise one made here."""
@@ -285,7 +290,7 @@ class ApptainerEngine(CgroupConfined, Engine):
                 finally:
                     temporary.unlink(missing_ok=True)
         bill = target.with_name(f"{target.name}.sbom.json")
-        sbom_files.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
+        records.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         options = "--userns " if lacks_privilege() or needs_namespace() else ""
         return NamedImage(str(target), f"apptainer run {options}{'--nv ' if environment.for_cuda else ''}{target}")
 

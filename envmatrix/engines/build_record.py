@@ -1,16 +1,19 @@
-"""Records of prepared images, so that preparing an unchanged image takes milliseconds."""
+"""Records of prepared images, so that preparing an unchanged one takes milliseconds, and their bills of materials."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 
-from envmatrix.build.cache import json_digest
+from envmatrix.build.cache import Cache, disk_errors, json_digest
+from envmatrix.build.context import BuildInputs
 from envmatrix.build.debian_suites import bootstrap_argv
 from envmatrix.build.definitions import recipe_digest
 from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.paths import BuildPaths
+from envmatrix.build.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 from envmatrix.engines.base import Prepared
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture
@@ -41,3 +44,26 @@ def prepared_from(document: object) -> Prepared | None:
         return Prepared(**document, loader=None if loader is None else frozenset(loader))
     except (TypeError, KeyError):
         return None
+
+
+def bill_file(cache: Cache, prepared: Prepared) -> Path:
+    """Return the cached CycloneDX bill of an image."""
+    return cache.root / "sbom" / f"{prepared.facts.get('files_digest', '').removeprefix('sha256:')}.1.6.cdx.json"
+
+
+def write_bill(cache: Cache, prepared: Prepared, packages: str, inputs: BuildInputs) -> None:
+    """Write the bill from the output of ``sbom.PACKAGES``, the wheels, and the packages of library folders."""
+    components = [
+        *installed_packages(packages, inputs.debs),
+        *locked_packages((*inputs.wheels, *inputs.folders.pins), inputs.wheel_files),
+    ]
+    bill = bill_of_materials(prepared.image, prepared.facts["files_digest"], components)
+    cache.write(bill_file(cache, prepared), json.dumps(bill, indent=1) + "\n")
+
+
+def write_named_bill(cache: Cache, prepared: Prepared, target: Path, name: str, digest: str) -> None:
+    """Write the bill to ``target`` for the image of a named environment with that digest."""
+    bill = with_subject(cache.read_json(bill_file(cache, prepared)) or {}, name, digest)
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(bill, indent=1) + "\n", encoding="utf-8")

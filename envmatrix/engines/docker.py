@@ -25,9 +25,9 @@ from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listi
 from envmatrix.build.labels import publisher_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.sbom import PACKAGES
-from envmatrix.engines import docker_end, sbom_files
+from envmatrix.engines import build_record as records
+from envmatrix.engines import docker_end
 from envmatrix.engines.base import QUOTA_PERIOD_US, Engine, Job, Mounts, NamedImage, Prepared, log_of, quota_us
-from envmatrix.engines.build_record import inputs_digest, prepared_fields, prepared_from
 from envmatrix.engines.docker_client import (
     APIError,
     DockerClient,
@@ -93,28 +93,21 @@ class DockerEngine(Engine):
     ) -> Prepared:
         images = DockerImages(client, self.places)
         engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
-        key = inputs_digest(self.places, image, libraries, engine_id)
+        key = records.inputs_digest(self.places, image, libraries, engine_id)
         build_record = self.places.cache.root / "prepared" / f"docker-{key[:24]}.json"
-        last_prepared = prepared_from(self.places.cache.read_json(build_record))
+        last_prepared = records.prepared_from(self.places.cache.read_json(build_record))
         if last_prepared and self._image_exists(client, last_prepared) and not fresh:
             return last_prepared
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
-        inside = _inspect_image(client, tag, inputs.python)
-        files = store_listing(self.places.cache, inside.files)
+        loader, packages, listing = _inspect_image(client, tag, inputs.python)
+        files = store_listing(self.places.cache, listing)
         facts = {**context_facts(inputs), **container_facts(attributes), "files_digest": files}
         prepared = Prepared(
-            image.name,
-            self.name,
-            tag,
-            inputs.python,
-            inputs.libraries(),
-            facts,
-            inputs.folders.missing,
-            inside.loader,
+            image.name, self.name, tag, inputs.python, inputs.libraries(), facts, inputs.folders.missing, loader
         )
-        sbom_files.write_bill(self.places.cache, prepared, inside.packages, inputs)
-        self.places.cache.write(build_record, json.dumps(prepared_fields(prepared)))
+        records.write_bill(self.places.cache, prepared, packages, inputs)
+        self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return prepared
 
     def _image_exists(self, client: DockerClient, prepared: Prepared) -> bool:
@@ -128,7 +121,7 @@ class DockerEngine(Engine):
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the image's CycloneDX bill of materials."""
-        return sbom_files.bill_file(self.places.cache, prepared)
+        return records.bill_file(self.places.cache, prepared)
 
     def prepare_current(self, image: Image, libraries: tuple[Library, ...], progress: ProgressCallback) -> Prepared:
         """Prepare the image with the current bench/ built in (benchmarks mount bench/ instead)."""
@@ -154,7 +147,7 @@ class DockerEngine(Engine):
             tag = DockerImages(client, self.places).named(environment, prepared.reference, publisher, progress)
             digest = str(client.images.get(tag).id)
             bill = folder / f"{environment.name}.sbom.json"
-            sbom_files.write_named_bill(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
+            records.write_named_bill(self.places.cache, prepared, bill, tag.partition(":")[0], digest)
             return NamedImage(tag, f"docker run --rm {'--gpus all ' if environment.for_cuda else ''}{tag}")
 
     def save(self, prepared: Prepared, file: Path) -> None:
@@ -377,18 +370,8 @@ print(json.dumps({"loader": names}))
 """
 
 
-@dataclass(frozen=True)
-class _ImageContents:
-    """The contents of an image: names its loader finds, packages, and the listing of its files."""
-
-    loader: frozenset[str]
-    packages: str
-    files: str
-
-
-def _inspect_image(client: DockerClient, tag: str, python: str) -> _ImageContents:
+def _inspect_image(client: DockerClient, tag: str, python: str) -> tuple[frozenset[str], str, str]:
+    """Return the names that an image's loader finds, its packages, and the listing of its files."""
     contents = json.loads(output_inside(client, tag, [python, "-I", "-c", _INSPECT_CODE], {}))
     files = output_inside(client, tag, listing_argv(python, "/", ENGINE_PATHS), {})
-    return _ImageContents(
-        frozenset(contents["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files
-    )
+    return frozenset(contents["loader"]), output_inside(client, tag, [python, "-I", "-c", PACKAGES], {}), files

@@ -16,6 +16,7 @@ from envmatrix.build.context import (
     BaseImage,
     BuildInputs,
     bench_digest,
+    bootstrapped_base,
     container_suite,
     gather_build_inputs,
     write_context,
@@ -24,7 +25,6 @@ from envmatrix.build.debian_suites import BASES
 from envmatrix.build.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
 from envmatrix.build.labels import TITLE, image_title, named_labels
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.base_images import bootstrapped_base
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Environment, Image, Library

@@ -29,15 +29,8 @@ from envmatrix.system.progress import ProgressCallback
 _WORK = "/work"
 _LIMIT_S = 1800.0
 _HOST_VARIABLES = (
-    "PATH",
-    "HOME",
-    "USER",
-    "TMPDIR",
-    "XDG_RUNTIME_DIR",
-    "XDG_DATA_HOME",
-    "ENROOT_DATA_PATH",
-    "ENROOT_RUNTIME_PATH",
-)
+    "PATH", "HOME", "USER", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "ENROOT_DATA_PATH", "ENROOT_RUNTIME_PATH",
+)  # fmt: skip
 _PARTITION = re.compile(r"^\s*(\d+)\s*\|.*\bFS \(Squashfs/", re.MULTILINE)
 
 

@@ -7,23 +7,10 @@ import json
 from envmatrix.evidence.record import Record
 
 #: Options that change only how the same steps are computed: device, processes, compilation, memory layout.
-_METHOD_OPTIONS = frozenset(
-    {
-        "parallel",
-        "processes",
-        "nodes",
-        "accumulation",
-        "no_sync",
-        "micro_batches",
-        "port",
-        "collective_timeout_s",
-        "device",
-        "compile",
-        "channels_last",
-        "cuda_graphs",
-        "cudnn_benchmark",
-    }
-)
+_METHOD_OPTIONS = frozenset({
+    "parallel", "processes", "nodes", "accumulation", "no_sync", "micro_batches", "port", "collective_timeout_s",
+    "device", "compile", "channels_last", "cuda_graphs", "cudnn_benchmark",
+})  # fmt: skip
 
 
 def work_identity(record: Record) -> str | None:

@@ -1,1 +1,1 @@
-"""Launchers: where trials run. To add a launcher, add one file and one line in the catalog."""
+"""Launchers: where trials run (a new one is a file and a line in the catalog), and doctor's checks of this machine."""

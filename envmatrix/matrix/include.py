@@ -88,15 +88,17 @@ class MatrixFiles:
                 name: {**self.source.mapping(("workloads", name)), "files": files[name]} for name in files
             }
             document["workloads"] = {**workloads, **workloads_with_files}
-        return (
-            "# Put together by envmatrix "
-            f"from:\n{header}{yaml.dump(document, Dumper=_NoAliasDumper, sort_keys=False, width=110)}"
-        )
+        return f"# Put together by envmatrix from:\n{header}{yaml_text(document)}"
 
 
 class _NoAliasDumper(yaml.SafeDumper):
     def ignore_aliases(self, _data: object) -> bool:
         return True
+
+
+def yaml_text(document: Mapping[str, object]) -> str:
+    """Return a document as YAML, in its order and without aliases."""
+    return yaml.dump(dict(document), Dumper=_NoAliasDumper, sort_keys=False, width=110)
 
 
 def read_includes(root: Source) -> MatrixFiles:

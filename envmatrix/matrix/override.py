@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
-from envmatrix.matrix.include import LIBRARY_FOLDER
+from envmatrix.matrix.include import LIBRARY_FOLDER, yaml_text
 from envmatrix.matrix.model import Factor, Matrix
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.yaml_positions import Data, parse_yaml, read_text
-
-
-class _NoAliasDumper(yaml.SafeDumper):
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
 
 
 def with_design(
@@ -27,7 +20,7 @@ def with_design(
     existing: Mapping[str, object] = entries if isinstance(entries, dict) else {}
     all_environments = {**existing, **{one: dict(levels) for one, levels in environments.items()}}
     return parse(
-        _yaml_text({**document, "environments": all_environments, "designs": {name: dict(design)}}), Path(matrix.path)
+        yaml_text({**document, "environments": all_environments, "designs": {name: dict(design)}}), Path(matrix.path)
     )
 
 
@@ -43,7 +36,7 @@ def with_levels(matrix: Matrix, levels: Sequence[tuple[str, str]]) -> Matrix:
         reference, body = _packaged_level(name, level)
         own = factors.get(name)
         factors[name] = {**(own if isinstance(own, dict) else {reference: {}}), level: body}
-    return parse(_yaml_text({**source.mapping(()), "factors": factors}), Path(matrix.path))
+    return parse(yaml_text({**source.mapping(()), "factors": factors}), Path(matrix.path))
 
 
 def only_levels(matrix: Matrix, is_kept: Callable[[str, Factor, str], bool]) -> Matrix:
@@ -69,8 +62,4 @@ def _packaged_level(name: str, level: str) -> tuple[str, Data]:
 
 def with_includes(text: str, path: Path, includes: Sequence[str]) -> Matrix:
     """Return the matrix of a text with its includes replaced by these. Raises InputError like ``parse``."""
-    return parse(_yaml_text({**parse_yaml(text, path).mapping(()), "include": list(includes)}), path)
-
-
-def _yaml_text(document: Mapping[str, object]) -> str:
-    return yaml.dump(dict(document), Dumper=_NoAliasDumper, sort_keys=False, width=110)
+    return parse(yaml_text({**parse_yaml(text, path).mapping(()), "include": list(includes)}), path)

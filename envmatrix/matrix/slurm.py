@@ -12,25 +12,9 @@ from envmatrix.matrix.types import AS_SCALAR, AS_WORDS, Bytes, Frozen, Percent, 
 _WORD = re.compile(r"[A-Za-z0-9_.:,=+*&|\[\]()@/!~-]+\Z")
 #: sbatch options that envmatrix sets in the script of a block.
 _RESERVED_OPTIONS = {
-    "--array",
-    "--chdir",
-    "--comment",
-    "--error",
-    "--exclude",
-    "--exclusive",
-    "--export",
-    "--job-name",
-    "--mem",
-    "--nodelist",
-    "--nodes",
-    "--ntasks",
-    "--open-mode",
-    "--output",
-    "--overcommit",
-    "--parsable",
-    "--wait",
-    "--wrap",
-}
+    "--array", "--chdir", "--comment", "--error", "--exclude", "--exclusive", "--export", "--job-name", "--mem",
+    "--nodelist", "--nodes", "--ntasks", "--open-mode", "--output", "--overcommit", "--parsable", "--wait", "--wrap",
+}  # fmt: skip
 
 
 def _check_slurm_word(value: str) -> str:

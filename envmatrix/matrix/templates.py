@@ -9,16 +9,9 @@ _TEMPLATE = re.compile(r"\{([a-z_]+)(?: *([-/]) *([1-9][0-9]{0,4}))?\}")
 
 #: Known templates. Braces without a word, as in OMP_PLACES={0:2}, are not templates.
 TEMPLATE_NAMES = (
-    "logical_cpus",
-    "physical_cores",
-    "numa_nodes",
-    "cpu_list",
-    "physical_cpu_list",
-    "last_cpu",
-    "gpu_cpu_list",
-    "first_node",
-    "first_node_cpu_list",
-)
+    "logical_cpus", "physical_cores", "numa_nodes", "cpu_list", "physical_cpu_list", "last_cpu", "gpu_cpu_list",
+    "first_node", "first_node_cpu_list",
+)  # fmt: skip
 #: Example values, for checks that must not depend on this machine.
 SAMPLE_VALUES = {name: "0-1" if name.endswith("list") else "1" for name in TEMPLATE_NAMES}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,20 +35,33 @@ class Report(Protocol):
         """Return the report's text or bytes; ``environment`` selects the trials if the format fits only one."""
 
 
+@dataclass(frozen=True)
+class BuiltIn(Report):
+    """A format of this package: ``make`` returns its text or bytes from a Summary and an environment."""
+
+    make: Callable[[Summary, str], str | bytes]
+    name: str = ""
+    file: str | None = None
+
+    def render(self, summary: Summary, environment: str) -> str | bytes:
+        """Return the report's text or bytes."""
+        return self.make(summary, environment)
+
+
 REPORTS: Catalog[Report] = Catalog(
     kind="report",
     group="envmatrix.reports",
     protocol="envmatrix.report.catalog:Report",
     built_in={
-        "json": "envmatrix.report.exports:Json",
-        "markdown": "envmatrix.report.exports:Markdown",
-        "html": "envmatrix.report.exports:Html",
-        "csv": "envmatrix.report.exports:EffectsCsv",
-        "trials-csv": "envmatrix.report.exports:TrialsCsv",
-        "parquet": "envmatrix.report.parquet:Parquet",
-        "pyperf": "envmatrix.report.exports:Pyperf",
-        "openmetrics": "envmatrix.report.openmetrics:OpenMetrics",
-        "junit": "envmatrix.report.junit:JUnit",
+        "json": "envmatrix.report.exports:json_report",
+        "markdown": "envmatrix.report.exports:markdown_report",
+        "html": "envmatrix.report.exports:html_report",
+        "csv": "envmatrix.report.exports:csv_report",
+        "trials-csv": "envmatrix.report.exports:trials_csv_report",
+        "parquet": "envmatrix.report.parquet:parquet_report",
+        "pyperf": "envmatrix.report.exports:pyperf_report",
+        "openmetrics": "envmatrix.report.openmetrics:openmetrics_report",
+        "junit": "envmatrix.report.junit:junit_report",
     },
 )
 

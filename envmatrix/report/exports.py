@@ -8,13 +8,14 @@ import json
 import math
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import partial
 
 import numpy as np
 
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
-from envmatrix.report.catalog import Report, draw_figure
+from envmatrix.report.catalog import BuiltIn, draw_figure
 from envmatrix.report.columns import effect_values, value_names
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
@@ -176,66 +177,20 @@ def _group_figure(summary: Summary, kind: str, group: int) -> str:
     return figure
 
 
-class Json(Report):
-    """The JSON report, with all results."""
-
-    name = "json"
-    file = "summary.json"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the JSON document."""
-        return json.dumps(summary_to_json(summary), indent=1, allow_nan=False) + "\n"
+def _json(summary: Summary, _: str) -> str:
+    return json.dumps(summary_to_json(summary), indent=1, allow_nan=False) + "\n"
 
 
-class Markdown(Report):
-    """The Markdown report, for example for a pull request."""
+def _html(summary: Summary, _: str) -> str:
+    from envmatrix.report.html_file import to_html
 
-    name = "markdown"
-    file = "report.md"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the Markdown text."""
-        return to_markdown(summary)
+    return to_html(summary)
 
 
-class Html(Report):
-    """The HTML report, one page."""
-
-    name = "html"
-    file = "report.html"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the HTML page."""
-        from envmatrix.report.html_file import to_html
-
-        return to_html(summary)
-
-
-class EffectsCsv(Report):
-    """The CSV report, one line per effect."""
-
-    name = "csv"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the CSV text."""
-        return effects_csv(summary)
-
-
-class TrialsCsv(Report):
-    """The CSV report, one line per trial."""
-
-    name = "trials-csv"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the CSV text."""
-        return trials_csv(summary)
-
-
-class Pyperf(Report):
-    """The pyperf report: the trials of one environment."""
-
-    name = "pyperf"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the pyperf document."""
-        return pyperf_json(summary, environment)
+#: Factories of the formats, for the catalog.
+json_report = partial(BuiltIn, _json, "json", "summary.json")
+markdown_report = partial(BuiltIn, lambda summary, _: to_markdown(summary), "markdown", "report.md")
+html_report = partial(BuiltIn, _html, "html", "report.html")
+csv_report = partial(BuiltIn, lambda summary, _: effects_csv(summary), "csv")
+trials_csv_report = partial(BuiltIn, lambda summary, _: trials_csv(summary), "trials-csv")
+pyperf_report = partial(BuiltIn, pyperf_json, "pyperf")

@@ -26,9 +26,8 @@ from envmatrix.report.formatting import format_bounds, format_count, format_deci
 from envmatrix.report.glossary import code_markup, glossary_words, link_words
 from envmatrix.report.group import Group, Row, use_command
 from envmatrix.report.heat_map import heat_map, heat_style
-from envmatrix.report.node_table import node_table
 from envmatrix.report.part_bars import part_bars
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.plain_table import PlainTable, node_table
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.step_time_figure import step_time_curve

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from functools import partial
 
-from envmatrix.report.catalog import Report
+from envmatrix.report.catalog import BuiltIn
 from envmatrix.report.formatting import effect_note, format_interval, format_ratio
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
@@ -108,11 +109,5 @@ def _document(root: ET.Element) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
 
 
-class JUnit(Report):
-    """The JUnit report."""
-
-    name = "junit"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the XML document."""
-        return to_junit(summary)
+#: Factory of the format, for the catalog.
+junit_report = partial(BuiltIn, lambda summary, _: to_junit(summary), "junit")

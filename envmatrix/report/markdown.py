@@ -11,9 +11,8 @@ from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import NONE, format_count, markdown_cell, markdown_text
 from envmatrix.report.glossary import glossary_words
 from envmatrix.report.group import Group
-from envmatrix.report.node_table import node_table
 from envmatrix.report.operators import OperatorTable
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.plain_table import PlainTable, node_table
 from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Summary

@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
-from envmatrix.report.catalog import Report
+from envmatrix.report.catalog import BuiltIn
 from envmatrix.report.group import Row
 from envmatrix.report.summary import Summary
 from envmatrix.system.printable import printable_line
@@ -130,11 +131,5 @@ def to_openmetrics(summary: Summary) -> str:
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-class OpenMetrics(Report):
-    """The OpenMetrics report, for a dashboard."""
-
-    name = "openmetrics"
-
-    def render(self, summary: Summary, environment: str) -> str:
-        """Return the OpenMetrics text."""
-        return to_openmetrics(summary)
+#: Factory of the format, for the catalog.
+openmetrics_report = partial(BuiltIn, lambda summary, _: to_openmetrics(summary), "openmetrics")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.errors import InputError
-from envmatrix.report.catalog import Report
+from envmatrix.report.catalog import BuiltIn
 from envmatrix.report.summary import Summary
 from envmatrix.stats.measurements import OUTCOMES, WORK_COLUMNS, Floats, Integers
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES
@@ -72,11 +73,5 @@ def _values(table: Floats, arm: Integers, block_index: Integers, ok: NDArray[np.
     return np.where(ok, table[arm, block_index], np.nan) if arm.size else np.zeros(0)
 
 
-class Parquet(Report):
-    """The Parquet report, one row per trial."""
-
-    name = "parquet"
-
-    def render(self, summary: Summary, environment: str) -> bytes:
-        """Return the bytes of the file."""
-        return to_parquet(summary)
+#: Factory of the format, for the catalog.
+parquet_report = partial(BuiltIn, lambda summary, _: to_parquet(summary), "parquet")

@@ -12,9 +12,8 @@ from envmatrix.report.engine_table import engine_table
 from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
-from envmatrix.report.metric_table import own_table
 from envmatrix.report.operators import OperatorTable, operator_tables
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.plain_table import PlainTable, own_table
 from envmatrix.report.start_table import start_table, start_warnings
 from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings

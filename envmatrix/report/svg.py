@@ -10,33 +10,13 @@ from envmatrix.report.formatting import svg_text
 #: Number of classes k0..k11 in the style below; an environment has the same colour and mark in every figure.
 COLOURS = 12
 _LIGHT = (
-    "#0b6bcb",
-    "#c2410c",
-    "#15803d",
-    "#9333ea",
-    "#b91c1c",
-    "#0e7490",
-    "#a16207",
-    "#be185d",
-    "#4d7c0f",
-    "#4338ca",
-    "#57534e",
-    "#0f766e",
-)
+    "#0b6bcb", "#c2410c", "#15803d", "#9333ea", "#b91c1c", "#0e7490", "#a16207", "#be185d", "#4d7c0f", "#4338ca",
+    "#57534e", "#0f766e",
+)  # fmt: skip
 _DARK = (
-    "#6cb6ff",
-    "#fb923c",
-    "#4ade80",
-    "#c084fc",
-    "#f87171",
-    "#22d3ee",
-    "#facc15",
-    "#f472b6",
-    "#a3e635",
-    "#a5b4fc",
-    "#d6d3d1",
-    "#2dd4bf",
-)
+    "#6cb6ff", "#fb923c", "#4ade80", "#c084fc", "#f87171", "#22d3ee", "#facc15", "#f472b6", "#a3e635", "#a5b4fc",
+    "#d6d3d1", "#2dd4bf",
+)  # fmt: skip
 _INK = (
     "--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--paper:#fff;--band:#e8eef5;"
     "--good:#15803d;--bad:#b91c1c;--calm:#59636e;--open:#9a6700"

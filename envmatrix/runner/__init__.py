@@ -1,1 +1,1 @@
-"""The loop over blocks: what runs next, when to stop, and progress reports."""
+"""The loop over blocks: what runs next, when to stop, and progress reports; packs of runs, and their reproduction."""

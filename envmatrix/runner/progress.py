@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -148,11 +148,8 @@ def show_progress(experiment: Experiment, *, quiet: bool, show_output: bool = Fa
     """Show progress as a bar on a terminal, otherwise as lines."""
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
-        lines = LineProgress(experiment, quiet=quiet, show_output=show_output)
-        try:
+        with closing(LineProgress(experiment, quiet=quiet, show_output=show_output)) as lines:
             yield lines
-        finally:
-            lines.close()
         return
     bar = BarProgress(experiment, console, show_output=show_output)
     with bar.bar:

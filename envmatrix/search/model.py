@@ -23,8 +23,6 @@ Ints = NDArray[np.int64]
 #: Starting values: noise variance over level-effect variance, and level-effect over pair-effect variance.
 _LEVEL_RATIOS = (0.2, 1.0, 5.0)
 _PAIR_RATIOS = (3.0, 20.0)
-#: The same ratio for the own coefficient of a watched cell.
-_CELL_RATIO = 4.0
 _ROUNDS = 6
 #: Weight of the starting value, in coefficients, when the variance of a group is updated.
 _PRIOR = 2.0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 
 from envmatrix.plan import Slot
 from envmatrix.runner.progress import LineProgress
@@ -33,13 +32,8 @@ class StepProgress(LineProgress):
             self.progress(f"{self.label}: {block + 1} of up to {self.plan.max_blocks} blocks, {time_left} left")
 
 
-@contextmanager
 def watch_step(
     experiment: Experiment, label: str, *, quiet: bool, tell: ProgressCallback, show_output: bool = False
-) -> Iterator[StepProgress]:
+) -> closing[StepProgress]:
     """Show the progress of a step while the context is open."""
-    lines = StepProgress(experiment, label, quiet=quiet, tell=tell, show_output=show_output)
-    try:
-        yield lines
-    finally:
-        lines.close()
+    return closing(StepProgress(experiment, label, quiet=quiet, tell=tell, show_output=show_output))

@@ -14,28 +14,11 @@ from envmatrix.evidence.settings_in_effect import settled
 
 #: Evidence shown in reports, as dotted paths in the record's ``evidence``.
 EVIDENCE = (
-    "openmp.library",
-    "openmp.version",
-    "openmp.threads",
-    "openmp.blocktime",
-    "openmp.sleeps",
-    "openmp.affinity",
-    "malloc.library",
-    "malloc.version",
-    "blas.library",
-    "torch.version",
-    "torch.threads",
-    "torch.cpu_capability",
-    "onednn.isa",
-    "onednn.implementation",
-    "cpu.model",
-    "cpu.affinity_after",
-    "cpu.governor",
-    "memory.thp",
-    "system.kernel",
-    "system.libc",
-    "system.python",
-)
+    "openmp.library", "openmp.version", "openmp.threads", "openmp.blocktime", "openmp.sleeps", "openmp.affinity",
+    "malloc.library", "malloc.version", "blas.library", "torch.version", "torch.threads", "torch.cpu_capability",
+    "onednn.isa", "onednn.implementation", "cpu.model", "cpu.affinity_after", "cpu.governor", "memory.thp",
+    "system.kernel", "system.libc", "system.python",
+)  # fmt: skip
 #: Evidence about the machine, independent of the environment.
 _MACHINE = (
     "system.kernel",

@@ -10,20 +10,14 @@ if TYPE_CHECKING:
 _MESSAGES = {
     "missing": "is missing",
     "extra_forbidden": "is not a known key",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "dict_type": "must contain `name: ...` entries",
-    "model_type": "must contain `name: ...` entries",
-    "model_attributes_type": "must contain `name: ...` entries",
-    "dataclass_type": "must contain `name: ...` entries",
     "string_type": "must be text",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "model_attributes_type", "dataclass_type"), "must contain `name: ...` entries"
+    ),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
 }
 
 

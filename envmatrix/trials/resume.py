@@ -52,10 +52,10 @@ def apply_resume_changes(
     return replace(experiment, run=run.changed([change]))
 
 
-def record_interim_reading(folder: RunFolder, command: tuple[str, ...] = ()) -> None:
+def record_interim_reading(folder: RunFolder) -> None:
     """Record an interim analysis in the history, as the reader may end the run because of its results."""
     run = folder.load()
-    change = _make_change(run, run.design, run.launcher_options, command, _unrecorded_blocks(folder, run), {})
+    change = _make_change(run, run.design, run.launcher_options, (), _unrecorded_blocks(folder, run), {})
     if change:
         folder.change(change)
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api.bundle import bundle_paths, make_bundle
+from envmatrix.api.environments import bundle_paths, make_bundle
 from envmatrix.engines.base import Prepared
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.api.differences import diff, recorded_differences
+from envmatrix.api.differences import diff, differing, recorded_differences
 from envmatrix.errors import InputError
-from envmatrix.evidence.difference import differing
 from tests.committed import RESULTS
 
 RUN = RESULTS / "reference-default"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.generated_files import definition_files
+from envmatrix.api.images import definition_files
 from envmatrix.matrix import load
 
 ROOT = Path(__file__).parents[2]

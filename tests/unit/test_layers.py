@@ -21,8 +21,8 @@ PACKAGE = Path(__file__).parents[2] / "envmatrix"
 #: A folder may import from itself and from earlier lines, but not from others on its own line.
 ORDER = [
     {"errors", "units", "version", "block"}, {"system"}, {"evidence"}, {"matrix"}, {"plan"}, {"results"}, {"build"},
-    {"engines"}, {"stats"}, {"report"}, {"trials"}, {"launchers"}, {"runner"}, {"search"}, {"bundle"}, {"doctor"},
-    {"api"}, {"__init__"}, {"cli"}, {"__main__"},
+    {"engines"}, {"stats"}, {"report"}, {"trials"}, {"launchers"}, {"runner"}, {"search"}, {"api"}, {"__init__"},
+    {"cli"}, {"__main__"},
 ]  # fmt: skip
 _TARGET = re.compile(r"(envmatrix(?:\.\w+)+):[\w.]+\Z")
 LONGEST_FUNCTION, LONGEST_FILE, MOST_ANY = 50, 400, 60
@@ -170,7 +170,7 @@ NAMED = {
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
     ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
-    ("envmatrix.doctor.installed", "enroot"), ("envmatrix.build.labels", "ssh"),
+    ("envmatrix.build.labels", "ssh"),
 }  # fmt: skip
 
 

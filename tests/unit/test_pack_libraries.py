@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.build import wheelhouse
-from envmatrix.build.cache import Cache
+from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, parse_lock
 from envmatrix.build.locks import Locks
 from envmatrix.build.pythons import cached_python
 from envmatrix.build.wheelhouse import Wheelhouse
-from envmatrix.bundle.libraries import add_packed_libraries, library_contents, mount_libraries
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Image, Library
+from envmatrix.runner.pack_libraries import add_packed_libraries, library_contents, mount_libraries
 from envmatrix.system.progress import silent
 from tests.synthetic import make_environment
 
@@ -93,7 +93,8 @@ def test_a_lock_that_was_made_in_the_cache_is_packed_with_the_projects_own(made,
     locks, pin, _ = made
     python = cached_python(locks.cache, None)
     committed = locks.wheels_file(python)
-    cached = locks._cached_lock_file(committed, "library", "toy", "toy==1.0")
+    digest = json_digest("library", "toy", "toy==1.0")[:12]
+    cached = locks.cache.root / "locks" / f"{committed.stem}.{digest}.txt"
     cached.parent.mkdir(parents=True)
     committed.rename(cached)
     other = Section("library", "other", "other==1.0", (PinnedPackage("other", "1.0", "0" * 64),))

@@ -6,18 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.bundle.archive import unpack, write_archive
-from envmatrix.bundle.contents import make_manifest
-from envmatrix.bundle.manifest import Entry, Manifest
-from envmatrix.bundle.programs import (
+from envmatrix.errors import EnvmatrixError, InputError, StoreError
+from envmatrix.matrix.model import Workload
+from envmatrix.runner.pack_archive import unpack, write_archive
+from envmatrix.runner.pack_contents import make_manifest
+from envmatrix.runner.pack_manifest import Entry, Manifest
+from envmatrix.runner.pack_programs import (
     check_requirements_present,
     collect_programs,
     not_packed_texts,
     use_local_programs,
     use_packed_programs,
 )
-from envmatrix.errors import EnvmatrixError, InputError, StoreError
-from envmatrix.matrix.model import Workload
 from envmatrix.trials.program_files import program_files
 
 

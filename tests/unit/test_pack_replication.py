@@ -9,18 +9,18 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.build.cache import file_digest
-from envmatrix.bundle.comparison import (
+from envmatrix.cli.reproduce import describe_reproduction
+from envmatrix.errors import InputError
+from envmatrix.plan import Plan, make_arms
+from envmatrix.report.html_file import provenance
+from envmatrix.report.summary import summarise
+from envmatrix.runner.reproduction import (
     Difference,
     Reproduction,
     compare_reproduction,
     image_differences,
     run_differences,
 )
-from envmatrix.cli.reproduce import describe_reproduction
-from envmatrix.errors import InputError
-from envmatrix.plan import Plan, make_arms
-from envmatrix.report.html_file import provenance
-from envmatrix.report.summary import summarise
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.measurements import fold_trials

@@ -2,9 +2,9 @@
 
 import pytest
 
-from envmatrix.doctor.quota import check_cpu_quota, tightest_quota
 from envmatrix.evidence.record import read_evidence
 from envmatrix.evidence.settings_in_effect import settled
+from envmatrix.launchers.doctor_checks import check_cpu_quota, tightest_quota
 from envmatrix.matrix import load
 from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.markdown import to_markdown

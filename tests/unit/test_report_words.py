@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.bundle.comparison import compare_reproduction
 from envmatrix.matrix.metrics import MetricSource
 from envmatrix.matrix.model import Workload
 from envmatrix.report.attribution import FACTORIAL_NOTE, MAIN_NOTE, attribution_title
@@ -28,6 +27,7 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.terminal import print_summary
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
+from envmatrix.runner.reproduction import compare_reproduction
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow

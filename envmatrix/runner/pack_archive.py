@@ -16,8 +16,16 @@ from typing import IO
 
 from envmatrix.build.cache import file_digest
 from envmatrix.build.debian_suites import SOURCE_DATE_EPOCH
-from envmatrix.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, Entry, Manifest, is_safe, read_manifest, sha256_of
 from envmatrix.errors import StoreError, Where
+from envmatrix.runner.pack_manifest import (
+    MANIFEST_FILE,
+    SIGNATURE_FILE,
+    Entry,
+    Manifest,
+    is_safe,
+    read_manifest,
+    sha256_of,
+)
 from envmatrix.system.atomic_files import named_file, store_error
 from envmatrix.system.regular_files import open_regular
 

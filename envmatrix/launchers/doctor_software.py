@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from envmatrix.doctor.finding import Finding, State, read_system_file
 from envmatrix.engines.apptainer_command import find_program, lacks_privilege, needs_namespace
 from envmatrix.engines.confinement import limit_holder
 from envmatrix.errors import NoTrialError
+from envmatrix.launchers.doctor_finding import Finding, State, read_system_file
 from envmatrix.system import project
 from envmatrix.system.cuda_driver import OLDEST_DRIVERS, loaded_driver, version_text
 from envmatrix.system.host import has_gpu

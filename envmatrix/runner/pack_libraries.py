@@ -13,11 +13,11 @@ from envmatrix.build.lockfile import Lock, PinnedPackage, Section, read_lock
 from envmatrix.build.locks import Locks
 from envmatrix.build.pythons import cached_python
 from envmatrix.build.wheelhouse import Wheelhouse
-from envmatrix.bundle.archive import Content
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import EnvmatrixError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.results import Run
+from envmatrix.runner.pack_archive import Content
 from envmatrix.system.progress import ProgressCallback
 
 FOLDER = "libraries"

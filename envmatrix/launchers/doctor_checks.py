@@ -7,16 +7,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from envmatrix.build.paths import project_paths
-from envmatrix.doctor import installed
-from envmatrix.doctor.finding import Finding, State, read_system_file
-from envmatrix.doctor.quota import check_cpu_quota
 from envmatrix.engines.catalog import ENGINES
+from envmatrix.launchers import doctor_software as software
 from envmatrix.launchers.catalog import LAUNCHERS
+from envmatrix.launchers.doctor_finding import Finding, State, read_system_file
 from envmatrix.report.catalog import REPORTS
 from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError
@@ -25,6 +24,9 @@ _GIB = 2**30
 _MIN_FREE_BYTES = 6 * _GIB
 _STEAL_WINDOW_S = 0.5
 _NEIGHBOUR_WINDOW_S = 2.0
+_CGROUPS = "/sys/fs/cgroup"
+#: CPU controller -> mount points, by its name in /proc/self/cgroup (cgroup version 2 has an empty name).
+_MOUNTS = {"cpu": (f"{_CGROUPS}/cpu", f"{_CGROUPS}/cpu,cpuacct"), "": (_CGROUPS, f"{_CGROUPS}/unified")}
 
 
 def governor(root: Path) -> Iterator[Finding]:
@@ -133,6 +135,61 @@ def huge_pages(root: Path) -> Iterator[Finding]:
         yield Finding("transparent huge pages", "good", mode)
 
 
+@dataclass(frozen=True)
+class Quota:
+    """A CPU quota: ``cpus`` in CPUs, ``group`` that sets it, ``used_up`` the fraction of periods it throttled."""
+
+    cpus: float
+    group: str
+    used_up: float | None
+
+
+def tightest_quota(root: Path) -> Quota | None:
+    """Return the tightest CPU quota, None without one."""
+    quotas = [entry for group in _control_groups(root) for entry in [_read_quota(group, root)] if entry]
+    return min(quotas, key=lambda entry: entry.cpus, default=None)
+
+
+def check_cpu_quota(root: Path) -> Iterator[Finding]:
+    """Check for a CPU quota: OpenMP runtimes do not see it and start too many threads."""
+    tightest = tightest_quota(root)
+    if tightest:
+        used_text = (
+            "" if tightest.used_up is None else f"; the limit was reached in {tightest.used_up:.0%} of its periods"
+        )
+        yield Finding(
+            "CPU quota",
+            "bad",
+            f"the CPU time of {tightest.cpus:g} CPUs, set by {tightest.group}{used_text}",
+            "use a CPU set instead (cpuset, taskset), or at most that many threads: `envmatrix docs cpu-limit`",
+        )
+
+
+def _control_groups(root: Path) -> Iterator[str]:
+    """Yield this process's groups and those above, up to the mounts, as a container sees its group there."""
+    own_paths = {"cpu": "/", "": "/"}
+    for line in read_system_file("/proc/self/cgroup", root).splitlines():
+        _, controllers, path = line.split(":", 2)
+        own_paths.update({name: path for name in controllers.split(",") if name in own_paths})
+    for name, mounts in _MOUNTS.items():
+        parts = [part for part in own_paths[name].split("/") if part]
+        yield from ("/".join([mount, *parts[:depth]]) for mount in mounts for depth in range(len(parts), -1, -1))
+
+
+def _read_quota(group: str, root: Path) -> Quota | None:
+    words = read_system_file(f"{group}/cpu.max", root).split() or [
+        read_system_file(f"{group}/cpu.cfs_{name}_us", root) for name in ("quota", "period")
+    ]
+    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":  # "max", "-1" or no such file
+        return None
+    counts = dict(
+        line.split() for line in read_system_file(f"{group}/cpu.stat", root).splitlines() if len(line.split()) == 2
+    )
+    periods = int(counts.get("nr_periods", 0))
+    used_up = int(counts.get("nr_throttled", 0)) / periods if periods else None
+    return Quota(int(words[0]) / int(words[1]), group, used_up)
+
+
 def disk(root: Path) -> Iterator[Finding]:
     """Check the free disk space for images and venvs, and whether the cache folder can be written."""
     del root
@@ -209,13 +266,13 @@ CHECKS: tuple[Callable[[Path], Iterator[Finding]], ...] = (
     libraries,
     engines,
     launchers,
-    installed.local,
-    installed.apptainer,
-    installed.enroot,
-    installed.slurm,
-    installed.modules,
-    installed.cuda,
-    installed.xla,
+    software.local,
+    software.apptainer,
+    software.enroot,
+    software.slurm,
+    software.modules,
+    software.cuda,
+    software.xla,
     extensions,
 )
 

@@ -9,13 +9,13 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from envmatrix.build.cache import file_digest
 from envmatrix.build.modules import load_modules
-from envmatrix.bundle.archive import Content
-from envmatrix.bundle.manifest import is_safe
 from envmatrix.engines.catalog import find_engine
 from envmatrix.errors import InputError, StoreError, Where
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.results import Run
+from envmatrix.runner.pack_archive import Content
+from envmatrix.runner.pack_manifest import is_safe
 from envmatrix.system.shared_files import exists, read_with_retry
 
 #: Default limit for all programs of a pack together, in bytes.

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from envmatrix.build.cache import file_stamp
-from envmatrix.bundle.archive import Content
-from envmatrix.bundle.manifest import Manifest
 from envmatrix.engines.base import Engine, HasImageFiles, Prepared
 from envmatrix.engines.build_record import prepared_fields, prepared_from
 from envmatrix.engines.catalog import ENGINES, find_engine
 from envmatrix.errors import StoreError, Where
+from envmatrix.runner.pack_archive import Content
+from envmatrix.runner.pack_manifest import Manifest
 from envmatrix.system.regular_files import read_bytes
 
 Images = Mapping[tuple[str, str], Prepared]

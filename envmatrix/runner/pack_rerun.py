@@ -12,11 +12,6 @@ from envmatrix.build.cache import Cache, file_digest, remove_tree
 from envmatrix.build.file_listing import store_listing
 from envmatrix.build.locks import Locks
 from envmatrix.build.wheelhouse import Wheelhouse
-from envmatrix.bundle.archive import unpack
-from envmatrix.bundle.images import image_files, load_packed_images
-from envmatrix.bundle.libraries import add_packed_libraries, mount_libraries
-from envmatrix.bundle.manifest import Manifest
-from envmatrix.bundle.programs import check_requirements_present, use_local_programs, use_packed_programs
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix import Design, Matrix
@@ -26,6 +21,11 @@ from envmatrix.plan.environment import all_libraries
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.results.run import LauncherOptions
+from envmatrix.runner.pack_archive import unpack
+from envmatrix.runner.pack_images import image_files, load_packed_images
+from envmatrix.runner.pack_libraries import add_packed_libraries, mount_libraries
+from envmatrix.runner.pack_manifest import Manifest
+from envmatrix.runner.pack_programs import check_requirements_present, use_local_programs, use_packed_programs
 from envmatrix.system import project
 from envmatrix.system.atomic_files import read_text
 from envmatrix.system.bench_options import folder_digest

@@ -10,14 +10,14 @@ from pathlib import Path
 from envmatrix.build.cache import Cache
 from envmatrix.build.file_listing import listing_file
 from envmatrix.build.paths import BuildPaths
-from envmatrix.bundle.archive import Content, make_entry
-from envmatrix.bundle.images import image_name
-from envmatrix.bundle.manifest import Entry, Manifest
-from envmatrix.bundle.programs import PROGRAM_FOLDER
 from envmatrix.engines.base import HasBills
 from envmatrix.errors import InputError
 from envmatrix.report.catalog import report_files
 from envmatrix.results import Run, RunFolder
+from envmatrix.runner.pack_archive import Content, make_entry
+from envmatrix.runner.pack_images import image_name
+from envmatrix.runner.pack_manifest import Entry, Manifest
+from envmatrix.runner.pack_programs import PROGRAM_FOLDER
 from envmatrix.system.progress import silent
 from envmatrix.system.regular_files import packed
 from envmatrix.system.shared_files import exists

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
-from envmatrix.bundle.archive import Content, make_entry
-from envmatrix.bundle.manifest import MANIFEST_FILE
 from envmatrix.results import Run
+from envmatrix.runner.pack_archive import Content, make_entry
+from envmatrix.runner.pack_manifest import MANIFEST_FILE
 from envmatrix.version import __version__
 
 CRATE_FILE = "ro-crate-metadata.json"

@@ -1,1 +1,0 @@
-"""Packs: a run as one archive, and its reproduction on another machine."""
