@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -16,7 +17,7 @@ from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.contention import DISTURBED, quota_around
-from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import logs_of
 from envmatrix.system.printable import printable_line
 
@@ -128,11 +129,8 @@ def find_contended_blocks(_run: Run, measured: Measurements, _analysis: Analysis
     is_known = np.isfinite(shares)
     if not is_known.any() or float(np.median(shares[is_known])) > DISTURBED:
         return
-    blocks = {
-        int(block): float(np.median(of_block[block_known]))
-        for block, of_block, block_known in zip(measured.blocks, shares.T, is_known.T, strict=True)
-        if block_known.any()
-    }
+    medians = zip(measured.blocks.tolist(), finite_medians(shares, 0).tolist(), strict=True)
+    blocks = {block: share for block, share in medians if math.isfinite(share)}
     contended_blocks = [block for block, share in blocks.items() if share > MUCH_DISTURBED]
     if contended_blocks:
         worst = max(contended_blocks, key=lambda block: blocks[block])

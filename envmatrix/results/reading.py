@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
@@ -14,103 +13,113 @@ from envmatrix.evidence.evidence import Evidence
 from envmatrix.evidence.record import Record
 from envmatrix.results.trial import Reading, Trial, trial_from_line
 
-_START, _RECORD, _EVIDENCE, _END = b'{"schema":', b',"record":{', b',"evidence":{', b"}}}"
-#: Split points of a record and its evidence: the text before each is either the same in most trials, or in none.
-_RECORD_CUTS = (b',"skipped":', b',"result":', b',"profile":')
-_EVIDENCE_CUTS = (b',"system":', b',"onednn":', b',"preloaded":')
+_START, _RECORD = b'{"schema":', b',"record":{'
+#: Split points of a record and its evidence, each before a key: the text between two is either the same in most trials,
+#: or in none. The last of each is its end.
+_RECORD_CUTS = (b',"skipped":', b',"result":', b',"profile":', b',"evidence":{')
+_EVIDENCE_CUTS = (b',"system":', b',"onednn":', b',"preloaded":', b"}}}\n")
 _STEP_TIME_KEYS = (b'"steps_ns":[', b'"epochs_ns":[')
-#: The most different pieces in the cache, which is then emptied.
-_MAX_PIECES = 512
-#: For how many pieces to remember that they occurred.
+_TURNS, _NEXT_TURN, _END_OF_TURNS = b'"turns":[{', b"},{", b"}]"
+#: The most texts to keep between two split points.
+_MAX_PIECES = 128
+#: For how many texts to remember that they occurred.
 _MAX_MET = 8192
+#: A text up to and with a split point, and the values in it by key.
+Piece = tuple[bytes, Mapping[str, object]]
 _READING = TypeAdapter(Reading)
-M = TypeVar("M", bound=Part)
+_NO_RECORD, _NO_EVIDENCE = Record(), Evidence()
 
 
 class LineReader:
     """Reads the lines of one file. Its trials share objects for equal text, so do not modify them."""
 
     def __init__(self) -> None:
-        self._records: _PartReader[Record] = _PartReader(Record, _RECORD_CUTS)
-        self._evidence: _PartReader[Evidence] = _PartReader(Evidence, _EVIDENCE_CUTS)
+        self._records = _PartReader(Record, _RECORD_CUTS)
+        self._evidence = _PartReader(Evidence, _EVIDENCE_CUTS)
 
     def read(self, line: bytes, file: Path, number: int) -> Reading | Trial:
-        """Return a line's trial without its raw step times; a Trial if its record has invalid values."""
+        """Return a line's trial without the times of its steps; a whole Trial if its record has invalid values."""
         for parse in (self._parse_parts, _parse_whole) if line.startswith(_START) else ():
             try:
                 return parse(line)
             except ValueError:  # invalid values are left out below, or reported
                 continue
-        return trial_from_line(_without_step_times(line).decode(errors="replace"), file, number)
+        return trial_from_line(line.decode(errors="replace"), file, number)
 
     def _parse_parts(self, line: bytes) -> Reading:
         """Parse a line that ends with its record, whose last member is its evidence, as envmatrix writes them.
 
         Every piece must be a valid object; a line that was split at a wrong place raises ValueError.
         """
-        head, _, rest = line.rstrip().partition(_RECORD)
-        record, _, evidence = rest.partition(_EVIDENCE)
-        if not evidence.endswith(_END):
-            return _parse_whole(line)
-        parsed_evidence = self._evidence.read(evidence[: -len(_END)], {})
-        parsed_record = self._records.read(_without_step_times(record), {"evidence": parsed_evidence})
-        return _READING.validate_python({**from_json(head + b"}"), "record": parsed_record})
+        at = line.index(_RECORD)
+        head = from_json(line[:at] + b"}")
+        values, at = self._records.read(line, at + len(_RECORD))
+        evidence, _ = self._evidence.read(line, at)
+        values["evidence"] = _NO_EVIDENCE.model_copy(update=evidence)
+        return _READING.validate_python({**head, "record": _NO_RECORD.model_copy(update=values)})
 
 
-class _PartReader(Generic[M]):
-    """Reads objects of one model from the text of their members, and parses a piece that many trials share twice."""
+class _PartReader:
+    """Reads the members of one object in pieces. A piece that trials share is parsed twice, and then recognized."""
 
-    def __init__(self, model: type[M], cuts: Sequence[bytes]) -> None:
-        self._model, self._cuts, self._empty = model, cuts, model()
-        self._cache: dict[bytes, Mapping[str, object]] = {}
+    def __init__(self, model: type[Part], cuts: Sequence[bytes]) -> None:
+        self._model, self._end = model, cuts[-1]
+        self._known: dict[bytes, list[Piece]] = {cut: [] for cut in cuts}
         self._met: set[int] = set()
 
-    def read(self, members: bytes, more: Mapping[str, object]) -> M:
+    def read(self, line: bytes, at: int) -> tuple[dict[str, object], int]:
+        """Return the values of the members from ``at`` on by key, and where they end."""
         values: dict[str, object] = {}
-        for piece in _split_pieces(members, self._cuts):
-            values.update(self._cache.get(piece) or self._read(piece))
-        return self._empty.model_copy(update={**values, **more})
+        for cut, known in self._known.items():
+            piece = _recognize(known, line, at)
+            if piece is None:
+                end = line.index(cut, at) if cut == self._end else line.find(cut, at)
+                if end < 0:  # the member after this cut is missing
+                    continue
+                piece = self._parse(line[at : end + len(cut)], cut)
+                self._keep(piece, known)
+            text, found = piece
+            values.update(found)
+            at += len(text) - (0 if cut == self._end else len(cut) - 1)
+        return values, at
 
-    def _read(self, piece: bytes) -> Mapping[str, object]:
-        part = self._model.model_validate_json(b"{%b}" % piece)
-        values = {name: getattr(part, name) for name in part.model_fields_set}
-        self._keep(piece, values)
-        return values
+    def _parse(self, text: bytes, cut: bytes) -> Piece:
+        part = self._model.model_validate_json(b"{%b}" % _without_step_times(text.removesuffix(cut)))
+        return text, {name: getattr(part, name) for name in part.model_fields_set}
 
-    def _keep(self, piece: bytes, values: Mapping[str, object]) -> None:
+    def _keep(self, piece: Piece, known: list[Piece]) -> None:
         """Keep a piece that occurs for the second time: those of only one trial would push out the others."""
-        if hash(piece) not in self._met:
-            if len(self._met) >= _MAX_MET:
-                self._met.clear()
-            self._met.add(hash(piece))
+        text_hash = hash(piece[0])
+        if text_hash in self._met:
+            known.insert(0, piece)
+            del known[_MAX_PIECES:]
             return
-        if len(self._cache) >= _MAX_PIECES:
-            self._cache.clear()
-        self._cache[piece] = values
+        if len(self._met) >= _MAX_MET:
+            self._met.clear()
+        self._met.add(text_hash)
+
+
+def _recognize(known: Sequence[Piece], line: bytes, at: int) -> Piece | None:
+    for piece in known:
+        if line.startswith(piece[0], at):
+            return piece
+    return None
 
 
 def _parse_whole(line: bytes) -> Reading:
     return _READING.validate_json(_without_step_times(line))
 
 
-def _split_pieces(text: bytes, cuts: Sequence[bytes]) -> Iterator[bytes]:
-    """Split the members of an object before each of ``cuts`` that occurs."""
-    for cut in cuts:
-        piece, separator, rest = text.partition(cut)
-        if separator:
-            yield piece
-            text = cut[1:] + rest
-    yield text
-
-
-def _without_step_times(line: bytes) -> bytes:
-    """Remove the raw step times from a line: they are 90 % of its size, and are not needed here.
+def _without_step_times(text: bytes) -> bytes:
+    """Remove the raw step times and all turns between the first and the last: 90 % of a line, not needed here.
 
     The searched text cannot be inside a JSON string, where its quotes would be escaped.
     """
     for key in _STEP_TIME_KEYS:
-        start = line.find(key)
+        start = text.find(key)
         if start >= 0:
-            end = line.find(b"]", start)
-            line = line[: start + len(key)] + line[end:]
-    return line
+            end = text.find(b"]", start)
+            text = text[: start + len(key)] + text[end:]
+    start = text.find(_TURNS)
+    last = text.rfind(_NEXT_TURN, start, text.find(_END_OF_TURNS, start)) if start >= 0 else -1
+    return text[: text.find(_NEXT_TURN, start)] + text[last:] if last >= 0 else text

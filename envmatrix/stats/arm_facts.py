@@ -51,16 +51,16 @@ class ArmFacts:
     in_waves: int = 0
 
 
-def count_text(counter: Counter[str], text: str) -> None:
+def count_text(counter: Counter[str], text: str, times: int = 1) -> None:
     """Count a text; all texts after the first five different ones are counted together as '...'."""
     if text in counter or len(counter) < _MOST_DIFFERENT:
-        counter[text] += 1
+        counter[text] += times
     else:
-        counter["..."] += 1
+        counter["..."] += times
 
 
-def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record, texts: EvidenceTexts | None) -> None:
-    """Count the data, work, settings and evidence of a successful trial; ``texts`` are those of its evidence."""
+def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
+    """Count the data, work and notices of a successful trial."""
     if record.data:
         count_text(facts.data, as_text(record.data.name))
         facts.stand_in += record.data.stand_in is True
@@ -75,10 +75,13 @@ def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record, texts: E
     ):
         for note in notes:
             count_text(counts, note)
-    if texts:
-        count_text(facts.settled, texts.settled)
-        for path, text in texts.shown:
-            count_text(facts.evidence[path], text)
+
+
+def note_texts(facts: ArmFacts, texts: EvidenceTexts, trials: int) -> None:
+    """Count the settings and evidence of successful trials, which have the same ``texts``."""
+    count_text(facts.settled, texts.settled, trials)
+    for path, text in texts.shown:
+        count_text(facts.evidence[path], text, trials)
 
 
 def _note_profile(facts: ArmFacts, profile: Profile | None) -> None:

@@ -38,9 +38,12 @@ _MAX_KNOWN = 256
 Texts = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EvidenceTexts:
-    """The texts of one evidence: its settings in effect, and texts ``shown`` and about the ``machine`` by path."""
+    """The texts of one evidence: its settings in effect, and texts ``shown`` and about the ``machine`` by path.
+
+    They are compared by identity, as they are long, and usually read once for all trials that share them.
+    """
 
     settled: str
     shown: Texts

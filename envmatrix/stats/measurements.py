@@ -17,8 +17,8 @@ from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
 from envmatrix.stats import later_steps, step_account
-from envmatrix.stats.arm_facts import ArmFacts, count_text, note_trial
-from envmatrix.stats.evidence_texts import EvidenceTextReader
+from envmatrix.stats.arm_facts import ArmFacts, count_text, note_texts, note_trial
+from envmatrix.stats.evidence_texts import EvidenceTextReader, EvidenceTexts
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.slow_phases import apart
 
@@ -48,6 +48,8 @@ _COLUMNS = (
 )
 #: Most numbers of a user's program kept per run.
 _MAX_OWN_METRICS = 64
+#: Most pairs of an arm and its evidence whose trials are counted together.
+_MAX_UNCOUNTED = 512
 _WORK, _CONDITIONS = attrgetter(*WORK_COLUMNS), attrgetter(*_CONDITION_COLUMNS)
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
@@ -140,6 +142,17 @@ def first_blocks(measured: Measurements, count: int) -> Measurements:
     return replace(measured, blocks=measured.blocks[:count], table=table, attempted=attempted)
 
 
+def finite_medians(values: Floats, axis: int) -> Floats:
+    """Return medians of the finite values, NaN if there are none, without numpy's warning and its loop."""
+    is_finite = np.isfinite(values)
+    if is_finite.all():
+        return np.asarray(np.median(values, axis=axis))
+    ordered = np.sort(np.where(is_finite, values, np.nan), axis=axis)  # NaN last
+    count = is_finite.sum(axis=axis, keepdims=True)
+    low, high = (np.take_along_axis(ordered, np.maximum(rank, 0) // 2, axis) for rank in (count - 1, count))
+    return np.asarray(np.where(count > 0, (low + high) / 2, np.nan).squeeze(axis))
+
+
 def _loss(value: object) -> float:
     """Return a loss or accuracy; non-finite values become infinite so that they do not count as missing."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -157,6 +170,7 @@ class MeasurementBuilder:
         self._who, self._block, self._outcome = array("q"), array("q"), array("b")
         self._numbers = array("d")
         self._texts = EvidenceTextReader()
+        self._uncounted: dict[tuple[str, EvidenceTexts], int] = {}
         self._own: dict[str, dict[int, float]] = {}
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
@@ -165,7 +179,8 @@ class MeasurementBuilder:
 
     def add(self, trial: Reading | Trial) -> None:
         """Add one trial of the plan. Only successful trials add numbers; all are counted by outcome."""
-        facts = self._facts[trial.arm]
+        arm = trial.arm
+        facts = self._facts[arm]
         facts.outcomes[trial.outcome] += 1
         facts.longest_s = max(facts.longest_s, finite_or_nan(trial.wall_s))
         ran_together, is_uninterrupted = (trial.together or 0) > 1, _is_uninterrupted(trial.record)
@@ -175,7 +190,7 @@ class MeasurementBuilder:
         facts.in_waves += (trial.waves or 0) > 1
         if trial.later_failed:
             count_text(facts.later_failed, trial.later_failed)
-        self._who.append(self._index[trial.arm])
+        self._who.append(self._index[arm])
         self._block.append(trial.block)
         self._outcome.append(OUTCOMES.index(trial.outcome))
         if trial.node:
@@ -185,11 +200,13 @@ class MeasurementBuilder:
             self._note_check(trial.block, node, check)
         if trial.outcome == "ok":
             record = trial.record or _NO_RECORD
-            texts = self._texts.read(record.evidence) if record.evidence else None
-            note_trial(facts, trial, record, texts)
+            note_trial(facts, trial, record)
+            if record.evidence:
+                key = arm, self._texts.read(record.evidence)
+                self._uncounted[key] = self._uncounted.get(key, 0) + 1
+                if len(self._uncounted) > _MAX_UNCOUNTED:
+                    self._count_texts()
             self._note_own(facts, record)
-            for path, text in texts.machine if texts else ():
-                count_text(self._machine[path], text)
             self._numbers.extend(_row(trial, record))
         else:
             count_text(facts.reasons, f"{trial.outcome}: {trial.reason}")
@@ -197,6 +214,7 @@ class MeasurementBuilder:
 
     def measured(self) -> Measurements:
         """Return the measurements so far."""
+        self._count_texts()
         arm_index = np.array(self._who, dtype=np.int64)
         outcome = np.array(self._outcome, dtype=np.int64)
         rows = np.asarray(self._numbers).reshape(-1, len(_COLUMNS))  # no copy: leave no view of it, or it cannot grow
@@ -227,6 +245,14 @@ class MeasurementBuilder:
             dict(self._machine),
         )
 
+    def _count_texts(self) -> None:
+        """Count the texts of the trials' evidence, in the order in which they first occurred."""
+        for (arm, texts), trials in self._uncounted.items():
+            note_texts(self._facts[arm], texts, trials)
+            for path, text in texts.machine:
+                count_text(self._machine[path], text, trials)
+        self._uncounted.clear()
+
     def _note_own(self, facts: ArmFacts, record: Record) -> None:
         """Store further metrics and checks of a user's program, before the trial's row is added."""
         row = len(self._numbers) // len(_COLUMNS)
@@ -255,11 +281,15 @@ class MeasurementBuilder:
 def _row(trial: Reading | Trial, record: Record) -> list[float]:
     result = record.result or _NO_RESULT
     system = (record.evidence and record.evidence.system) or _NO_SYSTEM
-    metrics = {**(record.metrics or {}), "trial_s": trial.wall_s}
+    metrics = dict.fromkeys(_METRIC_COLUMNS, math.nan)
+    for name, value in (record.metrics or {}).items():
+        if value is not None and name in metrics:
+            metrics[name] = finite_or_nan(value)
+    metrics["trial_s"] = finite_or_nan(trial.wall_s)
     if _started_beside_others(trial, record):
-        metrics.pop("run_delay_s", None)
+        metrics["run_delay_s"] = math.nan
     return [
-        *map(finite_or_nan, map(metrics.get, _METRIC_COLUMNS)),
+        *metrics.values(),
         _counted_s(trial, record),
         *map(_loss, _WORK(result)),
         *map(finite_or_nan, _CONDITIONS(system)),

@@ -164,9 +164,9 @@ def check_column(name: str) -> str:
 
 def finite_or_nan(value: object) -> float:
     """Return a finite float, or NaN for any other value of a record."""
-    if value is None or (type(value) is float and math.isfinite(value)):  # nearly all of them
-        return math.nan if value is None else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) is float:  # nearly all of them
+        return value if math.isfinite(value) else math.nan
+    if value is None or isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:
         result = float(value)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
-from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import logs_of, ratio_from_log
 
@@ -136,26 +136,17 @@ def describe_slow_trials(
 
 def _without_block_effects(logs: Floats, slow: Bools) -> Floats:
     """Remove each arm's median, then each block's median over the other arms, which the arm cannot influence."""
-    residuals = logs - _median(logs, 1)[:, None]
+    residuals = logs - finite_medians(logs, 1)[:, None]
     if len(residuals) < 2:
         return residuals
     usual = np.where(slow, np.nan, residuals)
-    return residuals - np.nan_to_num(_median(usual[_other_arms(len(residuals))], 1))
+    return residuals - np.nan_to_num(finite_medians(usual[_other_arms(len(residuals))], 1))
 
 
 @lru_cache(maxsize=64)
 def _other_arms(arms: int) -> NDArray[np.int64]:
     """Return, for each arm, the other arms used to estimate block effects."""
     return np.array([[row for row in range(arms) if row != arm][:_MAX_OTHER_ARMS] for arm in range(arms)])
-
-
-def _median(values: Floats, axis: int) -> Floats:
-    """Return the median of the finite values, without numpy's warning if there are none."""
-    if np.isfinite(values).all():
-        return np.asarray(np.median(values, axis=axis))
-    ordered, count = np.sort(values, axis=axis), np.isfinite(values).sum(axis=axis, keepdims=True)
-    low, high = (np.take_along_axis(ordered, np.maximum(rank, 0) // 2, axis) for rank in (count - 1, count))
-    return np.asarray(np.where(count > 0, (low + high) / 2, np.nan).squeeze(axis))
 
 
 def _slow_part(values: Floats) -> tuple[NDArray[np.int64], float]:

@@ -38,14 +38,19 @@ COLUMNS = (
     "thread.cpus",
     "profiled.memory_calls",
 )
-_NONE = StepThread()
+_UNKNOWN = [math.nan] * (len(COLUMNS) - 2)
 #: Parts may exceed the whole by this fraction, because clocks are not read at the same instant.
 _BELOW = 0.05
 
 
 def row(record: Record) -> list[float]:
     """Return a trial's numbers in the order of COLUMNS, NaN if the record has none or they are impossible."""
-    thread = record.step_thread or _NONE
+    thread = record.step_thread
+    known = _UNKNOWN if thread is None else _thread_row(thread)
+    return [*known, _cpus(record), _memory_calls(record)]
+
+
+def _thread_row(thread: StepThread) -> list[float]:
     cpu, user, system = (finite_or_nan(value) / 1e9 for value in (thread.cpu_ns, thread.user_ns, thread.system_ns))
     ticks = user + system
     kernel = cpu * system / ticks if ticks > 0 else math.nan
@@ -56,7 +61,7 @@ def row(record: Record) -> list[float]:
     if any(value < 0 for value in found):  # a counter overflowed, or a kernel counts differently
         found = [math.nan] * len(found)
     prices = [finite_or_nan(getattr(thread.prices, name, None)) / 1e9 for name in PRICES.values()]
-    return [*found, *prices, _cpus(record), _memory_calls(record)]
+    return [*found, *prices]
 
 
 def _memory_calls(record: Record) -> float:

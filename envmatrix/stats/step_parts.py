@@ -8,6 +8,7 @@ dependent families (Sidak 1967).
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,16 +20,17 @@ from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pairs
 from envmatrix.stats.step_account import PARTS, accounts, of_thread
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 #: Points tried on each side of a share, and the ranges they cover, in half-widths of a first estimate.
 _POINTS, _REACHES = 200, (3.0, 12.0, 48.0)
-#: Points tried at once, from the share outwards: most intervals end within the first half.
-_AT_ONCE = 12
+#: Points tried at once, from the share outwards: most intervals end within the first half. With many blocks, fewer.
+_AT_ONCE, _MANY_BLOCKS = 12, 500
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,22 @@ class Together:
         return None
 
     def _first_excluded(self, part: Floats, whole: Floats, shares: Floats, held: int) -> float | None:
-        """Return the first of the ``shares`` that the blocks exclude, None if they exclude none."""
-        for tried in np.split(shares, range(_AT_ONCE, len(shares), _AT_ONCE)):
+        """Return the first of the ``shares`` that the blocks exclude, None if they exclude none.
+
+        All beyond it are excluded too if mean and error are smooth in the share (Fieller 1954), so halving finds it.
+        With few blocks the error may jump, as it is of few cosines or of all (``slow_phases``).
+        """
+
+        def excluded(tried: Floats) -> Bools:
             means, reaches = self.estimates(part - tried[:, None] * whole, held, own=True)
-            excluded = tried[np.abs(means) > reaches]
-            if excluded.size:
-                return float(excluded[0])
+            return np.asarray(np.abs(means) > reaches)
+
+        if np.isfinite(whole).sum() > _MANY_BLOCKS:
+            first = bisect.bisect_left(range(len(shares)), True, key=lambda at: excluded(shares[at : at + 1])[0])
+            return float(shares[first]) if first < len(shares) else None
+        for tried in np.split(shares, range(_AT_ONCE, len(shares), _AT_ONCE)):
+            if (is_excluded := excluded(tried)).any():
+                return float(tried[is_excluded][0])
         return None
 
     def _critical(self, units: int, held: int, *, own: bool) -> float:
@@ -214,7 +226,7 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
         if not name.startswith("price.")
     }
     there = np.isfinite(known["whole"][1] - known["whole"][0])
-    prices = {name[6:]: per_block(values) for name, values in found.items() if name.startswith("price.")}
+    prices = {name[6:]: finite_medians(values, 0) for name, values in found.items() if name.startswith("price.")}
     return Together(
         family.reference,
         family.arms,
@@ -244,12 +256,6 @@ def parts_of(together: Together) -> list[StepParts]:
 def _part(together: Together, row: int, name: str, change: Interval) -> Part:
     rows = (together.differences[name][row], together.differences["whole"][row])
     return Part(name, change, together.share(*rows, len(together.counted)))
-
-
-def per_block(values: Floats) -> Floats:
-    """Return the median over all arms for each block; NaN if none was measured."""
-    there = np.isfinite(values)
-    return np.array([np.median(values[there[:, b], b]) if there[:, b].any() else np.nan for b in range(len(there.T))])
 
 
 def _means(values: Floats, there: NDArray[np.bool_]) -> Floats:

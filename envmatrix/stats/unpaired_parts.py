@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from envmatrix.plan import Arm
-from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.run_to_run import prediction
 from envmatrix.stats.step_account import accounts, of_thread
-from envmatrix.stats.step_parts import StepParts, Together, parts_of, per_block
+from envmatrix.stats.step_parts import StepParts, Together, parts_of
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def unpaired_parts(
     there = np.isfinite(values["whole"])
     if any(part.sum() < 2 for part in np.split(there[0], ends[:-1])):
         return None
-    prices = {name[6:]: per_block(numbers) for name, numbers in values.items() if name.startswith("price.")}
+    prices = {name[6:]: finite_medians(numbers, 0) for name, numbers in values.items() if name.startswith("price.")}
     values = {name: np.where(there, numbers, np.nan) for name, numbers in values.items() if name[6:] not in prices}
     means = {name: _of_runs(numbers, ends)[0] for name, numbers in values.items()}
     together = OfRuns(

@@ -21,6 +21,8 @@ from envmatrix.errors import Where, where_in
 MIB = 2**20
 #: For files that people write, and for locks.
 MAX_TEXT_BYTES = 4 * MIB
+#: Read at once: the 8 KiB that Python reads by default are less than one line of a trial.
+_BUFFER_BYTES = MIB // 4
 #: For documents of programs, and for single lines: the times of millions of steps.
 MAX_DOCUMENT_BYTES = 64 * MIB
 
@@ -36,7 +38,7 @@ def open_regular(file: Path, *, to_change: bool = False) -> IO[bytes]:
     handle = os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _check_regular(os.fstat(handle), file)
-        return os.fdopen(handle, "rb+" if to_change else "rb")
+        return os.fdopen(handle, "rb+" if to_change else "rb", _BUFFER_BYTES)
     except OSError:
         os.close(handle)
         raise

@@ -73,7 +73,7 @@ def test_trials_share_their_evidence_however_many_values_of_single_trials_are_be
     for environment in ("baseline", "control", "fast"):
         set_uptime = lambda record: record["evidence"]["system"].update(uptime_s=float(next(number)))  # noqa: E731
         trials = edit(trials, environment, set_uptime)
-    lines = [trial.line().encode() for trial in trials]
+    lines = [f"{trial.line()}\n".encode() for trial in trials]
     reader = LineReader()
     trials = [reader.read(line, None, number) for number, line in enumerate(lines, 1)]
     fast = [trial for trial in trials if trial.environment == "fast"]

@@ -20,9 +20,11 @@ from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
+from envmatrix.stats import step_parts
 from envmatrix.stats.explanation import to_json
+from envmatrix.stats.measurements import finite_medians
 from envmatrix.stats.step_account import PARTS
-from envmatrix.stats.step_parts import Interval
+from envmatrix.stats.step_parts import Interval, Together
 from tests.committed import RESULTS
 from tests.step_runs import FAULT_MS, USUAL, ms, run_of, why
 from tests.unit.test_report_attributed import printed
@@ -282,3 +284,24 @@ def test_the_difference_between_runs_is_not_explained_unless_it_is_shown(tmp_pat
 def test_a_share_below_none_or_above_all_is_not_shown(mean, shown):
     """Parts of opposite signs gave -102 % and 167 % of a difference, which nobody could read."""
     assert _percent(Interval(mean, 0.41, 1.08)) == shown
+
+
+@pytest.mark.parametrize("phases", [0.2, 1.0])
+def test_the_ends_of_a_share_are_found_among_many_blocks_as_by_trying_each(phases, monkeypatch):
+    chance = np.random.default_rng(3)
+    together = Together("reference", (), {}, {}, {}, np.full(600, phases), True, 4, 2, 0.95)
+    for number in range(20):
+        whole = number / 20 + np.cumsum(chance.normal(0, 0.05, 600)) + chance.normal(0, 1, 600)
+        part = 0.5 * whole + chance.normal(0, 1, 600)
+        part[:50] = whole[:50] = np.nan
+        found = together.share(part, whole, 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(step_parts, "_MANY_BLOCKS", 1000)
+            assert found == together.share(part, whole, 4)
+
+
+def test_medians_leave_out_what_is_not_known():
+    values = np.array([[1.0, np.nan, np.inf, np.nan], [4.0, 2.0, 3.0, np.nan], [2.0, 6.0, np.nan, -np.inf]])
+    np.testing.assert_array_equal(finite_medians(values, 0), [2.0, 4.0, 3.0, np.nan])
+    np.testing.assert_array_equal(finite_medians(values[:, :2], 1), [1.0, 3.0, 4.0])
+    np.testing.assert_array_equal(finite_medians(values[1:, :2], 0), [3.0, 4.0])
