@@ -167,8 +167,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     scale = Scale.of(found.parts.whole.mean)
     mean = finding.by.whole.mean
     change = f"{scale.number(mean).lstrip('+-')} {scale.unit} {'less' if mean < 0 else 'more'}"
-    reference = found.parts.together.reference.partition(":")[0]
-    other = f"{finding.by.arm.environment} changes only this in {reference}, and its steps take {change}"
+    other = f"with only this changed ({finding.by.arm.environment}), a step takes {change}"
     return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
 
 

@@ -15,7 +15,7 @@ from envmatrix.report.headline import (
     barred,
     busy_machine,
     control_doubt,
-    corrected_figures,
+    correction,
     explained,
     is_faster_by_little,
     kept_undecided,
@@ -146,17 +146,17 @@ class Group:
         own = {row.arm.name for row in (self.baseline, *self.alone)}
         reference = self.baseline_name if effect.reference in own else reference_name(effect)
         tested = sum(row.effect is not None for row in self.rows)
-        selection = f"picking the best of {tested}" if tested > 1 else "selection"
         gain, as_fast = self.choice.gain, self.metric.as_fast_as(reference)
         times = f"{format_decided_ratio(gain)} times {as_fast}"
-        bounds = f"{format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
-        figures = corrected_figures(effect.ratio, gain, bounds, selection)
+        figures = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
+        luck = correction(effect.ratio, gain, tested)
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
-            times, figures = steady_text.steady_gain(best.steady, effect, gain, as_fast, selection, self.steps)
+            times, figures = steady_text.steady_gain(best.steady, effect, gain, as_fast, self.steps)
             if best.steady.verdict == "faster":
+                luck = correction(best.steady.ratio, gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
-        return f"{best.arm.environment} is {times}", figures, slow + without_contention(effect)
+        return f"{best.arm.environment} is {times}", figures, luck + slow + without_contention(effect)
 
     @property
     def _no_gain(self) -> tuple[str, str, str]:
@@ -249,8 +249,8 @@ class Group:
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
         are = "is" if len(names) == 1 else "are"
-        copy = f"{copies}, a copy of {self.baseline_name} that is not interleaved either"
-        return f"{list_names(names)} {are} not interleaved, and so compared with {copy}." if names else ""
+        copy = f'"{copies}", a second {self.baseline_name} that is not interleaved either'
+        return f"{list_names(names)} {are} not interleaved. The reference is {copy}." if names else ""
 
     @property
     def has_cost(self) -> bool:

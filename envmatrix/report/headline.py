@@ -95,12 +95,11 @@ def control_doubt(control: Effect | None, best: Effect | None, gain: float, refe
     return ""
 
 
-def corrected_figures(ratio: float | None, gain: float, bounds: str, selection: str) -> str:
-    """Return the interval of a ratio, and what the correction for ``selection`` made of the ratio."""
+def correction(ratio: float | None, gain: float, tested: int) -> str:
+    """Return a sentence on a ``gain`` that was corrected for picking it; '' if that changed no shown digit."""
     measured, corrected = format_ratio(ratio), format_decided_ratio(gain)
-    if measured == corrected:
-        return f"95 % CI {bounds}; corrected for {selection}"
-    return f"measured {measured}, 95 % CI {bounds}; corrected to {corrected} for {selection}"
+    luck = f"the luck in picking the best of {tested}" if tested > 1 else "luck"
+    return "" if measured == corrected else f" It measured {measured} (see the table); {corrected} allows for {luck}."
 
 
 def is_eligible_faster(effect: Effect) -> bool:
@@ -138,7 +137,7 @@ def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
         return f"the only one that is significantly {faster}" if choice.faster == 1 else ""
     if choice.alike == choice.near:
         return f"the best measured of the {choice.faster} that are significantly {faster}"
-    return f"which changes the fewest settings of those within {percent_of(margin)} of the best"
+    return f"which changes the fewest settings of those that measured within {percent_of(margin)} of the fastest"
 
 
 def percent_of(share: float) -> str:

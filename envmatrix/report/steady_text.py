@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_ratio, list_names
-from envmatrix.report.headline import corrected_figures
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.steady_effect import SteadyEffect
 
 
 def steady_gain(
-    steady: SteadyEffect, effect: Effect, gain: float, as_fast: str, selection: str, trial: str = "first steps"
+    steady: SteadyEffect, effect: Effect, gain: float, as_fast: str, trial: str = "first steps"
 ) -> tuple[str, str]:
     """Return the claim about a recommended environment, and its figures.
 
-    ``gain`` is its ratio corrected for ``selection``: in the steady state if it is faster there, otherwise in its
+    ``gain`` is its ratio corrected for picking it: in the steady state if it is faster there, otherwise in its
     trials. ``trial`` says which steps a trial has.
     """
     first_bounds, bounds = format_bounds(effect.low, effect.high), format_bounds(steady.low, steady.high)
     blocks, times = format_count(effect.blocks, "block"), f"{format_decided_ratio(gain)} times {as_fast}"
     if steady.verdict == "faster":
-        figures = corrected_figures(steady.ratio, gain, bounds, selection)
-        first = f"{trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
-        return f"{times} in {steady.seconds} of its steps", f"{figures}; {first}"
+        figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
+        return f"{times} in {steady.seconds} of its steps", figures
     later = f"it is about {as_fast}" if steady.verdict == "same" else "its gain is undecided"
-    claim = f"{times} in its {trial}, but in {steady.seconds} {later}"
-    figures = corrected_figures(effect.ratio, gain, f"{first_bounds}, {blocks}", selection)
-    return claim, f"{figures}; {steady.seconds}: {format_ratio(steady.ratio)}, 95 % CI {bounds}"
+    figures = f"95 % CI {first_bounds}, {blocks}; {steady.seconds}: {format_ratio(steady.ratio)}, 95 % CI {bounds}"
+    return f"{times} in its {trial}, but in {steady.seconds} {later}", figures
 
 
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
@@ -50,10 +47,8 @@ def steady_note(
     if not steady:
         return ""
     groups = format_count(min(one.groups for one in steady.values()), "block")
-    seconds = next(iter(steady.values())).seconds
-    texts = [
-        f"S{seconds[1:]} (the steady effect): the second half of the steps of each process, in {groups} of the run."
-    ]
+    seconds = next(iter(steady.values())).seconds.capitalize()
+    texts = [f"{seconds} (the steady effect) are the second half of each process's steps, timed in {groups}."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

@@ -165,7 +165,8 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
             else ""
         )
         waits = slow.trials < LEAST_BLOCKS
-        held = f"no verdict{'' if name in shared else ' for it'} before block {LEAST_BLOCKS}"
+        whose = "" if name in shared else f" for {name.partition(':')[0]}"
+        held = f"no verdict{whose} before block {LEAST_BLOCKS}"
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,

@@ -80,11 +80,11 @@ def test_of_equally_simple_ones_none_is_called_the_simplest():
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 2, 1, near=2),
-            "which changes the fewest settings of those within 3 % of the best",
+            "which changes the fewest settings of those that measured within 3 % of the fastest",
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 3, 2, near=3),
-            "which changes the fewest settings of those within 3 % of the best",
+            "which changes the fewest settings of those that measured within 3 % of the fastest",
         ),
         (
             Choice("fast:cnn@local", 1.2, ("fast:cnn@local", "b:cnn@local"), 2, 1, near=1),

@@ -63,7 +63,7 @@ def test_slow_trials_are_told_with_their_share_and_the_spread_stands_in_every_ta
     for text in (printed(summary), to_markdown(summary)):
         assert "3 of 24, 25% slower" in text.replace("\\", "")
         assert " cv " in text
-    assert summary.groups[0].headline.endswith("picking the best of 2). 3 of 24 trials are 25% slower than the others.")
+    assert summary.groups[0].headline.endswith(". 3 of 24 trials are 25% slower than the others.")
     caution = next(caution for caution in summary.cautions if caution.kind is WarningKind.SLOW_TRIALS)
     assert caution.text.startswith(
         "3 of 24 trials are 25% slower than the others (95 % CI of the share of slow trials: 3% to 32%)"
@@ -110,7 +110,7 @@ def test_an_environment_with_slow_trials_has_no_verdict_and_leaves_no_race_befor
 @pytest.mark.parametrize(
     ("slow", "held"),
     [
-        ("fast", "no verdict for it"),
+        ("fast", "no verdict for fast"),
         ("baseline", "no verdict"),
         ("control", "no verdict"),
     ],

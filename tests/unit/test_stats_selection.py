@@ -14,6 +14,7 @@ from rich.console import Console
 from envmatrix.api.result import Result
 from envmatrix.report.columns import columns_of
 from envmatrix.report.exports import figure_svg, pyperf_json
+from envmatrix.report.headline import correction
 from envmatrix.report.html_file import to_html
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
@@ -179,12 +180,19 @@ def test_the_simplest_of_those_that_measured_within_the_margin_is_recommended(tm
     assert group.best.arm.environment == "simple"
     assert group.best_set_sentence.startswith("Tied for best: ")
     assert "Recommended: simple, " in group.best_set_sentence
-    within = "Recommended: simple, which changes the fewest settings of those within 3 % of the best."
+    within = "Recommended: simple, which changes the fewest settings of those that measured within 3 % of the fastest."
     assert within in to_markdown(summarise(folder))
     result = Result(folder.path)
     assert result.best.environment == "simple"
     assert result.best_set == group.best_set
     assert result.best.low <= result.gain <= result.best.ratio
+    luck = f"{result.gain:.2f} allows for the luck in picking the best of 3."
+    assert (luck in group.headline) == (f"{result.gain:.2f}" != f"{result.best.ratio:.2f}")
+    assert (
+        correction(1.13, 1.05, 8)
+        == " It measured 1.13 (see the table); 1.05 allows for the luck in picking the best of 8."
+    )
+    assert correction(1.134, 1.131, 8) == "", "both read 1.13"
     body = summary_to_json(result.summary)["best"][0]
     assert (body["environment"], body["best_set"], body["gain"]) == ("simple", list(group.best_set), result.gain)
     json.dumps(body)

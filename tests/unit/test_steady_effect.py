@@ -125,7 +125,6 @@ def test_the_headline_is_the_steady_effect_with_the_first_steps_next_to_it(chang
     summary = summary_of({"fast": change}, noise=noise)
     told = summary.groups[0].headline
     assert told.startswith(headline)
-    assert "corrected for picking the best of 3" in told
     assert ("first steps: 1.25" in told) is (change == 0.96)
     text = io.StringIO()
     print_summary(summary, Console(file=text, width=200))
