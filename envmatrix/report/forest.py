@@ -69,13 +69,17 @@ class ForestRow:
 
 @dataclass(frozen=True)
 class ForestTexts:
-    """The texts of a forest plot: its title, that of its axis, both directions, and a description of all rows."""
+    """The texts of a forest plot: its title, that of its axis, both directions, and a description of all rows.
+
+    ``second`` is a line below the axis that says what thin rows are.
+    """
 
     title: str
     axis: str
     worse: str
     better: str
     description: str
+    second: str = ""
 
 
 def _axis_bounds(rows: Sequence[ForestRow]) -> tuple[float, float]:
@@ -146,8 +150,10 @@ def draw_forest(
     body += text_element(left, 16, texts.worse, "soft") + text_element(right, 16, texts.better, "end soft")
     places = zip(rows, tops, heights, strict=False)
     body += "".join(_row(row, scale, top + _middle(row, height), layout) for row, top, height in places)
-    body += text_element((left + right) / 2, bottom + 34, texts.axis, "mid", 90)
-    return svg_drawing(layout.width, bottom + 44, texts.title, texts.description, body, name)
+    lines = (texts.axis, texts.second) if texts.second else (texts.axis,)
+    for number, line in enumerate(lines):
+        body += text_element((left + right) / 2, bottom + 34 + 16 * number, line, "mid")
+    return svg_drawing(layout.width, bottom + 28 + 16 * len(lines), texts.title, texts.description, body, name)
 
 
 def _middle(row: ForestRow, height: float) -> float:
@@ -185,10 +191,11 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
         if row.steady:
             shown.append(_steady_row(row.steady))
             told.append(f"{row.arm.environment} in {row.steady.seconds} {format_ratio(row.steady.ratio)}")
-            later = f": {group.steps}, and below them {row.steady.seconds}"
+            later = f"{group.steps}, and below them {row.steady.seconds}"
     texts = ForestTexts(
         title=f"{label[:1].upper()}{label[1:]} {group.baseline_name}: {group.workload} on {group.engine}",
-        axis=f"{label} {group.baseline_name}{later}",
+        axis=f"{label} {group.baseline_name}",
+        second=later,
         worse=said("slower"),
         better=said("faster"),
         description="; ".join(told) or "nothing measured",

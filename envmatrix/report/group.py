@@ -248,9 +248,9 @@ class Group:
         alone = {row.arm.name: row.arm.environment for row in self.alone}
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
-        are = "is" if len(names) == 1 else "are"
+        are, whose = ("is", "Its") if len(names) == 1 else ("are", "Their")
         copy = f'"{copies}", a second {self.baseline_name} that is not interleaved either'
-        return f"{list_names(names)} {are} not interleaved. The reference is {copy}." if names else ""
+        return f"{list_names(names)} {are} not interleaved. {whose} reference is {copy}." if names else ""
 
     @property
     def has_cost(self) -> bool:
