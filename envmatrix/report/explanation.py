@@ -166,8 +166,8 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     mean = finding.by.whole.mean
-    change = f"{scale.number(mean).lstrip('+-')} {scale.unit} {'less' if mean < 0 else 'more'}"
-    other = f"with only this changed ({finding.by.arm.environment}), a step takes {change}"
+    change = f"{'saves' if mean < 0 else 'costs'} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
+    other = f"{finding.by.arm.environment} has only this change, and {change}"
     return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from envmatrix.plan import Arm
 from envmatrix.report import steady_text
 from envmatrix.report.cost_text import cost_note
-from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, list_names, reference_name
+from envmatrix.report.formatting import format_bounds, format_count, format_speed_up, list_names, reference_name
 from envmatrix.report.headline import (
     barred,
     busy_machine,
@@ -147,12 +147,12 @@ class Group:
         reference = self.baseline_name if effect.reference in own else reference_name(effect)
         tested = sum(row.effect is not None for row in self.rows)
         gain, as_fast = self.choice.gain, self.metric.as_fast_as(reference)
-        times = f"{format_decided_ratio(gain)} times {as_fast}"
+        times = f"{format_speed_up(effect)} times {as_fast}"
         figures = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
         luck = correction(effect.ratio, gain, tested)
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
-            times, figures = steady_text.steady_gain(best.steady, effect, gain, as_fast, self.steps)
+            times, figures = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
             if best.steady.verdict == "faster":
                 luck = correction(best.steady.ratio, gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
@@ -216,7 +216,7 @@ class Group:
         if not best or not choice or choice.best_set == (choice.arm,):
             return ""
         faster, names = self.metric.said("faster"), ", ".join(self.best_set)
-        reason = recommendation_reason(choice, faster, self.margin)
+        reason = recommendation_reason(choice, faster, self.margin, is_first=best is self.rows[0])
         recommended = f"Recommended: {best.arm.environment}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
         if choice.outdone:
             return f"{names} measured better, but not significantly {faster} than the reference. {recommended}"
@@ -267,7 +267,7 @@ class Group:
         steady = {row.arm.environment: row.steady for row in self.rows if row.steady}
         failed = {row.arm.environment: row.later_failed for row in self.rows if row.later_failed}
         missing = [row.arm.environment for row in self.rows if row.effect and row.effect.ratio and not row.steady]
-        return steady_text.steady_note(steady, missing, failed, self.baseline_name)
+        return steady_text.steady_note(steady, missing, failed, self.baseline_name, self.steps)
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -96,10 +96,15 @@ def control_doubt(control: Effect | None, best: Effect | None, gain: float, refe
 
 
 def correction(ratio: float | None, gain: float, tested: int) -> str:
-    """Return a sentence on a ``gain`` that was corrected for picking it; '' if that changed no shown digit."""
-    measured, corrected = format_ratio(ratio), format_decided_ratio(gain)
-    luck = f"the luck in picking the best of {tested}" if tested > 1 else "luck"
-    return "" if measured == corrected else f" It measured {measured} (see the table); {corrected} allows for {luck}."
+    """Return a sentence on the ``gain`` to expect of the best of several; '' if it reads as the measured ratio."""
+    expected = format_decided_ratio(gain)
+    if format_ratio(ratio) == expected:
+        return ""
+    return (
+        f" The best of {tested} is partly lucky: expect {expected}."
+        if tested > 1
+        else f" Allowing for luck, expect {expected}."
+    )
 
 
 def is_eligible_faster(effect: Effect) -> bool:
@@ -131,13 +136,15 @@ def barred(effects: Sequence[Effect]) -> list[str]:
     return reasons
 
 
-def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
-    """Return why one environment of the best set is recommended; '' if it measured best of all of them."""
+def recommendation_reason(choice: Choice, faster: str, margin: float, *, is_first: bool) -> str:
+    """Return why one environment of the best set is recommended; ``is_first``: it measured best of all."""
     if choice.outdone or choice.faster == 1:
         return f"the only one that is significantly {faster}" if choice.faster == 1 else ""
     if choice.alike == choice.near:
         return f"the best measured of the {choice.faster} that are significantly {faster}"
-    return f"which changes the fewest settings of those that measured within {percent_of(margin)} of the fastest"
+    if is_first:
+        return "which measured best"
+    return f"the one with the fewest changed settings among those within {percent_of(margin)} of the fastest"
 
 
 def percent_of(share: float) -> str:

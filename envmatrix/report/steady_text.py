@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_ratio, list_names
+from envmatrix.report.formatting import (
+    format_bounds,
+    format_count,
+    format_decided_ratio,
+    format_ratio,
+    format_speed_up,
+    list_names,
+)
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.steady_effect import SteadyEffect
 
 
-def steady_gain(
-    steady: SteadyEffect, effect: Effect, gain: float, as_fast: str, trial: str = "first steps"
-) -> tuple[str, str]:
-    """Return the claim about a recommended environment, and its figures.
+def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> tuple[str, str]:
+    """Return the claim about a recommended environment, and its figures; ``trial`` says which steps a trial has.
 
-    ``gain`` is its ratio corrected for picking it: in the steady state if it is faster there, otherwise in its
-    trials. ``trial`` says which steps a trial has.
+    The claim is about the steady state if the environment is faster there, otherwise about its trials.
     """
     first_bounds, bounds = format_bounds(effect.low, effect.high), format_bounds(steady.low, steady.high)
-    blocks, times = format_count(effect.blocks, "block"), f"{format_decided_ratio(gain)} times {as_fast}"
+    blocks = format_count(effect.blocks, "block")
     if steady.verdict == "faster":
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
-        return f"{times} in {steady.seconds} of its steps", figures
+        return f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures
     later = f"it is about {as_fast}" if steady.verdict == "same" else "its gain is undecided"
     figures = f"95 % CI {first_bounds}, {blocks}; {steady.seconds}: {format_ratio(steady.ratio)}, 95 % CI {bounds}"
-    return f"{times} in its {trial}, but in {steady.seconds} {later}", figures
+    return f"{format_speed_up(effect)} times {as_fast} in its {trial}, but in {steady.seconds} {later}", figures
 
 
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
@@ -41,14 +45,16 @@ def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str
 
 
 def steady_note(
-    steady: Mapping[str, SteadyEffect], missing: Sequence[str], failed: Mapping[str, str], baseline: str
+    steady: Mapping[str, SteadyEffect], missing: Sequence[str], failed: Mapping[str, str], baseline: str, trial: str
 ) -> str:
     """Return what the steady effects are of, which still changed, and which environments have none."""
     if not steady:
         return ""
     groups = format_count(min(one.groups for one in steady.values()), "block")
     seconds = next(iter(steady.values())).seconds.capitalize()
-    texts = [f"{seconds} (the steady effect) are the second half of each process's steps, timed in {groups}."]
+    went_on = f"in {groups}, the processes went on after their trials; this is the second half of all their steps"
+    which = went_on if trial == "first steps" else "the second half of the steps"
+    texts = [f"{seconds} (the steady effect): {which}."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

@@ -180,18 +180,15 @@ def test_the_simplest_of_those_that_measured_within_the_margin_is_recommended(tm
     assert group.best.arm.environment == "simple"
     assert group.best_set_sentence.startswith("Tied for best: ")
     assert "Recommended: simple, " in group.best_set_sentence
-    within = "Recommended: simple, which changes the fewest settings of those that measured within 3 % of the fastest."
+    within = "Recommended: simple, the one with the fewest changed settings among those within 3 % of the fastest."
     assert within in to_markdown(summarise(folder))
     result = Result(folder.path)
     assert result.best.environment == "simple"
     assert result.best_set == group.best_set
     assert result.best.low <= result.gain <= result.best.ratio
-    luck = f"{result.gain:.2f} allows for the luck in picking the best of 3."
+    luck = f" The best of 3 is partly lucky: expect {result.gain:.2f}."
     assert (luck in group.headline) == (f"{result.gain:.2f}" != f"{result.best.ratio:.2f}")
-    assert (
-        correction(1.13, 1.05, 8)
-        == " It measured 1.13 (see the table); 1.05 allows for the luck in picking the best of 8."
-    )
+    assert correction(1.13, 1.05, 8) == " The best of 8 is partly lucky: expect 1.05."
     assert correction(1.134, 1.131, 8) == "", "both read 1.13"
     body = summary_to_json(result.summary)["best"][0]
     assert (body["environment"], body["best_set"], body["gain"]) == ("simple", list(group.best_set), result.gain)
