@@ -224,8 +224,10 @@ def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
 def _steady(row: Row, group: Group) -> Cell:
     if row.steady is None:
         return Cell("" if row.effect else "1")
-    bounds = format_bounds(row.steady.low, row.steady.high)
-    return Cell(format_ratio(row.steady.ratio), f"{bounds}, {group.metric.said(row.steady.verdict)}")
+    steady, withheld = row.steady, row.effect.withheld if row.effect else ""
+    is_held = withheld and steady.verdict == "undecided" and not steady.low <= 1.0 <= steady.high
+    verdict = reason(row.effect) if row.effect and is_held else group.metric.said(steady.verdict)
+    return Cell(format_ratio(steady.ratio), f"{format_bounds(steady.low, steady.high)}, {verdict}")
 
 
 def _steady_title(group: Group) -> str:

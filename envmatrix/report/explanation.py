@@ -166,8 +166,9 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     mean = finding.by.whole.mean
-    change = f"{'saves' if mean < 0 else 'costs'} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
-    other = f"{finding.by.arm.environment} has only this change, and {change}"
+    removes, saves = ("removes", "saves") if mean < 0 else ("adds", "costs")
+    change = f"{saves} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
+    other = f"{finding.by.arm.environment} {removes} only this, and {change}"
     return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
 
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from envmatrix.plan import Arm
 from envmatrix.report import steady_text
 from envmatrix.report.cost_text import cost_note
-from envmatrix.report.formatting import format_bounds, format_count, format_speed_up, list_names, reference_name
+from envmatrix.report.formatting import (
+    format_bounds,
+    format_count,
+    format_decided_ratio,
+    format_speed_up,
+    list_names,
+    reference_name,
+)
 from envmatrix.report.headline import (
     barred,
     busy_machine,
@@ -149,12 +156,12 @@ class Group:
         gain, as_fast = self.choice.gain, self.metric.as_fast_as(reference)
         times = f"{format_speed_up(effect)} times {as_fast}"
         figures = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
-        luck = correction(effect.ratio, gain, tested)
+        luck = correction(format_speed_up(effect), gain, tested)
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
             times, figures = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
             if best.steady.verdict == "faster":
-                luck = correction(best.steady.ratio, gain, tested)
+                luck = correction(format_decided_ratio(best.steady.ratio), gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
         return f"{best.arm.environment} is {times}", figures, luck + slow + without_contention(effect)
 
@@ -220,7 +227,8 @@ class Group:
         recommended = f"Recommended: {best.arm.environment}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
         if choice.outdone:
             return f"{names} measured better, but not significantly {faster} than the reference. {recommended}"
-        tied = f"Tied for best: {names}." if len(self.best_set) > 1 else f"Best: {names}."
+        several = len(self.best_set) > 1
+        tied = f"Tied for best: {names} (no significant difference)." if several else f"Best: {names}."
         return f"{tied} {recommended}"
 
     def _ahead(self, choice: Choice) -> str:
@@ -267,7 +275,7 @@ class Group:
         steady = {row.arm.environment: row.steady for row in self.rows if row.steady}
         failed = {row.arm.environment: row.later_failed for row in self.rows if row.later_failed}
         missing = [row.arm.environment for row in self.rows if row.effect and row.effect.ratio and not row.steady]
-        return steady_text.steady_note(steady, missing, failed, self.baseline_name, self.steps)
+        return steady_text.steady_note(steady, missing, failed, self.baseline_name)
 
     @property
     def sentences(self) -> tuple[str, ...]:

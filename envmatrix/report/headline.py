@@ -95,16 +95,13 @@ def control_doubt(control: Effect | None, best: Effect | None, gain: float, refe
     return ""
 
 
-def correction(ratio: float | None, gain: float, tested: int) -> str:
+def correction(measured: str, gain: float, tested: int) -> str:
     """Return a sentence on the ``gain`` to expect of the best of several; '' if it reads as the measured ratio."""
     expected = format_decided_ratio(gain)
-    if format_ratio(ratio) == expected:
+    if measured.startswith(expected):
         return ""
-    return (
-        f" The best of {tested} is partly lucky: expect {expected}."
-        if tested > 1
-        else f" Allowing for luck, expect {expected}."
-    )
+    who = f"The best of {tested} environments is partly lucky: expect" if tested > 1 else "Allowing for luck, expect"
+    return f" {who} {expected} rather than {measured}."
 
 
 def is_eligible_faster(effect: Effect) -> bool:

@@ -27,7 +27,8 @@ def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str =
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
         return f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures
     later = f"it is about {as_fast}" if steady.verdict == "same" else "its gain is undecided"
-    figures = f"95 % CI {first_bounds}, {blocks}; {steady.seconds}: {format_ratio(steady.ratio)}, 95 % CI {bounds}"
+    figures = f"{trial}: 95 % CI {first_bounds}, {blocks}; {steady.seconds}: "
+    figures += f"{format_ratio(steady.ratio)}, 95 % CI {bounds}"
     return f"{format_speed_up(effect)} times {as_fast} in its {trial}, but in {steady.seconds} {later}", figures
 
 
@@ -45,16 +46,15 @@ def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str
 
 
 def steady_note(
-    steady: Mapping[str, SteadyEffect], missing: Sequence[str], failed: Mapping[str, str], baseline: str, trial: str
+    steady: Mapping[str, SteadyEffect], missing: Sequence[str], failed: Mapping[str, str], baseline: str
 ) -> str:
     """Return what the steady effects are of, which still changed, and which environments have none."""
     if not steady:
         return ""
     groups = format_count(min(one.groups for one in steady.values()), "block")
     seconds = next(iter(steady.values())).seconds.capitalize()
-    went_on = f"in {groups}, the processes went on after their trials; this is the second half of all their steps"
-    which = went_on if trial == "first steps" else "the second half of the steps"
-    texts = [f"{seconds} (the steady effect): {which}."]
+    until = f"processes took steps until second {seconds.rpartition(' ')[2]}"
+    texts = [f"{seconds} (the steady effect): in {groups}, {until}. Their first half is left out."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

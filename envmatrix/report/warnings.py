@@ -166,7 +166,7 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
         )
         waits = slow.trials < LEAST_BLOCKS
         whose = "" if name in shared else f" for {name.partition(':')[0]}"
-        held = f"no verdict{whose} before block {LEAST_BLOCKS}"
+        held = f"a verdict{whose} takes at least {LEAST_BLOCKS} blocks"
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
