@@ -79,7 +79,7 @@ def test_a_cache_that_is_full_is_one_clear_error_and_leaves_nothing_half_built(
             (small / name).symlink_to(ground.cache.root / name)
         maker = type(engine)(replace(ground, cache=Cache(small)))  # type: ignore[call-arg]
         with pytest.raises(EngineError, match=r"(?i)no space left on device") as caught:
-            maker.prepare(IMAGE, LIBRARIES, Said())
+            maker.prepare(replace(IMAGE, name="not-built-before"), LIBRARIES, Said())
         assert "set ENVMATRIX_CACHE to a folder on a larger disk" in str(caught.value)
         assert not [path for name in ("prepared", "sif", "scratch") for path in (small / name).glob("*")]
     finally:
