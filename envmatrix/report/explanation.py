@@ -168,7 +168,7 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     mean = finding.by.whole.mean
     removes, saves = ("removes", "saves") if mean < 0 else ("adds", "costs")
     change = f"{saves} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
-    other = f"{finding.by.arm.environment} {removes} only this, and {change}"
+    other = f"{finding.by.arm.environment}, which {removes} only this cause, {change}"
     return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
 
 

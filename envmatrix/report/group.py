@@ -228,7 +228,7 @@ class Group:
         if choice.outdone:
             return f"{names} measured better, but not significantly {faster} than the reference. {recommended}"
         several = len(self.best_set) > 1
-        tied = f"Tied for best: {names} (no significant difference)." if several else f"Best: {names}."
+        tied = f"Tied for best: {names} (no significant difference between them)." if several else f"Best: {names}."
         return f"{tied} {recommended}"
 
     def _ahead(self, choice: Choice) -> str:
@@ -256,9 +256,9 @@ class Group:
         alone = {row.arm.name: row.arm.environment for row in self.alone}
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
-        are, whose = ("is", "Its") if len(names) == 1 else ("are", "Their")
-        copy = f'"{copies}", a second {self.baseline_name} that is not interleaved either'
-        return f"{list_names(names)} {are} not interleaved. {whose} reference is {copy}." if names else ""
+        they = "it is" if len(names) == 1 else "they are"
+        copy = f'"{copies}", a further copy of {self.baseline_name} that is not paused either'
+        return f"{list_names(names)} must not be paused, so {they} compared with {copy}." if names else ""
 
     @property
     def has_cost(self) -> bool:

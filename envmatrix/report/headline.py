@@ -100,7 +100,11 @@ def correction(measured: str, gain: float, tested: int) -> str:
     expected = format_decided_ratio(gain)
     if measured.startswith(expected):
         return ""
-    who = f"The best of {tested} environments is partly lucky: expect" if tested > 1 else "Allowing for luck, expect"
+    who = (
+        f"The best of {tested} environments is partly lucky, so expect about"
+        if tested > 1
+        else "Allowing for luck, expect about"
+    )
     return f" {who} {expected} rather than {measured}."
 
 

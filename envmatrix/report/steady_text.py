@@ -53,8 +53,8 @@ def steady_note(
         return ""
     groups = format_count(min(one.groups for one in steady.values()), "block")
     seconds = next(iter(steady.values())).seconds.capitalize()
-    until = f"processes took steps until second {seconds.rpartition(' ')[2]}"
-    texts = [f"{seconds} (the steady effect): in {groups}, {until}. Their first half is left out."]
+    until = f"each process went on until second {seconds.rpartition(' ')[2]}"
+    texts = [f"{seconds} (the steady effect): in {groups}, {until}, and its second half is compared."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

@@ -115,7 +115,7 @@ def test_no_gain_is_written_as_none_or_as_less_than_its_own_bound():
     effect = replace(row.effect, ratio=1.004, low=1.0003, high=1.04)
     near = replace(group, rows=(replace(row, effect=effect),), choice=replace(group.choice, gain=1.0021))
     assert near.headline.startswith("fast is 1.004 times as fast as baseline")
-    assert "Allowing for luck, expect 1.002 rather than 1.004." in near.headline
+    assert "Allowing for luck, expect about 1.002 rather than 1.004." in near.headline
     assert "95 % CI 1.0003 to 1.04" in near.headline
     assert format_speed_up(effect) == "1.004"
     assert format_speed_up(replace(effect, low=0.99)) == "1.00" == format_ratio(1.004), "nothing is claimed of it"

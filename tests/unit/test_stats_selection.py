@@ -186,9 +186,12 @@ def test_the_simplest_of_those_that_measured_within_the_margin_is_recommended(tm
     assert result.best.environment == "simple"
     assert result.best_set == group.best_set
     assert result.best.low <= result.gain <= result.best.ratio
-    luck = f" The best of 3 environments is partly lucky: expect {result.gain:.2f} rather than {result.best.ratio:.2f}."
+    luck = f" is partly lucky, so expect about {result.gain:.2f} rather than {result.best.ratio:.2f}."
     assert (luck in group.headline) == (f"{result.gain:.2f}" != f"{result.best.ratio:.2f}")
-    assert correction("1.13", 1.05, 8) == " The best of 8 environments is partly lucky: expect 1.05 rather than 1.13."
+    assert (
+        correction("1.13", 1.05, 8)
+        == " The best of 8 environments is partly lucky, so expect about 1.05 rather than 1.13."
+    )
     assert correction("1.13", 1.131, 8) == "", "both read 1.13"
     body = summary_to_json(result.summary)["best"][0]
     assert (body["environment"], body["best_set"], body["gain"]) == ("simple", list(group.best_set), result.gain)

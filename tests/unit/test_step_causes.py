@@ -108,7 +108,7 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
     assert (finding.confirmed, finding.by.arm.environment) == (confirmed, "tuned")
     said = reasons_of(why(summary, "tcmalloc"))[-1]
     assert said.startswith("cause: in baseline, memory is returned")
-    assert (". Confirmed: tuned removes only this, and saves " in said) is confirmed
+    assert (". Confirmed: tuned, which removes only this cause, saves " in said) is confirmed
 
 
 MEMORY = "memory is returned to the kernel and faulted in again"
