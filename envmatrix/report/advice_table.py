@@ -20,6 +20,7 @@ def print_advice(advice: Advice, console: Console) -> None:
     told = [one for one in advice.predictions if one.low is not None]
     if told:
         console.print(_table(told))
+        console.print(Text("these are the effects of trials, which in the default design time first steps only"))
     console.print(*map(Text, _remaining_lines(advice)), sep="\n", soft_wrap=True)
 
 

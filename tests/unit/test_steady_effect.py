@@ -17,9 +17,11 @@ from envmatrix.report.forest import NARROW, forest
 from envmatrix.report.formatting import format_bounds
 from envmatrix.report.json_file import summary_to_json
 from envmatrix.report.markdown import to_markdown
-from envmatrix.report.summary import summarise_measurements
+from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.report.terminal import print_summary
+from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
+from tests.committed import RESULTS
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.unit.test_continuations import went_on
 
@@ -87,6 +89,18 @@ def test_the_plot_has_the_steady_effect_below_that_of_the_first_steps():
         assert f"first steps, and below them {steady.seconds}<" in drawn
     assert "<circle" not in before
     assert "below" not in before
+
+
+def test_notes_say_what_is_compared_later_and_whose_reference_is_not_paused():
+    summary = summarise(RunFolder(RESULTS / "reference-steady"))
+    limits = summary.groups[0].limits
+    compared = "in 7 blocks, each process went on until second 11, and its second half is compared."
+    assert f"Seconds 6 to 11 (the steady effect): {compared}" in limits
+    copy = '"baseline alone", a further copy of baseline that is not paused either.'
+    assert f"jemalloc must not be paused, so it is compared with {copy}" in limits
+    text = to_markdown(summary)
+    assert "0.84 (0.78 to 0.90, outliers)" in text, "book: why it is not called slower"
+    assert "0.83 (0.75 to 0.93, slower)" in text
 
 
 def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment():
