@@ -166,7 +166,8 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     mean = finding.by.whole.mean
-    removes, saves = ("removes", "saves") if mean < 0 else ("adds", "costs")
+    removes = "removes" if found.parts.whole.mean < 0 else "adds"
+    saves = "saves" if mean < 0 else "costs"
     change = f"{saves} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
     other = f"{finding.by.arm.environment}, which {removes} only this cause, {change}"
     return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"

@@ -50,6 +50,14 @@ def test_each_file_is_shown_with_its_signer_and_that_of_a_stranger_is_left_out(s
     assert body["signatures"] == {mine.name: "signed by me@example.org", none.name: "not signed"}
 
 
+def test_advice_leaves_out_the_file_of_a_stranger_too(signed_atlas, keys, capsys):
+    words = ["atlas", "advise", "--from", str(signed_atlas)]
+    for more, left_out in (([], False), (["--signers", str(keys / "signers")], True)):
+        assert main([*words, *more]) == 0
+        warning = f"warning: left out: {file_of(signed_atlas, 'CPU B')}"
+        assert (warning in capsys.readouterr().out) is left_out
+
+
 def another_text(file):
     """Replace the content by a valid entry, under its own name, with the signature of the former one."""
     text = file.read_text().replace('"faster"', '"slower"')

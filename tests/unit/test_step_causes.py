@@ -99,7 +99,7 @@ def test_warm_up_is_not_named_if_it_does_not_explain_half_of_the_difference(tmp_
     assert (found.findings if found else ()) == ()
 
 
-@pytest.mark.parametrize(("gain", "confirmed"), [(-3.0, True), (-0.5, False)])
+@pytest.mark.parametrize(("gain", "confirmed"), [(-3.0, True), (-0.5, False), (2.0, False)])
 def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path, gain, confirmed):
     levels = {"baseline": {"malloc": "glibc"}, "tuned": {"malloc": "glibc-tuned"}, "tcmalloc": {"malloc": "tcmalloc"}}
     changes = {"tcmalloc": {"minor_faults": -990.0, "kernel": -2.4}, "tuned": {"minor_faults": -990.0, "user": gain}}
@@ -109,6 +109,7 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
     said = reasons_of(why(summary, "tcmalloc"))[-1]
     assert said.startswith("cause: in baseline, memory is returned")
     assert (". Confirmed: tuned, which removes only this cause, saves " in said) is confirmed
+    assert (". Not confirmed: tuned, which removes only this cause, costs " in said) is (gain > 0)
 
 
 MEMORY = "memory is returned to the kernel and faulted in again"
