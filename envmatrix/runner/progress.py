@@ -94,9 +94,10 @@ class LineProgress:
         return left_s * further / blocks_left if blocks_left > further else left_s
 
     def best(self, block: int, estimate: RunningEstimate, blocks_left: float) -> str:
-        """Return the estimate so far, and when more will be known; no names before a verdict is possible."""
+        """Return the estimate so far, and when more will be known."""
         if block + 1 < self.plan.min_blocks:
-            return f"first verdict after block {self.plan.min_blocks}"
+            texts = (estimate.early_headline(), f"first verdict after block {self.plan.min_blocks}")
+            return "; ".join(text for text in texts if text)
         outlook = estimate.outlook(block + 1 + blocks_left)
         return "; ".join(text for text in (estimate.headline(), outlook) if text)
 

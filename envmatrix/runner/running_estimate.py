@@ -7,13 +7,15 @@ from collections.abc import Collection, Mapping
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.results import Reading, Trial
+from envmatrix.runner.early_estimate import clearly_behind
 from envmatrix.runner.time_to_decision import decision_forecast, effect_label
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag, may_be_best
 from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.measurements import MeasurementBuilder, Measurements
+from envmatrix.stats.pairing import families
 from envmatrix.stats.precision import is_precise_enough
-from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.racing import Race, family_data, next_arms
 
 _CAVEATS = {
     Flag.UNEQUAL_WORK: "other work",
@@ -21,12 +23,23 @@ _CAVEATS = {
     Flag.UNPROVEN: "unproven",
     Flag.CONTENDED: "busy machine",
 }
+#: Fewer blocks show ratios without any measure of noise.
+_LEAST_EARLY_BLOCKS = 2
+#: The most environments named in a line.
+_MAX_NAMED = 6
 
 
 def _caveat_text(effect: Effect) -> str:
     """Return the caveats that must accompany a ratio."""
     caveats = ", ".join(text for flag, text in _CAVEATS.items() if flag in effect.flags)
     return f" ({caveats})" if caveats else ""
+
+
+def _ratios_text(effects: Collection[Effect], among: Collection[Effect]) -> str:
+    """Return labels and ratios, the highest first."""
+    ordered = sorted(effects, key=lambda effect: -(effect.ratio or 0.0))
+    texts = [f"{effect_label(one, among)} {one.ratio:.2f}x{_caveat_text(one)}" for one in ordered[:_MAX_NAMED]]
+    return ", ".join([*texts, f"{len(ordered) - _MAX_NAMED} more"] if len(ordered) > _MAX_NAMED else texts)
 
 
 class RunningEstimate:
@@ -78,6 +91,31 @@ class RunningEstimate:
         active = self.race().active if self._plan.race else ()
         effects = [effect for effect in self.analysis.primary_effects() if not active or effect.arm in active]
         return decision_forecast(effects, self._plan.target, budget_ends)
+
+    def early_headline(self) -> str:
+        """Return which environments are clearly behind, and which may be ahead, before a verdict is possible.
+
+        No interval and no verdict, for the reason of ``headline``; one block shows ratios only. '' if nothing is known.
+        """
+        effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
+        if not effects:
+            return ""
+        behind_arms = self._clearly_behind()
+        behind = _ratios_text([effect for effect in effects if effect.arm in behind_arms], effects)
+        rest = _ratios_text([effect for effect in effects if effect.arm not in behind_arms], effects)
+        if max(effect.blocks for effect in effects) < _LEAST_EARLY_BLOCKS:
+            return f"so far: {rest}"
+        texts = (f"clearly behind: {behind}" if behind else "", f"may be ahead: {rest}" if rest else "")
+        return "; ".join(text for text in texts if text)
+
+    def _clearly_behind(self) -> set[str]:
+        """Return the arms that are clearly worse than their reference in the blocks so far."""
+        measured, arms = self.measured, set[str]()
+        for family in families(self._plan):
+            data = family_data(family, self._plan, measured, self._workloads)
+            behind = clearly_behind(data.copies, data.logs)
+            arms |= {arm.name for arm, is_behind in zip(family.arms, behind, strict=True) if is_behind}
+        return arms
 
     def headline(self) -> str:
         """Return in a few words which environment is ahead.

@@ -29,12 +29,14 @@ from envmatrix.stats.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]
-#: Chance that the best arm is ever stopped as not the best, over all analyses of a family.
+#: Chance that the best arm is ever stopped as not the best or missing in the best set, over all analyses of a family.
 ELIMINATION_ERROR = 0.05
+#: The part of it for the best set at the end; the rest is for the interim analyses.
+BEST_SET_SHARE = 0.2
 #: The part of the 5 % for false verdicts used by arms that stop early; the rest is for the end.
 EARLY_VERDICT_ERROR = 0.01
 #: The share of the error for the end of a race: a fifth was spent early.
-_FINAL_ERROR_SHARE = 1.0 - EARLY_VERDICT_ERROR / (1.0 - CONFIDENCE)
+FINAL_ERROR_SHARE = 1.0 - EARLY_VERDICT_ERROR / (1.0 - CONFIDENCE)
 _GROWTH = 1.35
 _MAX_DECISIONS = 8
 
@@ -73,12 +75,21 @@ def decision_blocks(plan: Plan) -> tuple[int, ...]:
     return tuple(block_counts)
 
 
+def error_share(plan: Plan, look: int) -> float:
+    """Return the share of a race's error that the interim analysis after ``look`` blocks may spend.
+
+    The first one has half, each later one half of the one before. Early ones have few blocks, so error is worth most
+    there, and an arm that leaves early saves most.
+    """
+    return float(0.5 ** (1 + decision_blocks(plan).index(look)))
+
+
 def lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats:
     """Return by how much, at least, each row of ``rivals`` is better than each row of ``logs``: (rivals, rows).
 
     These are lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``. The lowest
     of all views counts; it is -inf below 2 pairs. The best arm is stopped wrongly only if a bound against a rival errs.
-    So ``tests`` is the number of rivals times the number of analyses (Bonferroni).
+    So ``tests`` is the number of rivals over this analysis' share of the error (Bonferroni).
     """
     confidence = 1.0 - ELIMINATION_ERROR / tests
     bounds = [
@@ -102,7 +113,7 @@ def surely_not_best(logs: Views, rivals: Views, tests: float) -> NDArray[np.bool
     return np.asarray((lead_lower_bounds(logs, rivals, tests) > 0.0).any(axis=0))
 
 
-def surely_near_best(logs: Views, tests: int, margin: float) -> int | None:
+def surely_near_best(logs: Views, tests: float, margin: float) -> int | None:
     """Return the row of ``logs`` that surely no other beats by more than ``margin``, or None if there is none yet.
 
     This is an indifference zone: arms closer than the margin need not be distinguished (Kim & Nelson 2001).
@@ -206,7 +217,7 @@ def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> Fami
         eligible_rows = np.flatnonzero(active & data.eligible)
         if not eligible_rows.size:
             return FamilyRace(tuple(stopped), look, None)
-        tests = len(active) * len(decisions)
+        tests = len(active) / error_share(plan, look)
         leader = surely_near_best(interim.logs.rows(eligible_rows), tests, plan.margin)
         if leader is not None and not interim.waits[eligible_rows[leader]]:
             return FamilyRace(tuple(stopped), look, data.family.arms[eligible_rows[leader]].name)
@@ -217,11 +228,12 @@ def _interim_decisions(
     data: FamilyData, active: NDArray[np.bool_], known: _InterimData, look: int, plan: Plan
 ) -> list[StoppedArm]:
     """Return the arms that stop at one interim analysis; arms with slow trials stop no other."""
-    decisions, family = decision_blocks(plan), data.family
-    level = 1.0 - EARLY_VERDICT_ERROR / len(decisions)
+    family, share = data.family, error_share(plan, look)
+    level = 1.0 - EARLY_VERDICT_ERROR * share
     rivals = known.logs.rows(np.flatnonzero(active & data.eligible & ~known.waits))
     rivals = rivals if known.reference_waits or data.breaks else known.reference.over(rivals)
-    beaten = surely_not_best(known.logs, rivals, len(family.arms) * len(decisions)) & ~known.waits
+    tests = len(family.arms) / (share * (1.0 - BEST_SET_SHARE))
+    beaten = surely_not_best(known.logs, rivals, tests) & ~known.waits
     same = _is_same_as_reference(known.logs.minus(known.reference), family, level, plan.margin)
     same &= ~(known.waits | known.reference_waits)
     reasons: list[Reason | None] = [
@@ -265,5 +277,5 @@ def _replay_races(plan: Plan, measured: Measurements, workloads: Mapping[str, Wo
 
 def final_levels(plan: Plan, stopped: Sequence[StoppedArm], level: float = LEVEL) -> dict[str, float]:
     """Return the confidence of every arm's interval after a race; ``level`` is that without a race."""
-    levels = {arm.name: 1.0 - (1.0 - level) * _FINAL_ERROR_SHARE for arm in plan.arms if not arm.is_control}
+    levels = {arm.name: 1.0 - (1.0 - level) * FINAL_ERROR_SHARE for arm in plan.arms if not arm.is_control}
     return {**levels, **{item.arm: item.level for item in stopped}}

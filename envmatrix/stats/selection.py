@@ -16,7 +16,7 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import Views, families, log_ratios_over_copies, logs_of, ratio_from_log, summarise_pairs
-from envmatrix.stats.racing import decision_blocks, lead_lower_bounds, surely_not_best
+from envmatrix.stats.racing import BEST_SET_SHARE, lead_lower_bounds, surely_not_best
 from envmatrix.stats.steady_effect import SteadyEffect
 
 Floats = NDArray[np.float64]
@@ -114,7 +114,7 @@ def choose_best_set(
     )
     if later:
         candidates = _in_steady_state(candidates, [(effect, later[arm.name]) for arm, effect in able])
-    tests = len(arms) * (len(decision_blocks(analysis.plan)) + 1) if analysis.race else len(able) - 1
+    tests = len(arms) / BEST_SET_SHARE if analysis.race else len(able) - 1
     # The error of all analyses is split among them as it is for the table.
     return _choice(candidates, able_arms, max(1, tests) * (1.0 - ALL_ANALYSES_LEVEL) / (1.0 - analysis.level))
 

@@ -32,14 +32,14 @@ def test_a_trials_last_words_cannot_steer_the_terminal(capsys, bar):
 
 
 def test_a_block_may_end_before_any_trial_of_this_start_began(capsys):
-    estimate = SimpleNamespace(headline=lambda: "no estimate yet")
+    estimate = SimpleNamespace(early_headline=lambda: "")
     LineProgress(EXPERIMENT, quiet=False).block_ended(0, estimate, 300.0, 5.0)
     assert capsys.readouterr().err == "block 1 of up to 40, at most 5 min 00 s left; first verdict after block 6\n"
 
 
 def test_no_more_time_is_left_than_the_last_block_takes(capsys):
     """Guards against "16666 min left" for a budget of 12 days and 40 blocks of 10 s."""
-    estimate = SimpleNamespace(headline=lambda: "no estimate yet")
+    estimate = SimpleNamespace(early_headline=lambda: "")
     LineProgress(EXPERIMENT, quiet=False).block_ended(0, estimate, 1e6, 1e5)
     assert capsys.readouterr().err == "block 1 of up to 40, at most 6 min 30 s left; first verdict after block 6\n"
     bar = BarProgress(EXPERIMENT, Console(file=io.StringIO(), force_terminal=True))
@@ -50,12 +50,16 @@ def test_no_more_time_is_left_than_the_last_block_takes(capsys):
 
 def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_claim_can_be_made():
     said = []
-    estimate = SimpleNamespace(headline=lambda: "none ahead so far", outlook=lambda ends: f"known by then ({ends:.0f})")
+    estimate = SimpleNamespace(
+        early_headline=lambda: "may be ahead: book 1.02x",
+        headline=lambda: "none ahead so far",
+        outlook=lambda ends: f"known by then ({ends:.0f})",
+    )
     progress = LineProgress(EXPERIMENT, quiet=False, tell=said.append)
     progress.block_ended(PLAN.min_blocks - 2, estimate, 60.0, 2.0)
     progress.block_ended(PLAN.min_blocks - 1, estimate, 30.0, 1.0)
     assert said == [
-        "block 5 of up to 40, at most 1 min 00 s left; first verdict after block 6",
+        "block 5 of up to 40, at most 1 min 00 s left; may be ahead: book 1.02x; first verdict after block 6",
         f"block {PLAN.min_blocks} of up to 40, at most 30 s left; none ahead so far; "
         f"known by then ({PLAN.min_blocks + 1})",
     ]
