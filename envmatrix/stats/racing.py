@@ -39,6 +39,8 @@ EARLY_VERDICT_ERROR = 0.01
 FINAL_ERROR_SHARE = 1.0 - EARLY_VERDICT_ERROR / (1.0 - CONFIDENCE)
 _GROWTH = 1.35
 _MAX_DECISIONS = 8
+#: The share of the error of an interim analysis, over that of the one before.
+_SHARE_RATIO = 0.7
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ def decision_blocks(plan: Plan) -> tuple[int, ...]:
 def error_share(plan: Plan, look: int) -> float:
     """Return the share of a race's error that the interim analysis after ``look`` blocks may spend.
 
-    The first one has half, each later one half of the one before. Early ones have few blocks, so error is worth most
-    there, and an arm that leaves early saves most.
+    Each has less than the one before: with few blocks, error is worth more, and an arm that leaves early saves more.
+    Shares do not depend on the last block, so a run that is resumed with more blocks keeps its decisions.
     """
-    return float(0.5 ** (1 + decision_blocks(plan).index(look)))
+    return float((1.0 - _SHARE_RATIO) * _SHARE_RATIO ** decision_blocks(plan).index(look))
 
 
 def lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats:

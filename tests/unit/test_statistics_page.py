@@ -84,15 +84,21 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         ("choosing", f"(at most {racing._MAX_DECISIONS} looks)"),
         (
             "choosing",
+            f"The first look has {100 * (1 - racing._SHARE_RATIO):.0f} % of the error, each later one "
+            f"{racing._SHARE_RATIO:.1f} times",
+        ),
+        (
+            "choosing",
             f"({100 * racing.EARLY_VERDICT_ERROR:.0f} % over all looks) is kept for arms that stop early",
         ),
         (
             "choosing",
-            f"intervals are computed at {100 * (1 - (1 - LEVEL) * racing._FINAL_ERROR_SHARE):.1f} % at the first look",
+            f"intervals are computed at {100 * (1 - (1 - LEVEL) * racing.FINAL_ERROR_SHARE):.1f} % at the first look",
         ),
         (
             "choosing",
-            f"a one-sided paired t test at {100 * racing.ELIMINATION_ERROR:.0f} % divided by (number of arms x looks)",
+            f"a one-sided paired t test at {100 * racing.ELIMINATION_ERROR * (1 - racing.BEST_SET_SHARE):.0f} % x "
+            f"share of the look / number of arms",
         ),
         (
             "choosing",

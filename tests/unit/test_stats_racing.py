@@ -13,7 +13,14 @@ from envmatrix.stats.effects import LEVEL, two_sided_level
 from envmatrix.stats.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views, families
-from envmatrix.stats.racing import _is_same_as_reference, decision_blocks, next_arms, surely_not_best
+from envmatrix.stats.racing import (
+    BEST_SET_SHARE,
+    _is_same_as_reference,
+    decision_blocks,
+    error_share,
+    next_arms,
+    surely_not_best,
+)
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("best", "worst", "twin"), max_blocks=40)
@@ -63,10 +70,10 @@ def test_an_early_verdict_is_by_own_errors_alone():
 @pytest.mark.parametrize("blocks", [6, 9, 13, 18, 25])
 def test_what_an_early_look_can_end_is_what_the_docs_say(blocks):
     """For 8 arms with a log-ratio sd of 7 %: half-widths at the end, that of 'same' early, and a rival's lead."""
-    tests, sd = 8 * len(decision_blocks(PLAN)), 0.07 / blocks**0.5
-    levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, two_sided_level(1 - 0.01 / len(decision_blocks(PLAN))))
+    share, sd = error_share(PLAN, blocks), 0.07 / blocks**0.5
+    levels = (LEVEL, 1 - (1 - LEVEL) * 0.8, two_sided_level(1 - 0.01 * share))
     reaches = [critical_value(blocks, 8, 2, level=level, own=at == 2) for at, level in enumerate(levels)]
-    reaches.append(student_quantile(blocks, 1 - 0.05 / tests))
+    reaches.append(student_quantile(blocks, 1 - 0.05 * (1 - BEST_SET_SHARE) * share / 8))
     row = " | ".join(f"{100 * np.expm1(reach * sd):.1f} %" for reach in reaches)
     docs = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text()
     assert f"| {blocks} | {row} |" in docs
@@ -102,13 +109,33 @@ def test_an_arm_that_did_other_work_stops_nobody():
 
 def test_stopped_arms_are_given_at_the_level_that_all_looks_together_allow():
     race = race_after(20, Machine({"best": 1.3, "worst": 0.8}, noise=0.01))
-    assert all(race.levels[item.arm] == pytest.approx(1 - 0.01 / len(decision_blocks(PLAN))) for item in race.stopped)
+    assert all(
+        race.levels[item.arm] == pytest.approx(1 - 0.01 * error_share(PLAN, item.block)) for item in race.stopped
+    )
     assert race.levels["best:cnn@local"] == pytest.approx(1 - (1 - LEVEL) * 0.8)
 
 
 def test_looks_start_at_the_minimum_and_end_before_the_last_block():
     assert decision_blocks(PLAN) == (6, 9, 13, 18, 25, 34)
     assert decision_blocks(make_plan((), min_blocks=10, max_blocks=10)) == ()
+
+
+def test_all_decisions_together_spend_no_more_than_the_error():
+    plan = make_plan((), min_blocks=2, max_blocks=1000)
+    shares = [error_share(plan, look) for look in decision_blocks(plan)]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.9 < sum(shares) <= 1
+
+
+def test_a_run_that_is_resumed_with_more_blocks_keeps_its_decisions():
+    """Guards against trials of earlier blocks that are missing after `resume --max-blocks`."""
+    machine = Machine({"best": 1.1, "worst": 0.85}, noise=0.03)
+    short, resumed = (replace(PLAN, max_blocks=blocks) for blocks in (12, 400))
+    decided = [
+        [race_after(12, machine, plan, seed).stopped for seed in range(12)] for plan in (short, resumed)
+    ]
+    assert decided[0] == decided[1]
+    assert any(decided[0])
 
 
 def test_an_equal_rival_is_hardly_ever_surely_better():

@@ -26,7 +26,7 @@ from envmatrix.stats import selection
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views
-from envmatrix.stats.racing import Race, StoppedArm, decision_blocks
+from envmatrix.stats.racing import BEST_SET_SHARE, Race, StoppedArm
 from envmatrix.stats.selection import Candidates, cross_fitted_gain, recommend_candidate, selection_corrected_gain
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
 from validation.simulated_choice import choice, simple
@@ -369,6 +369,4 @@ def test_the_best_set_stands_with_the_fastest_first_and_who_left_a_race_is_not_i
     left = Race((), (StoppedArm(whole.best_set[0], 6, "same as the reference", 0.99),))
     raced = selection.choose_best_set(replace(found, race=left), measured, arms, {})
     assert set(raced.best_set) == set(whole.best_set[1:])
-    assert tests[1] / tests[0] == pytest.approx(4 * (len(decision_blocks(plan)) + 1) / 3), (
-        "a race may err at each of its looks"
-    )
+    assert tests[1] / tests[0] == pytest.approx(4 / BEST_SET_SHARE / 3), "a race may err at each of its looks"
