@@ -93,7 +93,7 @@ class RunningEstimate:
         return decision_forecast(effects, self._plan.target, budget_ends)
 
     def early_headline(self) -> str:
-        """Return which environments are clearly behind, and which may be ahead, before a verdict is possible.
+        """Return which environments are clearly behind, and which are open, before a verdict is possible.
 
         No interval and no verdict, for the reason of ``headline``; one block shows ratios only. '' if nothing is known.
         """
@@ -105,7 +105,7 @@ class RunningEstimate:
         rest = _ratios_text([effect for effect in effects if effect.arm not in behind_arms], effects)
         if max(effect.blocks for effect in effects) < _LEAST_EARLY_BLOCKS:
             return f"so far: {rest}"
-        texts = (f"clearly behind: {behind}" if behind else "", f"may be ahead: {rest}" if rest else "")
+        texts = (f"clearly behind: {behind}" if behind else "", f"still open: {rest}" if rest else "")
         return "; ".join(text for text in texts if text)
 
     def _clearly_behind(self) -> set[str]:

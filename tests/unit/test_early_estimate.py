@@ -32,7 +32,7 @@ def test_from_the_second_block_on_what_is_clearly_bad_is_told_apart(blocks):
     behind, ahead = early(blocks, MACHINE).split("; ")
     assert behind.startswith("clearly behind: bad 0.")
     assert "," not in behind
-    assert ahead.startswith("may be ahead: good 1.")
+    assert ahead.startswith("still open: good 1.")
     assert "twin" in ahead
     assert "control" not in behind + ahead
 
