@@ -131,9 +131,7 @@ def test_a_run_that_is_resumed_with_more_blocks_keeps_its_decisions():
     """Guards against trials of earlier blocks that are missing after `resume --max-blocks`."""
     machine = Machine({"best": 1.1, "worst": 0.85}, noise=0.03)
     short, resumed = (replace(PLAN, max_blocks=blocks) for blocks in (12, 400))
-    decided = [
-        [race_after(12, machine, plan, seed).stopped for seed in range(12)] for plan in (short, resumed)
-    ]
+    decided = [[race_after(12, machine, plan, seed).stopped for seed in range(12)] for plan in (short, resumed)]
     assert decided[0] == decided[1]
     assert any(decided[0])
 
