@@ -29,6 +29,9 @@ from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import show_bytes
 from envmatrix.stats.step_account import PARTS
 
+#: The smallest share of lost time that is worth a column.
+_LEAST_CONTENTION = 0.05
+
 Medium = Literal["terminal", "markdown", "html"]
 Value: TypeAlias = str | bool | int | float | list[str] | None
 
@@ -87,8 +90,11 @@ def _environment(row: Row, group: Group) -> Cell:
     effect = row.effect
     if row is group.baseline and group.several_workloads:
         return Cell(row.arm.environment, group.workload)
-    has_other_reference = effect and group.baseline and effect.reference != group.baseline.arm.name
-    return Cell(row.arm.environment, f"against {reference_name(effect)}" if effect and has_other_reference else "")
+    if row.arm.is_alone or (effect and effect.reference in {other.arm.name for other in group.alone}):
+        return Cell(f"{row.arm.runs} *")  # a note below the table says what is compared with what
+    if effect is None or group.baseline is None or effect.reference == group.baseline.arm.name:
+        return Cell(row.arm.environment)
+    return Cell(row.arm.environment, f"against {reference_name(effect)}")
 
 
 def _speed_up(row: Row, _group: Group) -> Cell:
@@ -123,7 +129,12 @@ def _value(row: Row, group: Group) -> Cell:
 
 
 def _ratio_title(group: Group) -> str:
-    return "speed-up" if group.metric.is_speed else "ratio"
+    ratio = "speed-up" if group.metric.is_speed else "ratio"
+    return f"{ratio}, {group.steps}" if group.has_steady else ratio
+
+
+def _on_two_lines(title: Callable[[Group], str]) -> Callable[[Group], str]:
+    return lambda group: title(group).replace(", ", ",\n")
 
 
 def _metric_title(group: Group) -> str:
@@ -207,7 +218,7 @@ def _disturbed(row: Row, _group: Group) -> Cell:
 
 
 def _was_disturbed(group: Group) -> bool:
-    return any((row.disturbed or 0.0) >= 0.01 for row in group.all_rows)
+    return any((row.disturbed or 0.0) >= _LEAST_CONTENTION for row in group.all_rows)
 
 
 def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
@@ -231,7 +242,8 @@ def _steady(row: Row, group: Group) -> Cell:
 
 
 def _steady_title(group: Group) -> str:
-    return next(row.steady.seconds for row in group.rows if row.steady)
+    ratio = "speed-up" if group.metric.is_speed else "ratio"
+    return f"{ratio}, {next(row.steady.seconds for row in group.rows if row.steady)}"
 
 
 def _of_steady(name: str) -> Callable[[Row, Effect], Value]:
@@ -264,19 +276,27 @@ COLUMNS: tuple[Column, ...] = (
     Column("reference", value=lambda _, effect: effect.reference),
     Column("metric", value=lambda _, effect: effect.metric),
     Column("primary", value=lambda _, effect: effect.primary),
-    Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up),
+    Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up, _on_two_lines(_ratio_title)),
     Column("interval", "95 % CI", cell=_interval),
-    Column("steady", _steady_title, cell=_steady, shown=lambda group: group.has_steady, gives_way=7),
     Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
     Column("best", "at best", lambda _, effect: effect.best, _best, shown=_reference_failed, gives_way=4),
     Column("low", value=lambda _, effect: effect.low),
     Column("high", value=lambda _, effect: effect.high),
     Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
     Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
+    Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
+    Column(
+        "steady",
+        _steady_title,
+        cell=_steady,
+        short=_on_two_lines(_steady_title),
+        shown=lambda group: group.has_steady,
+        gives_way=7,
+    ),
     Column("withheld", value=lambda _, effect: effect.withheld or None),
     Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
-    Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, gives_way=4),
-    Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, gives_way=6),
+    Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, media=("markdown", "html")),
+    Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, media=("markdown", "html")),
     Column("usual", value=lambda _, effect: effect.usual),
     Column("cost", "cost", cell=lambda row, _: Cell(money_text(row.cost)), shown=lambda group: group.has_cost),
     Column(
@@ -297,7 +317,6 @@ COLUMNS: tuple[Column, ...] = (
         shown=_was_disturbed,
         gives_way=5,
     ),
-    Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
     Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
     Column("accuracy", "accuracy", cell=_accuracy, shown=has_reference_value, gives_way=5),
     Column("reference_value", "published", cell=_reference_value, kind="text", shown=has_reference_value),

@@ -20,7 +20,7 @@ OF_PROCESS = (
     "This run recorded CPU times of whole processes. The CPU times below are divided by the number of CPUs; counts, "
     "such as page faults, are not."
 )
-PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
+PARTS_NOTE = "Why: the change per step and its parts, with 95 % intervals (more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.
 ANSWERS = {True: "confirmed", False: "not confirmed", None: "not yet confirmed or refuted"}
 _SCALES = ((1.0, "s", 1.0), (1e-3, "ms", 1e-4), (1e-6, "us", 0.0))
@@ -166,11 +166,9 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     mean = finding.by.whole.mean
-    removes = "removes" if found.parts.whole.mean < 0 else "adds"
     saves = "saves" if mean < 0 else "costs"
     change = f"{saves} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
-    other = f"{finding.by.arm.environment}, which {removes} only this cause, {change}"
-    return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
+    return f"{said} ({ANSWERS[finding.confirmed]}: changing only this, as {finding.by.arm.environment} does, {change})"
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:

@@ -157,13 +157,13 @@ class Group:
         times = f"{format_speed_up(effect)} times {as_fast}"
         figures = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
         luck = correction(format_speed_up(effect), gain, tested)
-        slow = f" {best.slow} than the others." if best.slow else ""
+        slow, later = f" {best.slow} than the others." if best.slow else "", ""
         if best.steady:
-            times, figures = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
+            times, figures, later = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
             if best.steady.verdict == "faster":
                 luck = correction(format_decided_ratio(best.steady.ratio), gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
-        return f"{best.arm.environment} is {times}", figures, luck + slow + without_contention(effect)
+        return f"{best.arm.environment} is {times}", figures, later + luck + slow + without_contention(effect)
 
     @property
     def _no_gain(self) -> tuple[str, str, str]:
@@ -222,14 +222,16 @@ class Group:
         best, choice = self.best, self.choice
         if not best or not choice or choice.best_set == (choice.arm,):
             return ""
-        faster, names = self.metric.said("faster"), ", ".join(self.best_set)
-        reason = recommendation_reason(choice, faster, self.margin, is_first=best is self.rows[0])
-        recommended = f"Recommended: {best.arm.environment}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
+        faster, name = self.metric.said("faster"), best.arm.environment
+        others = ", ".join(other for other in self.best_set if other != name)
         if choice.outdone:
-            return f"{names} measured better, but not significantly {faster} than the reference. {recommended}"
-        several = len(self.best_set) > 1
-        tied = f"Tied for best: {names} (no significant difference between them)." if several else f"Best: {names}."
-        return f"{tied} {recommended}"
+            measured = f"{others} measured better, but not significantly {faster} than the reference."
+        else:
+            measured = f"Perhaps as good: {others} (no significant difference)."
+        if best is self.rows[0]:
+            return measured
+        reason = recommendation_reason(choice, faster, self.margin)
+        return f"{measured} Recommended: {name}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
 
     def _ahead(self, choice: Choice) -> str:
         """Return what choosing the recommended one may cost; '' if it measured best."""
@@ -253,12 +255,12 @@ class Group:
     @property
     def _alone_note(self) -> str:
         """Return what the copies of the references are for that run separately."""
-        alone = {row.arm.name: row.arm.environment for row in self.alone}
+        alone = {row.arm.name: f"{row.arm.runs} *" for row in self.alone}
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
-        they = "it is" if len(names) == 1 else "they are"
-        copy = f'"{copies}", a further copy of {self.baseline_name} that is not paused either'
-        return f"{list_names(names)} must not be paused, so {they} compared with {copy}." if names else ""
+        they = "It is" if len(names) == 1 else "They are"
+        copy = f'"{copies}", a copy of {self.baseline_name} that ran without pauses too'
+        return f"* {list_names(names)} cannot be paused between steps. {they} compared with {copy}." if names else ""
 
     @property
     def has_cost(self) -> bool:

@@ -16,20 +16,20 @@ from envmatrix.stats.effects import Effect
 from envmatrix.stats.steady_effect import SteadyEffect
 
 
-def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> tuple[str, str]:
-    """Return the claim about a recommended environment, and its figures; ``trial`` says which steps a trial has.
+def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> tuple[str, str, str]:
+    """Return the claim about a recommended environment, its figures, and a sentence on later steps ('' if it is there).
 
-    The claim is about the steady state if the environment is faster there, otherwise about its trials.
+    The claim is about the steady state if the environment is faster there, otherwise about its trials; ``trial`` says
+    which steps a trial has.
     """
     first_bounds, bounds = format_bounds(effect.low, effect.high), format_bounds(steady.low, steady.high)
     blocks = format_count(effect.blocks, "block")
     if steady.verdict == "faster":
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
-        return f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures
-    later = f"it is about {as_fast}" if steady.verdict == "same" else "its gain is undecided"
-    figures = f"{trial}: 95 % CI {first_bounds}, {blocks}; {steady.seconds}: "
-    figures += f"{format_ratio(steady.ratio)}, 95 % CI {bounds}"
-    return f"{format_speed_up(effect)} times {as_fast} in its {trial}, but in {steady.seconds} {later}", figures
+        return f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures, ""
+    later = f"it is about {as_fast}" if steady.verdict == "same" else "no gain is shown"
+    later = f" In {steady.seconds}, {later}: {format_ratio(steady.ratio)}, 95 % CI {bounds}."
+    return f"{format_speed_up(effect)} times {as_fast} in its {trial}", f"95 % CI {first_bounds}, {blocks}", later
 
 
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
@@ -52,9 +52,9 @@ def steady_note(
     if not steady:
         return ""
     groups = format_count(min(one.groups for one in steady.values()), "block")
-    seconds = next(iter(steady.values())).seconds.capitalize()
-    until = f"each process went on until second {seconds.rpartition(' ')[2]}"
-    texts = [f"{seconds} (the steady effect): in {groups}, {until}, and its second half is compared."]
+    seconds = next(iter(steady.values())).seconds
+    until = seconds.rpartition(" ")[2]
+    texts = [f"{seconds.capitalize()} were measured in {groups}, in which every process ran on until second {until}."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

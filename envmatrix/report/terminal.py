@@ -47,7 +47,7 @@ class _PrintedColumn:
     cells: tuple[Text, ...]
 
     def width(self, folded: int) -> int:
-        longest = max(len(self.head), *(cell.cell_len for cell in self.cells))
+        longest = max(*map(len, self.head.splitlines()), *(cell.cell_len for cell in self.cells), 0)
         return min(longest, folded) if self.column.kind == "text" else longest
 
 
@@ -88,7 +88,7 @@ def _control_line(group: Group) -> str:
     if effect is None or effect.ratio is None:
         return f"Control: not measured ({'no complete block of it' if group.control else 'the run has none'})."
     figures = f"{format_ratio(effect.ratio)} ({format_interval(effect)})"
-    return f"Control, a second copy of {group.baseline_name} (its true speed-up is 1): {figures}."
+    return f"The control is a second copy of {group.baseline_name}. Its true speed-up is 1; measured: {figures}."
 
 
 def _answer_lines(group: Group) -> list[Text]:
@@ -111,10 +111,13 @@ def _why(group: Group) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(overflow="fold", max_width=_FOLDED)
     grid.add_column(overflow="fold")
+    told: dict[str, str] = {}
     for name, why in explained:
         grid.add_row(Text(printable_line(name, 60)), Text(printable_text(line_of(why))))
         for reason in reasons_of(why):
-            grid.add_row(Text(), Text(printable_text(reason), style="dim"))
+            text = f"cause: as for {told[reason]}" if reason in told else reason
+            grid.add_row(Text(), Text(printable_text(text), style="dim"))
+            told.setdefault(reason, name)
     return [Text(), Text(PARTS_NOTE, style="italic"), grid]
 
 

@@ -158,7 +158,7 @@ def _outcome_check(
 def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     shared = {arm.name for arm in run.plan.arms if arm.is_control} | {arm.reference for arm in run.plan.arms}
     for name, slow in describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow).items():
-        effect, (low, high) = analysis.find(name), slow.share
+        effect = analysis.find(name)
         usual = (
             f"; speed-up without slow trials {format_ratio(effect.usual)}, with them {format_ratio(effect.ratio)}"
             if effect
@@ -170,7 +170,7 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
-            f"{slow} than the others (95 % CI of the share of slow trials: {low:.0%} to {high:.0%}){usual}",
+            f"{slow} than the others{usual}",
             (f"`envmatrix resume {run.name}` with a larger budget ({held}), and " if waits else "")
             + "find the cause in the slow trials' records",
         )

@@ -65,10 +65,8 @@ def test_the_page_says_of_undecided_what_to_do():
 def test_of_equally_simple_ones_none_is_called_the_simplest():
     group = told(make_plan(("a", "b", "slow")), Machine({"a": 1.3, "b": 1.3, "slow": 0.8}, noise=0.02)).groups[0]
     assert set(group.best_set) == {"a", "b"}
-    best = group.best.arm.environment
-    assert group.best_set_sentence.endswith(
-        f"Recommended: {best}, the best measured of the 2 that are significantly faster."
-    )
+    other = "ab".replace(group.best.arm.environment, "")
+    assert group.best_set_sentence == f"Perhaps as good: {other} (no significant difference)."
 
 
 @pytest.mark.parametrize(
@@ -97,7 +95,7 @@ def test_why_one_of_a_best_set_is_recommended_is_said_as_it_is(choice, why):
     assert f"Recommended: fast, {why}" in group.best_set_sentence
     if "fewest" in why:
         best = replace(group, rows=group.rows[::-1])
-        assert "Recommended: fast, which measured best." in best.best_set_sentence
+        assert best.best_set_sentence == "Perhaps as good: b (no significant difference).", "it measured best"
 
 
 def test_a_recommended_one_that_another_surely_beats_is_not_said_to_be_like_it():
