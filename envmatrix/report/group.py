@@ -30,6 +30,7 @@ from envmatrix.report.headline import (
     recommendation_reason,
     without_contention,
 )
+from envmatrix.report.steady_text import Answer
 from envmatrix.results import Run
 from envmatrix.stats.cost import Cost
 from envmatrix.stats.effects import Effect
@@ -129,23 +130,26 @@ class Group:
     @property
     def headline(self) -> str:
         """The answer in one line: which environment is recommended, its gain, and what weakens it."""
-        claim, figures, doubts = self.answer
-        return f"{claim}{f' ({figures})' if figures else ''}.{doubts}"
+        answer = self.answer
+        later = f" {answer.later}: {answer.later_figures}." if answer.later else ""
+        return f"{answer.claim}{f' ({answer.figures})' if answer.figures else ''}.{later}{answer.doubts}"
 
     @property
-    def answer(self) -> tuple[str, str, str]:
-        """The claim, the figures that belong to it ('' if there are none), and sentences on what weakens it."""
+    def answer(self) -> Answer:
+        """The claim, the figures that belong to it, and sentences on what weakens it."""
         best = self.best.effect if self.best else None
         effects = [row.effect for row in self.rows if row.effect]
         control, gain = self.control.effect if self.control else None, self.choice.gain if self.choice else 1.0
-        busy, (claim, figures, doubts) = busy_machine(effects, best, self.baseline_name), self._gain or self._no_gain
+        busy, answer = busy_machine(effects, best, self.baseline_name), self._gain or Answer(self._no_gain)
+        claim = answer.claim
         if busy and not best:
             claim = f"{claim[0].lower()}{claim[1:]}. {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}"
-        doubts += control_doubt(control, best, gain, self.baseline_name)
-        return f"{self.quota}{busy}{claim}", figures, doubts + (" Equal work not checked." if self.unchecked else "")
+        doubts = answer.doubts + control_doubt(control, best, gain, self.baseline_name)
+        doubts += " Equal work not checked." if self.unchecked else ""
+        return answer._replace(claim=f"{self.quota}{busy}{claim}", doubts=doubts)
 
     @property
-    def _gain(self) -> tuple[str, str, str] | None:
+    def _gain(self) -> Answer | None:
         best = self.best
         if not (best and best.effect and self.baseline and self.choice):
             return None
@@ -154,24 +158,25 @@ class Group:
         reference = self.baseline_name if effect.reference in own else reference_name(effect)
         tested = sum(row.effect is not None for row in self.rows)
         gain, as_fast = self.choice.gain, self.metric.as_fast_as(reference)
-        times = f"{format_speed_up(effect)} times {as_fast}"
         figures = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
+        answer = Answer(f"{format_speed_up(effect)} times {as_fast}", figures)
         luck = correction(format_speed_up(effect), gain, tested)
-        slow, later = f" {best.slow} than the others." if best.slow else "", ""
+        slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
-            times, figures, later = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
+            answer = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
             if best.steady.verdict == "faster":
                 luck = correction(format_decided_ratio(best.steady.ratio), gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
-        return f"{best.arm.environment} is {times}", figures, later + luck + slow + without_contention(effect)
+        doubts = luck + slow + without_contention(effect)
+        return answer._replace(claim=f"{best.arm.environment} is {answer.claim}", doubts=doubts)
 
     @property
-    def _no_gain(self) -> tuple[str, str, str]:
+    def _no_gain(self) -> str:
         if not any(row.effect for row in self.rows):
-            return f"Nothing was compared with {self.baseline_name}", "", ""
+            return f"Nothing was compared with {self.baseline_name}"
         if not any(row.effect and row.effect.low is not None for row in self.rows):
-            return self._no_verdict, "", ""
-        return self._no_recommendation, "", ""
+            return self._no_verdict
+        return self._no_recommendation
 
     @property
     def _no_recommendation(self) -> str:

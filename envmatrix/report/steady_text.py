@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from envmatrix.report.formatting import (
     format_bounds,
@@ -16,20 +17,35 @@ from envmatrix.stats.effects import Effect
 from envmatrix.stats.steady_effect import SteadyEffect
 
 
-def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> tuple[str, str, str]:
-    """Return the claim about a recommended environment, its figures, and a sentence on later steps ('' if it is there).
+class Answer(NamedTuple):
+    """The claim about the recommended environment, and its figures; the same of later steps if they are not its claim.
 
-    The claim is about the steady state if the environment is faster there, otherwise about its trials; ``trial`` says
-    which steps a trial has.
+    ``doubts`` are sentences on what weakens it.
+    """
+
+    claim: str
+    figures: str = ""
+    doubts: str = ""
+    later: str = ""
+    later_figures: str = ""
+
+
+def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> Answer:
+    """Return how fast the recommended environment is; ``trial`` says which steps a trial has.
+
+    The claim is about the steady state if the environment is faster there, otherwise about its trials.
     """
     first_bounds, bounds = format_bounds(effect.low, effect.high), format_bounds(steady.low, steady.high)
     blocks = format_count(effect.blocks, "block")
     if steady.verdict == "faster":
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
-        return f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures, ""
-    later = f"it is about {as_fast}" if steady.verdict == "same" else "no gain is shown"
-    later = f" In {steady.seconds}, {later}: {format_ratio(steady.ratio)}, 95 % CI {bounds}."
-    return f"{format_speed_up(effect)} times {as_fast} in its {trial}", f"95 % CI {first_bounds}, {blocks}", later
+        return Answer(f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures)
+    return Answer(
+        f"{format_speed_up(effect)} times {as_fast} in its {trial}",
+        f"95 % CI {first_bounds}, {blocks}",
+        later=f"In {steady.seconds}, {f'it is about {as_fast}' if steady.verdict == 'same' else 'no gain is shown'}",
+        later_figures=f"{format_ratio(steady.ratio)}, 95 % CI {bounds}",
+    )
 
 
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
