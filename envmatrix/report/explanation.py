@@ -168,7 +168,9 @@ def finding_text(finding: Finding, found: Explanation) -> str:
     mean = finding.by.whole.mean
     saves = "saves" if mean < 0 else "costs"
     change = f"{saves} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
-    return f"{said} ({ANSWERS[finding.confirmed]} by {finding.by.arm.environment}, which changes only this and {change})"
+    return (
+        f"{said} ({ANSWERS[finding.confirmed]} by {finding.by.arm.environment}, which changes only this and {change})"
+    )
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:

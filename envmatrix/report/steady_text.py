@@ -67,10 +67,9 @@ def steady_note(
     """Return what the steady effects are of, which still changed, and which environments have none."""
     if not steady:
         return ""
-    groups = format_count(min(one.groups for one in steady.values()), "block")
+    groups = min(one.groups for one in steady.values())
     seconds = next(iter(steady.values())).seconds
-    until = seconds.rpartition(" ")[2]
-    texts = [f"{seconds.capitalize()} were measured in {groups}, in which every process ran on until second {until}."]
+    texts = [f"{seconds.capitalize()} were measured in {groups} of the blocks."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]
