@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     )
     from envmatrix.results import Trial
     from envmatrix.runner.reproduction import Reproduction
-    from envmatrix.stats.comparison import Comparison
+    from envmatrix.stats.comparisons.result import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.stats.history import History
-    from envmatrix.stats.steady_effect import SteadyEffect
+    from envmatrix.stats.steady_state.effect import SteadyEffect
 
 
 __all__ = [
@@ -62,10 +62,10 @@ _HOMES = {
         "StoreError",
     ),
     "envmatrix.runner.reproduction": ("Reproduction",),
-    "envmatrix.stats.comparison": ("Comparison",),
+    "envmatrix.stats.comparisons.result": ("Comparison",),
     "envmatrix.stats.effects": ("Effect",),
     "envmatrix.stats.history": ("History",),
-    "envmatrix.stats.steady_effect": ("SteadyEffect",),
+    "envmatrix.stats.steady_state.effect": ("SteadyEffect",),
     "envmatrix.results": ("Trial",),
 }
 

@@ -15,7 +15,7 @@ from envmatrix.report.summary import Summary, summarise
 from envmatrix.results import RunFolder, Trial
 from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 

@@ -35,7 +35,7 @@ from envmatrix.search.search import Search
 from envmatrix.search.space import design_levels, select_factors
 from envmatrix.search.steps import Step, read_step
 from envmatrix.search.study import Place, Study, StudyFolder, make_search
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.bench_options import node_count
 from envmatrix.system.progress import ProgressCallback, silent

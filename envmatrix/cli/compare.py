@@ -14,7 +14,7 @@ from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.api.result import Result
-    from envmatrix.stats.comparison import Comparison
+    from envmatrix.stats.comparisons.result import Comparison
 
 #: The most differences that are printed for each effect.
 _MOST_DIFFERENCES = 8

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
-from envmatrix.stats.atlas_advice import Advice, Prediction
-from envmatrix.stats.random_effects import FEWEST_MACHINES
+from envmatrix.stats.meta_analysis.atlas_advice import Advice, Prediction
+from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES
 from envmatrix.system.printable import printable_line
 
 

@@ -22,8 +22,8 @@ from envmatrix.report.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_f
 from envmatrix.report.formatting import format_bounds, format_ratio
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.stats.atlas import Atlas, AtlasRow, MachineEffect
 from envmatrix.stats.effects import verdict_of
+from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect
 
 #: Beyond this many machines of an environment, they are drawn without their names.
 _MOST_NAMED = 30

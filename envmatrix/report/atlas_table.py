@@ -11,9 +11,9 @@ from rich.text import Text
 
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
 from envmatrix.report.plain_table import PlainTable
-from envmatrix.stats.atlas import Atlas, AtlasRow, MachineEffect, table_key
+from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect, table_key
+from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
-from envmatrix.stats.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.system.printable import printable_line
 
 #: Instruction sets that tell processors of one model apart, the widest first.

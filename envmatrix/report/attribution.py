@@ -11,7 +11,8 @@ from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.svg import Scale, line_element, log_ticks, svg_drawing, text_element
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.attribution import (
+from envmatrix.stats.attribution.contrasts import Estimate
+from envmatrix.stats.attribution.main_effects import (
     Attribution,
     Contrast,
     CumulativeStep,
@@ -21,7 +22,6 @@ from envmatrix.stats.attribution import (
     gains_over_reference,
     signed_logs,
 )
-from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import interleaved_original

@@ -25,8 +25,8 @@ from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import reason
 from envmatrix.report.summary import Summary
 from envmatrix.stats.effects import Effect, Flag, Verdict
-from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import show_bytes
+from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
 from envmatrix.stats.step_account import PARTS
 
 Medium = Literal["terminal", "markdown", "html"]

@@ -11,7 +11,7 @@ from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
 from envmatrix.report.svg import Scale, line_element, log_ticks, marker_element, svg_drawing, text_element
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 _TOP = 30.0
 _FLAG_SUFFIXES = {

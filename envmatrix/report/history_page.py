@@ -13,8 +13,8 @@ from envmatrix.report.history_columns import changes_summary, series_columns, se
 from envmatrix.report.history_figure import Curve, Frame, RunKey, figure, run_order_key
 from envmatrix.report.html_file import page_environment, page_values
 from envmatrix.report.timeline import axis_title
-from envmatrix.stats.change_points import MIN_RUNS
 from envmatrix.stats.history import History, Series, series_group
+from envmatrix.stats.inference.change_points import MIN_RUNS
 
 _METHOD = (
     "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "

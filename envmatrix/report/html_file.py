@@ -35,13 +35,13 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, figure_style, marker_element, palette
 from envmatrix.report.timeline import environment_colours, timeline
 from envmatrix.report.workload_table import WORKLOADS_NOTE
-from envmatrix.stats.attribution import Attribution
+from envmatrix.stats.attribution.main_effects import Attribution
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
-from envmatrix.stats.failures import BROKEN_OUTCOMES
+from envmatrix.stats.inference.moderated_variance import LEAST_UNITS
 from envmatrix.stats.measurements import OUTCOMES
-from envmatrix.stats.moderated_variance import LEAST_UNITS
 from envmatrix.stats.nodes import NODES_NOTE
 from envmatrix.stats.observed_host import observed_host
+from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
 from envmatrix.system.printable import printable_line, printable_text
 from envmatrix.system.topics import TOPICS
 

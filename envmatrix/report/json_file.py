@@ -11,9 +11,9 @@ from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
 from envmatrix.report.warning import RunWarning
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.explanation import to_json
+from envmatrix.stats.attribution.explanation import to_json
 from envmatrix.stats.nodes import NodeReport
-from envmatrix.stats.startup import Start
+from envmatrix.stats.steady_state.startup import Start
 from envmatrix.system.printable import printable_text
 
 SCHEMA = 1

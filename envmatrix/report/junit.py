@@ -9,9 +9,9 @@ from envmatrix.report.catalog import BuiltIn
 from envmatrix.report.formatting import effect_note, format_interval, format_ratio
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
-from envmatrix.stats.comparison import Comparison
+from envmatrix.stats.comparisons.result import Comparison
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
-from envmatrix.stats.failures import BROKEN_OUTCOMES
+from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
 from envmatrix.system.printable import printable_line, printable_text
 
 _MAX_TEXT_LENGTH = 20_000

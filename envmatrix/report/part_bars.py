@@ -6,7 +6,7 @@ from envmatrix.report.explanation import Scale as Unit
 from envmatrix.report.explanation import line_of, whys
 from envmatrix.report.group import Group
 from envmatrix.report.svg import Scale, line_element, marker_element, svg_drawing, text_element, ticks
-from envmatrix.stats.explanation import Explanation
+from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.step_account import PARTS
 
 _WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 860.0, 26.0, 30.0, 150.0, 90.0

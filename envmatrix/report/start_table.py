@@ -9,8 +9,8 @@ from envmatrix.report.formatting import NONE, format_count
 from envmatrix.report.plain_table import PlainTable
 from envmatrix.report.warning import RunWarning, WarningKind
 from envmatrix.stats.metrics import show_seconds
-from envmatrix.stats.startup import Start
-from envmatrix.stats.steady import Steadiness
+from envmatrix.stats.steady_state.detection import Steadiness
+from envmatrix.stats.steady_state.startup import Start
 
 _START_NOTE = (
     "Start-up: from the start of the process until its first step can begin. Time to steps: until the end of the "

@@ -13,7 +13,7 @@ from envmatrix.report.formatting import (
     list_names,
 )
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 
 def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> tuple[str, str]:

@@ -9,7 +9,7 @@ from envmatrix.report.summary import Summary
 from envmatrix.report.svg import COLOURS, Scale, line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.report.timeline import HEIGHT, WIDTH, environment_colours, with_legend
 from envmatrix.stats.metrics import TICK_DIGITS, show_seconds
-from envmatrix.stats.startup import Start
+from envmatrix.stats.steady_state.startup import Start
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 14.0, 28.0, 40.0
 #: Upper end of the axis in median steps; a slow first step would flatten all others.

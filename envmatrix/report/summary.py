@@ -20,21 +20,21 @@ from envmatrix.report.warnings import find_warnings
 from envmatrix.report.workload_table import workload_table
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.attribution import Attribution, CumulativeStep
-from envmatrix.stats.contention import quota_around
+from envmatrix.stats.attribution.explanation import Explanation, explain
+from envmatrix.stats.attribution.main_effects import Attribution, CumulativeStep
 from envmatrix.stats.cost import CostReader
-from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.explanation import Explanation, explain
+from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import table_key
-from envmatrix.stats.racing import Race
+from envmatrix.stats.quality.contention import quota_around
+from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
+from envmatrix.stats.quality.slow_trials import SlowTrials, describe_slow_trials
 from envmatrix.stats.selection import choose_best_set
-from envmatrix.stats.slow_phases import short_run_note
-from envmatrix.stats.slow_trials import SlowTrials, describe_slow_trials
-from envmatrix.stats.startup import Start, first_seconds_note, starts
-from envmatrix.stats.steady_effect import SteadyEffect, steady_effects, steps_of_trial
+from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects, steps_of_trial
+from envmatrix.stats.steady_state.startup import Start, first_seconds_note, starts
+from envmatrix.stats.stopping.racing import Race
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from envmatrix.results import Run
 from envmatrix.search.answer import TuneAnswer
 from envmatrix.search.search import REFERENCES, Search
 from envmatrix.search.study import Study
-from envmatrix.stats.explanation import to_json as why_json
+from envmatrix.stats.attribution.explanation import to_json as why_json
 from envmatrix.system.printable import printable_line
 
 if TYPE_CHECKING:

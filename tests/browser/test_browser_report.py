@@ -17,8 +17,8 @@ from envmatrix.api import tunes
 from envmatrix.report.atlas_page import to_html as atlas_html
 from envmatrix.report.history_page import to_html as history_html
 from envmatrix.report.write import write_reports
-from envmatrix.stats.atlas import read_atlas
 from envmatrix.stats.history import read_history
+from envmatrix.stats.meta_analysis.atlas import read_atlas
 from envmatrix.system.process import run
 from tests.synthetic import Machine, make_plan, write_run
 from tests.unit import test_tune_loop as tuned

@@ -24,9 +24,9 @@ from envmatrix.report.summary import Summary, summarise_measurements
 from envmatrix.report.terminal import to_renderable
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, Trial
-from envmatrix.stats.contention import Waiting, contended
 from envmatrix.stats.effects import Contended, Effect, Flag, unless_contended, verdict_of
 from envmatrix.stats.measurements import fold_trials
+from envmatrix.stats.quality.contention import Waiting, contended
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"pytorch-ci": 4.32, "tcmalloc": 1.01}

@@ -22,10 +22,10 @@ from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.terminal import print_summary
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.stats.between_runs import compare_runs
+from envmatrix.stats.comparisons.between_runs import compare_runs
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.within_run import compare_environments
 from envmatrix.trials.program_files import LARGEST_BYTES, changed_file_texts, program_files
 from tests.synthetic import Machine, copied, make_plan, make_run, make_trials, write_run
 

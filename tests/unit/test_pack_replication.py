@@ -22,9 +22,9 @@ from envmatrix.runner.reproduction import (
     run_differences,
 )
 from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.comparisons.replication import answer_of, compare_effects, difference_interval
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.replication import answer_of, compare_effects, difference_interval
 from tests.synthetic import HOST, NODE, Machine, make_environment, make_plan, slowed, write_run
 
 PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)

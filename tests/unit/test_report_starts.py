@@ -21,7 +21,7 @@ from envmatrix.report.summary import summarise
 from envmatrix.report.terminal import print_summary
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of
-from envmatrix.stats.startup import first_seconds_note
+from envmatrix.stats.steady_state.startup import first_seconds_note
 from tests.synthetic import Machine, make_plan, write_run
 
 COURSES = {

@@ -28,13 +28,13 @@ from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.terminal import print_summary
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.runner.reproduction import compare_reproduction
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow
-from envmatrix.stats.racing import next_arms
+from envmatrix.stats.quality.slow_trials import SlowTrials
 from envmatrix.stats.selection import Choice
-from envmatrix.stats.slow_trials import SlowTrials
-from envmatrix.stats.within_run import compare_environments
+from envmatrix.stats.stopping.racing import next_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 from tests.unit.test_report_attributed import factorial
 

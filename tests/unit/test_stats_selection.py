@@ -26,8 +26,8 @@ from envmatrix.stats import selection
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views
-from envmatrix.stats.racing import Race, StoppedArm, decision_blocks
 from envmatrix.stats.selection import Candidates, cross_fitted_gain, recommend_candidate, selection_corrected_gain
+from envmatrix.stats.stopping.racing import Race, StoppedArm, decision_blocks
 from tests.synthetic import Machine, make_environment, make_plan, make_run, make_trials, write_run
 from validation.simulated_choice import choice, simple
 

@@ -16,11 +16,11 @@ from envmatrix.report.write import write_reports
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
-from envmatrix.stats.maxt import critical_value, null_maxima
+from envmatrix.stats.inference.maxt import critical_value, null_maxima
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import families
-from envmatrix.stats.racing import next_arms
 from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.stats.stopping.racing import next_arms
 from envmatrix.trials import interleaving_eligibility
 from envmatrix.trials.batches import TrialGrouper
 from tests.synthetic import (

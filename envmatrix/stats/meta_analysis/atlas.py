@@ -17,11 +17,11 @@ from envmatrix.results import Run
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import CONFIDENCE, DISQUALIFYING_FLAGS, Effect, Flag, verdict_of
-from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.meta_analysis.random_effects import RandomEffects, combine_runs, random_effects
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.pairing import ratio_from_log
-from envmatrix.stats.random_effects import RandomEffects, combine_runs, random_effects
 from envmatrix.system.bench_options import processor
 from envmatrix.system.host import Host, this_host
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.plan import Plan
-from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import TURN_START, Measurements
 
 #: Fewest trials for a finding, and the smallest slowdown (a fraction of a step) that counts.

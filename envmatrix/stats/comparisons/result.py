@@ -15,16 +15,16 @@ from envmatrix.plan import Arm, shown_name
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.contention import EXPLAINED, told_busy
+from envmatrix.stats.attribution.explanation import Explanation, to_json
+from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS
 from envmatrix.stats.effects import Bounds, Contended, Flag, Verdict
-from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.explanation import Explanation, to_json
-from envmatrix.stats.failures import count_broken_and_run, surely_slower
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.missing_trials import missing_trials_text
 from envmatrix.stats.pairing import logs_of
-from envmatrix.stats.run_to_run import FEWEST_RUNS
+from envmatrix.stats.quality.contention import EXPLAINED, told_busy
+from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
+from envmatrix.stats.quality.failures import count_broken_and_run, surely_slower
+from envmatrix.stats.stopping.missing_trials import missing_trials_text
 from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
 
 Floats = NDArray[np.float64]

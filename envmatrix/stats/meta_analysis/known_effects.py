@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect
-from envmatrix.stats.atlas import LEFT_OUT, pool_effects
+from envmatrix.stats.meta_analysis.atlas import LEFT_OUT, pool_effects
 
 _Found = tuple[ProcessorFacts, StoredEffect]
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.moderated_variance import is_moderated, moderated
+from envmatrix.stats.inference.moderated_variance import is_moderated, moderated
 
 Floats = NDArray[np.float64]
 DRAWS = 100_000

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from envmatrix.plan import Arm
 from envmatrix.plan.schedule import arm_name
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.causes import EVENTS
-from envmatrix.stats.explanation import no_verdict
+from envmatrix.stats.attribution.causes import EVENTS
+from envmatrix.stats.attribution.explanation import no_verdict
+from envmatrix.stats.attribution.reasons import Rule, brings_back, same_events
+from envmatrix.stats.attribution.step_parts import StepParts, agrees, step_parts
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.reasons import Rule, brings_back, same_events
-from envmatrix.stats.step_parts import StepParts, agrees, step_parts
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from envmatrix.plan import Arm
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.causes import EVENTS, Explained, explained
-from envmatrix.stats.contention import EXPLAINED
+from envmatrix.stats.attribution.causes import EVENTS, Explained, explained
+from envmatrix.stats.attribution.reasons import Case, Finding, findings
+from envmatrix.stats.attribution.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.reasons import Case, Finding, findings
+from envmatrix.stats.quality.contention import EXPLAINED
 from envmatrix.stats.step_account import PARTS
-from envmatrix.stats.step_parts import Interval, StepParts, agrees, pair_parts, step_parts
 
 
 @dataclass(frozen=True)

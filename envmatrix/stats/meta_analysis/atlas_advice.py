@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from envmatrix.results.atlas import ProcessorFacts
-from envmatrix.stats.atlas import Atlas, AtlasRow
+from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow
 
 
 @dataclass(frozen=True)

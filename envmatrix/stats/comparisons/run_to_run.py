@@ -19,8 +19,8 @@ from envmatrix.plan import Arm
 from envmatrix.plan.interleaving import turn_length_text
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.effects import LEVEL, rescale_p_value
+from envmatrix.stats.inference.welch import Mean, Quotient
 from envmatrix.stats.pairing import ratio_from_log
-from envmatrix.stats.welch import Mean, Quotient
 
 Floats = NDArray[np.float64]
 #: With fewer runs of the same setup, the variation between runs is unknown.

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from envmatrix.plan import Arm
+from envmatrix.stats.attribution.step_parts import StepParts, Together, parts_of
+from envmatrix.stats.comparisons.run_to_run import prediction
 from envmatrix.stats.measurements import Measurements, finite_medians
-from envmatrix.stats.run_to_run import prediction
 from envmatrix.stats.step_account import accounts, of_thread
-from envmatrix.stats.step_parts import StepParts, Together, parts_of
 
 Floats = NDArray[np.float64]
 

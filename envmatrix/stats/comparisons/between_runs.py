@@ -11,9 +11,9 @@ from envmatrix.errors import InputError, StoreError
 from envmatrix.plan import Arm, shown_name
 from envmatrix.results import Run, RunFolder
 from envmatrix.results.anonymize import is_numbered_host
-from envmatrix.stats.alpha_spending import confidence_level
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.comparison import (
+from envmatrix.stats.attribution.explanation import explain_runs
+from envmatrix.stats.comparisons.result import (
     ArmComparison,
     Comparison,
     SteadyComparison,
@@ -31,15 +31,7 @@ from envmatrix.stats.comparison import (
     withdraw_if_fails_more,
     withdraw_if_other_work,
 )
-from envmatrix.stats.contention import Waiting, contended, cpu_waits
-from envmatrix.stats.effects import Contended, verdict_of
-from envmatrix.stats.equal_work import work_differences_between_runs
-from envmatrix.stats.explanation import explain_runs
-from envmatrix.stats.measurements import Measurements, read_measurements
-from envmatrix.stats.metrics import Metric
-from envmatrix.stats.observed_host import observed_host
-from envmatrix.stats.primary_metric import primary_metrics
-from envmatrix.stats.run_to_run import (
+from envmatrix.stats.comparisons.run_to_run import (
     FEWEST_RUNS,
     compare_with_runs,
     describe_schedule,
@@ -48,11 +40,19 @@ from envmatrix.stats.run_to_run import (
     run_identity,
     sibling_runs,
 )
-from envmatrix.stats.slow_trials import describe_slow_trials
-from envmatrix.stats.steady_comparison import Rules, compare_later_steps
-from envmatrix.stats.steady_effect import steps_of_trial
-from envmatrix.stats.unpaired_parts import unpaired_parts
-from envmatrix.stats.welch import Mean, mean_of_logs, quotient
+from envmatrix.stats.comparisons.steady import Rules, compare_later_steps
+from envmatrix.stats.comparisons.unpaired_parts import unpaired_parts
+from envmatrix.stats.effects import Contended, verdict_of
+from envmatrix.stats.inference.welch import Mean, mean_of_logs, quotient
+from envmatrix.stats.measurements import Measurements, read_measurements
+from envmatrix.stats.metrics import Metric
+from envmatrix.stats.observed_host import observed_host
+from envmatrix.stats.primary_metric import primary_metrics
+from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
+from envmatrix.stats.quality.equal_work import work_differences_between_runs
+from envmatrix.stats.quality.slow_trials import describe_slow_trials
+from envmatrix.stats.steady_state.effect import steps_of_trial
+from envmatrix.stats.stopping.alpha_spending import confidence_level
 
 
 def compare_runs(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envmatrix.stats.attribution.step_parts import Interval, StepParts, Together
 from envmatrix.stats.step_account import FIRST_HALF, PRICES
-from envmatrix.stats.step_parts import Interval, StepParts, Together
 
 Floats = NDArray[np.float64]
 #: The events that explain each part, with their labels; ``throttled_s`` is a time, summed over all threads. The time

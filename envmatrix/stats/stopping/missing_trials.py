@@ -9,7 +9,7 @@ import numpy as np
 
 from envmatrix.plan import Plan, Slot
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.racing import Race
+from envmatrix.stats.stopping.racing import Race
 
 #: Most missing trials that are counted exactly.
 _MAX_COUNTED = 100

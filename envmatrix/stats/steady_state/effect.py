@@ -16,8 +16,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import OPPOSITE, Analysis, invert_effect, is_verdict_pending, pairs_to_pick_from
 from envmatrix.stats.effects import Effect, Flag, Verdict, verdict_of
-from envmatrix.stats.later_steps import CHANGE, TREND, WATCHED
-from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import THROUGHPUT
 from envmatrix.stats.pairing import (
@@ -29,6 +28,7 @@ from envmatrix.stats.pairing import (
     logs_of,
     ratio_from_log,
 )
+from envmatrix.stats.steady_state.later_steps import CHANGE, TREND, WATCHED
 
 #: With one block that went on, the variance of the change is unknown.
 _LEAST_GROUPS = 2

@@ -8,7 +8,8 @@ from envmatrix.errors import InputError
 from envmatrix.plan import CONTROL, SIDES, Arm
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis, between, estimate, is_verdict_pending
-from envmatrix.stats.comparison import (
+from envmatrix.stats.attribution.explanation import explain_pair
+from envmatrix.stats.comparisons.result import (
     ArmComparison,
     Comparison,
     SteadyComparison,
@@ -27,15 +28,14 @@ from envmatrix.stats.comparison import (
     withdraw_if_fails_more,
     withdraw_if_other_work,
 )
+from envmatrix.stats.comparisons.steady import went_on
 from envmatrix.stats.effects import Bounds, Effect, Flag, two_sided_level, verdict_of
-from envmatrix.stats.explanation import explain_pair
-from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.inference.maxt import student_quantile
+from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import table_key
-from envmatrix.stats.slow_phases import short_run_note
-from envmatrix.stats.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.steady_comparison import went_on
-from envmatrix.stats.steady_effect import steady_between, steps_of_trial
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
+from envmatrix.stats.steady_state.effect import steady_between, steps_of_trial
 
 
 def compare_environments(

@@ -14,10 +14,10 @@ from envmatrix.evidence.record import Timing
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.results import Trial
-from envmatrix.stats.later_steps import WATCHED
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_seconds
-from envmatrix.stats.steady import Steadiness, classify
+from envmatrix.stats.steady_state.detection import Steadiness, classify
+from envmatrix.stats.steady_state.later_steps import WATCHED
 from envmatrix.system.bench_options import options
 
 #: Sets the number of points of a curve.

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from envmatrix.plan import Plan
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
-from envmatrix.stats.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p
-from envmatrix.stats.moderated_variance import is_moderated, moderated
+from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, MOST_NUMBERS, adjusted_p
+from envmatrix.stats.inference.moderated_variance import is_moderated, moderated
 from envmatrix.stats.pairing import families
 
 Floats = NDArray[np.float64]

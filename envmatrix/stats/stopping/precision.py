@@ -9,7 +9,7 @@ from envmatrix.plan import Plan
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements, first_blocks
-from envmatrix.stats.slow_trials import LEAST_BLOCKS
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
 
 
 def _is_hopeless(effect: Effect, most_blocks: int, min_blocks: int) -> bool:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.stats.effects import LEVEL, rescale_p_value
-from envmatrix.stats.maxt import MIN_DRAWS_BEYOND, student_p, student_quantile
+from envmatrix.stats.inference.maxt import MIN_DRAWS_BEYOND, student_p, student_quantile
+from envmatrix.stats.inference.slow_phases import standard_errors
 from envmatrix.stats.pairing import Views, ratio_from_log, summarise_pairs
-from envmatrix.stats.slow_phases import standard_errors
 
 Floats = NDArray[np.float64]
 _DRAWS = 20_000

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from envmatrix.plan.environment import Environment
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.causes import Explained
+from envmatrix.stats.attribution.causes import Explained
+from envmatrix.stats.attribution.step_parts import Interval, Part, StepParts
 from envmatrix.stats.step_account import FIRST_HALF
-from envmatrix.stats.step_parts import Interval, Part, StepParts
 
 #: The events' measured cost must be at least this share of a part's change.
 _MOST = 0.5

@@ -12,12 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm
-from envmatrix.stats.contrasts import MOST_DRAWN, ContrastFamily, Estimate, contrast_family, estimate_contrasts
+from envmatrix.stats.attribution.contrasts import (
+    MOST_DRAWN,
+    ContrastFamily,
+    Estimate,
+    contrast_family,
+    estimate_contrasts,
+)
 from envmatrix.stats.effects import LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import Views, log_ratios_over_copies, logs_of, summarise_pairs
-from envmatrix.stats.slow_trials import find_slow_trials, with_and_without_slow
+from envmatrix.stats.quality.slow_trials import find_slow_trials, with_and_without_slow
 
 Floats = NDArray[np.float64]
 Levels = Mapping[str, str]
@@ -159,7 +165,7 @@ def _contrast_weights(cells: Cells, tested_levels: Mapping[int, str]) -> Floats:
 
 
 def contrasts(cells: Cells, needed: int = 2, level: float = LEVEL) -> tuple[Contrast, ...]:
-    """Return all main effects and two-way interactions with simultaneous intervals (see ``stats/contrasts.py``).
+    """Return all main effects and two-way interactions with simultaneous intervals (see ``contrasts.py``).
 
     The model is log time = block + cell + error, with a separate error variance per cell. Estimates use the cells' mean
     gains, which equals least squares if no trial is missing. Below ``needed`` pairs in any cell there is no interval.

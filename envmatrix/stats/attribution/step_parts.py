@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
+from envmatrix.stats.inference.moderated_variance import moderated_errors
 from envmatrix.stats.measurements import Measurements, finite_medians
-from envmatrix.stats.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import Family, families, mean_copies, summarise_pairs
 from envmatrix.stats.step_account import PARTS, accounts, of_thread
 

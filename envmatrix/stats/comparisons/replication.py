@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envmatrix.stats.analysis import Analysis, is_verdict_pending
-from envmatrix.stats.contention import EXPLAINED
 from envmatrix.stats.effects import LEVEL, Effect, Flag
-from envmatrix.stats.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.welch import means_of_effect, quotient
+from envmatrix.stats.inference.welch import means_of_effect, quotient
+from envmatrix.stats.quality.contention import EXPLAINED
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
 
 Answer = Literal["reproduced", "not reproduced", "undecided"]
 #: Two effects count as the same if their ratios surely differ by less than this.

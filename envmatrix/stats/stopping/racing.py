@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Plan
 from envmatrix.plan.interleaving import unused_reference_copies
-from envmatrix.stats.alpha_spending import confidence_level
 from envmatrix.stats.effects import CONFIDENCE, LEVEL, two_sided_level, verdict_of
-from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.failures import fails_more, reference_fails_more
-from envmatrix.stats.maxt import critical_value, student_quantile
+from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import Measurements, first_blocks
 from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_from_log
 from envmatrix.stats.primary_metric import primary_metrics
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and_without_slow
+from envmatrix.stats.quality.equal_work import unequal_work
+from envmatrix.stats.quality.failures import fails_more, reference_fails_more
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and_without_slow
+from envmatrix.stats.stopping.alpha_spending import confidence_level
 
 Floats = NDArray[np.float64]
 Reason = Literal["not the best", "same as the reference"]

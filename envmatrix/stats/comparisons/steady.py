@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from envmatrix.plan import Arm
-from envmatrix.stats.comparison import SteadyComparison, arm_logs, status_of
+from envmatrix.stats.comparisons.result import SteadyComparison, arm_logs, status_of
+from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS, compare_with_runs
 from envmatrix.stats.effects import verdict_of
-from envmatrix.stats.later_steps import CHANGE, WATCHED
+from envmatrix.stats.inference.welch import Mean, quotient
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import Floats
-from envmatrix.stats.run_to_run import FEWEST_RUNS, compare_with_runs
-from envmatrix.stats.welch import Mean, quotient
+from envmatrix.stats.steady_state.later_steps import CHANGE, WATCHED
 
 #: Processes that went on for times that differ by a larger factor are not compared.
 _ALIKE = 1.25
