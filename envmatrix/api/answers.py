@@ -10,7 +10,7 @@ from envmatrix.api.result import Result
 from envmatrix.api.runs import find_run_to_read
 from envmatrix.errors import InputError, suggestion
 from envmatrix.report.catalog import REPORTS, render_report
-from envmatrix.report.exports import figure_pdf, figure_svg
+from envmatrix.report.formats.exports import figure_pdf, figure_svg
 from envmatrix.report.write import write_reports
 from envmatrix.stats.attribution.explanation import Explanation, why_not
 from envmatrix.stats.attribution.step_parts import step_parts

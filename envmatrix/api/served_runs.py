@@ -15,7 +15,7 @@ from envmatrix.api.background_bench import BackgroundBench
 from envmatrix.api.places import find_run
 from envmatrix.api.runs import load
 from envmatrix.errors import InputError, suggestion
-from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.results.elapsed import trials_elapsed_s
 from envmatrix.stats.attribution.explanation import to_json
 

@@ -46,8 +46,8 @@ def run_and_show(experiment: Experiment, arguments: argparse.Namespace, *, is_se
 
 def show_result(result: Result, *, as_json: bool, only_warnings: bool = False) -> None:
     """Print the answer of a run, or all of its warnings."""
-    from envmatrix.report.json_file import summary_to_json
-    from envmatrix.report.terminal import print_summary, print_warnings
+    from envmatrix.report.formats.json_file import summary_to_json
+    from envmatrix.report.formats.terminal import print_summary, print_warnings
 
     if as_json:
         common.print_json(summary_to_json(result.summary))

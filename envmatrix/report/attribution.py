@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
+from envmatrix.report.figures.svg import Scale, line_element, log_ticks, svg_drawing, text_element
 from envmatrix.report.formatting import NONE, format_bounds, format_ratio
-from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.svg import Scale, line_element, log_ticks, svg_drawing, text_element
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.attribution.contrasts import Estimate

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attribution import attributions, cumulative
-from envmatrix.report.engine_table import engine_table
 from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
-from envmatrix.report.operators import OperatorTable, operator_tables
-from envmatrix.report.plain_table import PlainTable, own_table
-from envmatrix.report.start_table import start_table, start_warnings
+from envmatrix.report.tables.engines import engine_table
+from envmatrix.report.tables.operators import OperatorTable, operator_tables
+from envmatrix.report.tables.plain import PlainTable, own_table
+from envmatrix.report.tables.starts import start_table, start_warnings
+from envmatrix.report.tables.workloads import workload_table
 from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings
-from envmatrix.report.workload_table import workload_table
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.attribution.explanation import Explanation, explain

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from envmatrix.api import tunes
-from envmatrix.report.atlas_page import to_html as atlas_html
-from envmatrix.report.history_page import to_html as history_html
+from envmatrix.report.formats.atlas_page import to_html as atlas_html
+from envmatrix.report.formats.history_page import to_html as history_html
 from envmatrix.report.write import write_reports
 from envmatrix.stats.history import read_history
 from envmatrix.stats.meta_analysis.atlas import read_atlas

@@ -12,7 +12,7 @@ from envmatrix.build.cache import file_digest
 from envmatrix.cli.reproduce import describe_reproduction
 from envmatrix.errors import InputError
 from envmatrix.plan import Plan, make_arms
-from envmatrix.report.html_file import provenance
+from envmatrix.report.formats.html_file import provenance
 from envmatrix.report.summary import summarise
 from envmatrix.runner.reproduction import (
     Difference,

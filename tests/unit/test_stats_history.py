@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from envmatrix.matrix.model import Workload
-from envmatrix.report import history_columns
-from envmatrix.report.history_columns import SeriesColumn, sparkline
-from envmatrix.report.history_page import to_html
-from envmatrix.report.history_table import print_history
+from envmatrix.report.formats.history_page import to_html
+from envmatrix.report.tables import history_columns
+from envmatrix.report.tables.history import print_history
+from envmatrix.report.tables.history_columns import SeriesColumn, sparkline
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.stats.history import Change, History, Point, Series, read_history

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from envmatrix.errors import ExitCode
-from envmatrix.report.html_file import to_html
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.analysis import between, estimate, invert_effect
 from envmatrix.stats.comparisons.within_run import compare_environments

@@ -12,9 +12,9 @@ from scipy.stats import t as student
 
 from envmatrix.errors import InputError
 from envmatrix.report.attribution import waterfall_rows
-from envmatrix.report.forest import forest
+from envmatrix.report.figures.forest import forest
+from envmatrix.report.figures.heat_map import heat_map
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio
-from envmatrix.report.heat_map import heat_map
 from envmatrix.report.summary import summarise
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder

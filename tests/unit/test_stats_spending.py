@@ -12,9 +12,9 @@ from rich.console import Console
 
 import envmatrix
 from envmatrix.api.answers import figure, write_report
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import print_summary
 from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate

@@ -12,11 +12,11 @@ from rich.console import Console
 from envmatrix.__main__ import main
 from envmatrix.errors import EngineGoneError, EnvmatrixError, StoreError
 from envmatrix.matrix.parse import MatrixError
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.glossary import link_words
-from envmatrix.report.html_file import to_html
-from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.comparisons.replication import Answer
 from envmatrix.stats.comparisons.result import Status

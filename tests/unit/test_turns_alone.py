@@ -10,7 +10,7 @@ from envmatrix.launchers.catalog import LAUNCHERS, adapt_schedule
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.interleaving import comparison_roots, unused_reference_copies, with_separate_references
 from envmatrix.plan.schedule import make_arms
-from envmatrix.report.forest import forest
+from envmatrix.report.figures.forest import forest
 from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.report.write import write_reports
 from envmatrix.runner.steady_state_runs import SteadyStateRuns

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from envmatrix.report.formatting import NONE, format_count
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.report.warning import RunWarning, WarningKind
 from envmatrix.stats.metrics import show_seconds
 from envmatrix.stats.steady_state.detection import Steadiness

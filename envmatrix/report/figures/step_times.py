@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statistics import median
 
+from envmatrix.report.figures.svg import COLOURS, Scale, line_element, marker_element, svg_drawing, text_element, ticks
+from envmatrix.report.figures.timeline import HEIGHT, WIDTH, environment_colours, with_legend
 from envmatrix.report.group import Group
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import COLOURS, Scale, line_element, marker_element, svg_drawing, text_element, ticks
-from envmatrix.report.timeline import HEIGHT, WIDTH, environment_colours, with_legend
 from envmatrix.stats.metrics import TICK_DIGITS, show_seconds
 from envmatrix.stats.steady_state.startup import Start
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envmatrix.report.attribution import AttributionTable, attribution_tables
-from envmatrix.report.columns import columns_of, has_failed, has_reference_value
-from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import NONE, format_count, markdown_cell, markdown_text
 from envmatrix.report.glossary import glossary_words
 from envmatrix.report.group import Group
-from envmatrix.report.operators import OperatorTable
-from envmatrix.report.plain_table import PlainTable, node_table
-from envmatrix.report.scaling import scaling_sentence
-from envmatrix.report.start_table import starts_note
 from envmatrix.report.summary import Summary
-from envmatrix.report.workload_table import WORKLOADS_NOTE
+from envmatrix.report.tables.columns import columns_of, has_failed, has_reference_value
+from envmatrix.report.tables.engines import ENGINES_NOTE
+from envmatrix.report.tables.operators import OperatorTable
+from envmatrix.report.tables.plain import PlainTable, node_table
+from envmatrix.report.tables.scaling import scaling_sentence
+from envmatrix.report.tables.starts import starts_note
+from envmatrix.report.tables.workloads import WORKLOADS_NOTE
 from envmatrix.stats.nodes import NODES_NOTE, NodeReport
 from envmatrix.stats.pairing import families
 

@@ -13,16 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from envmatrix.report.attribution import attribution_tables
-from envmatrix.report.columns import Column, columns_of
-from envmatrix.report.engine_table import ENGINES_NOTE
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
 from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
 from envmatrix.report.glossary import glossary_sentence
 from envmatrix.report.group import Group, use_command
-from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.scaling import scaling_sentence
 from envmatrix.report.summary import Summary
-from envmatrix.report.workload_table import WORKLOADS_NOTE
+from envmatrix.report.tables.columns import Column, columns_of
+from envmatrix.report.tables.engines import ENGINES_NOTE
+from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.scaling import scaling_sentence
+from envmatrix.report.tables.workloads import WORKLOADS_NOTE
 from envmatrix.results import Run
 from envmatrix.stats.effects import Verdict
 from envmatrix.system.printable import printable_line, printable_text

@@ -6,9 +6,9 @@ import math
 from dataclasses import asdict
 
 from envmatrix.matrix.model import Workload
-from envmatrix.report.columns import effect_values
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
+from envmatrix.report.tables.columns import effect_values
 from envmatrix.report.warning import RunWarning
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.attribution.explanation import to_json

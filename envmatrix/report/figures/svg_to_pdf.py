@@ -10,7 +10,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 
-from envmatrix.report.svg import light_colours
+from envmatrix.report.figures.svg import light_colours
 
 _SIZE = 12.0
 _BASE = 0.75  # PDF uses points, SVG pixels of 1/96 inch

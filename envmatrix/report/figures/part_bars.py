@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from envmatrix.report.explanation import Scale as Unit
 from envmatrix.report.explanation import line_of, whys
+from envmatrix.report.figures.svg import Scale, line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.report.group import Group
-from envmatrix.report.svg import Scale, line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.step_account import PARTS
 

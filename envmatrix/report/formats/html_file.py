@@ -17,24 +17,24 @@ from envmatrix.report.attribution import (
     waterfall,
     waterfall_rows,
 )
-from envmatrix.report.columns import Cell, Column, columns_of
-from envmatrix.report.engine_table import ENGINES_NOTE
-from envmatrix.report.evidence_table import evidence_table
 from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
-from envmatrix.report.forest import NARROW, forest
+from envmatrix.report.figures.forest import NARROW, forest
+from envmatrix.report.figures.heat_map import heat_map, heat_style
+from envmatrix.report.figures.part_bars import part_bars
+from envmatrix.report.figures.step_times import step_time_curve
+from envmatrix.report.figures.svg import COLOURS, figure_style, marker_element, palette
+from envmatrix.report.figures.timeline import environment_colours, timeline
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
 from envmatrix.report.glossary import code_markup, glossary_words, link_words
 from envmatrix.report.group import Group, Row, use_command
-from envmatrix.report.heat_map import heat_map, heat_style
-from envmatrix.report.part_bars import part_bars
-from envmatrix.report.plain_table import PlainTable, node_table
-from envmatrix.report.scaling import scaling_sentence
-from envmatrix.report.start_table import starts_note
-from envmatrix.report.step_time_figure import step_time_curve
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import COLOURS, figure_style, marker_element, palette
-from envmatrix.report.timeline import environment_colours, timeline
-from envmatrix.report.workload_table import WORKLOADS_NOTE
+from envmatrix.report.tables.columns import Cell, Column, columns_of
+from envmatrix.report.tables.engines import ENGINES_NOTE
+from envmatrix.report.tables.evidence import evidence_table
+from envmatrix.report.tables.plain import PlainTable, node_table
+from envmatrix.report.tables.scaling import scaling_sentence
+from envmatrix.report.tables.starts import starts_note
+from envmatrix.report.tables.workloads import WORKLOADS_NOTE
 from envmatrix.stats.attribution.main_effects import Attribution
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS
 from envmatrix.stats.inference.moderated_variance import LEAST_UNITS

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from envmatrix.plan.schedule import CONTROL
+from envmatrix.report.figures.history import Curve, Frame, RunKey, figure, run_order_key
+from envmatrix.report.figures.timeline import axis_title
+from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_count
-from envmatrix.report.history_columns import changes_summary, series_columns, series_metric, short_run_legend
-from envmatrix.report.history_figure import Curve, Frame, RunKey, figure, run_order_key
-from envmatrix.report.html_file import page_environment, page_values
-from envmatrix.report.timeline import axis_title
+from envmatrix.report.tables.history_columns import changes_summary, series_columns, series_metric, short_run_legend
 from envmatrix.stats.history import History, Series, series_group
 from envmatrix.stats.inference.change_points import MIN_RUNS
 

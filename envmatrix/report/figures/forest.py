@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from envmatrix.report.figures.svg import Scale, line_element, log_ticks, marker_element, svg_drawing, text_element
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio, format_speed_up, svg_text
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import Scale, line_element, log_ticks, marker_element, svg_drawing, text_element
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.steady_state.effect import SteadyEffect
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from envmatrix.plan import Arm
 from envmatrix.report.formatting import format_ratio
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.stats.arm_facts import ArmFacts
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import show_seconds

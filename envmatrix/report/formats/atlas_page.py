@@ -6,7 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from envmatrix.report.atlas_table import (
+from envmatrix.report.figures.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest
+from envmatrix.report.formats.html_file import page_environment, page_values
+from envmatrix.report.formatting import format_bounds, format_ratio
+from envmatrix.report.tables.atlas import (
     atlas_headline,
     atlas_tables,
     exceptions,
@@ -18,10 +21,7 @@ from envmatrix.report.atlas_table import (
     table_title,
     what_holds,
 )
-from envmatrix.report.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest
-from envmatrix.report.formatting import format_bounds, format_ratio
-from envmatrix.report.html_file import page_environment, page_values
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.stats.effects import verdict_of
 from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from envmatrix.plan import Plan
 from envmatrix.report.formatting import NONE
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import THROUGHPUT, show_bytes, show_rate, show_seconds
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect, table_key
 from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT

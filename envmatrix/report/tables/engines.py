@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.formatting import NONE, format_interval, format_ratio
-from envmatrix.report.plain_table import PlainTable
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric

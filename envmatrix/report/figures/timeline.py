@@ -7,9 +7,7 @@ import html
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.report.group import Group
-from envmatrix.report.summary import Summary
-from envmatrix.report.svg import (
+from envmatrix.report.figures.svg import (
     COLOURS,
     Scale,
     extend_drawing,
@@ -19,6 +17,8 @@ from envmatrix.report.svg import (
     text_element,
     ticks,
 )
+from envmatrix.report.group import Group
+from envmatrix.report.summary import Summary
 from envmatrix.stats.measurements import OUTCOMES
 from envmatrix.stats.metrics import TICK_DIGITS, Metric
 from envmatrix.system.printable import printable_line

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from envmatrix.report.formatting import format_count
-from envmatrix.report.history_columns import series_columns, short_run_legend
+from envmatrix.report.tables.history_columns import series_columns, short_run_legend
 from envmatrix.stats.history import History
 from envmatrix.system.printable import printable_line
 

@@ -16,12 +16,12 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm
 from envmatrix.report.catalog import BuiltIn, draw_figure
-from envmatrix.report.columns import effect_values, value_names
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.figures.svg import standalone_svg
+from envmatrix.report.figures.svg_to_pdf import to_pdf
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.summary import Summary
-from envmatrix.report.svg import standalone_svg
-from envmatrix.report.svg_to_pdf import to_pdf
+from envmatrix.report.tables.columns import effect_values, value_names
 from envmatrix.stats.metrics import METRICS, OWN_COLUMN_PREFIXES, THROUGHPUT, Metric
 from envmatrix.stats.primary_metric import own_metrics
 from envmatrix.stats.step_account import COLUMNS
@@ -182,7 +182,7 @@ def _json(summary: Summary, _: str) -> str:
 
 
 def _html(summary: Summary, _: str) -> str:
-    from envmatrix.report.html_file import to_html
+    from envmatrix.report.formats.html_file import to_html
 
     return to_html(summary)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from envmatrix.report.figures.svg import COLOURS, Scale, line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_ratio
-from envmatrix.report.svg import COLOURS, Scale, line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.stats.history import Point, Series
 from envmatrix.stats.metrics import TICK_DIGITS, NumberFormatter
 from envmatrix.system.printable import printable_line
