@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from envmatrix.block.program_folder import RECORD
-from envmatrix.build.pythons import inspect_interpreter
+from envmatrix.build.python.interpreters import inspect_interpreter
 from envmatrix.engines.base import Engine, Job, Limits, Mounts, Prepared
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import InputError, NothingRanError

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.conda import ensure_conda_environment
+from envmatrix.build.python.conda import ensure_conda_environment
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image

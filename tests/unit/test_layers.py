@@ -170,7 +170,7 @@ NAMED = {
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
     ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
-    ("envmatrix.build.labels", "ssh"),
+    ("envmatrix.build.images.labels", "ssh"),
 }  # fmt: skip
 
 

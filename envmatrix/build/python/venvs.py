@@ -9,8 +9,8 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.pythons import Python, uv_program
-from envmatrix.build.wheelhouse import find_links_folders
+from envmatrix.build.python.interpreters import Python, uv_program
+from envmatrix.build.python.wheelhouse import find_links_folders
 from envmatrix.errors import EngineError
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback

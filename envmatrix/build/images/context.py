@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envmatrix.build.archive import write_folders_tar
 from envmatrix.build.cache import disk_errors, json_digest
-from envmatrix.build.debian_suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
-from envmatrix.build.definitions import LIBRARIES, Recipe, make_recipe, python_inside, recipe_digest
-from envmatrix.build.labels import build_arguments
+from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
+from envmatrix.build.images.archive import write_folders_tar
+from envmatrix.build.images.definitions import LIBRARIES, Recipe, make_recipe, python_inside, recipe_digest
+from envmatrix.build.images.labels import build_arguments
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages, sections_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.pythons import python_for_wheels
-from envmatrix.build.source_builds import EnvironmentWheels, check_glibc, fetch_wheels
-from envmatrix.build.wheelhouse import link_or_copy
+from envmatrix.build.python.interpreters import python_for_wheels
+from envmatrix.build.python.source_builds import EnvironmentWheels, check_glibc, fetch_wheels
+from envmatrix.build.python.wheelhouse import link_or_copy
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import bench_options

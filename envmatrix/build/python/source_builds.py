@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
-from envmatrix.build.debian_suites import GLIBC
+from envmatrix.build.debian.suites import GLIBC
 from envmatrix.build.lockfile import PinnedPackage, Section
-from envmatrix.build.pythons import Python, uv_program
-from envmatrix.build.venvs import build_venv
-from envmatrix.build.wheelhouse import BUILT_FOLDER, Wheelhouse
+from envmatrix.build.python.interpreters import Python, uv_program
+from envmatrix.build.python.venvs import build_venv
+from envmatrix.build.python.wheelhouse import BUILT_FOLDER, Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, SourceBuild
 from envmatrix.system.process import Finished, run

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.pip import make_pip
-from envmatrix.build.pythons import Python
-from envmatrix.build.venvs import install_into, site_packages
+from envmatrix.build.python.interpreters import Python
+from envmatrix.build.python.pip import make_pip
+from envmatrix.build.python.venvs import install_into, site_packages
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.system.process import parse_last_json, run
 from envmatrix.system.progress import ProgressCallback

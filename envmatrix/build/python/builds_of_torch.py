@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.pip import ResolveRequest
+from envmatrix.build.python.pip import ResolveRequest
 from envmatrix.errors import EngineError
 from envmatrix.system.progress import ProgressCallback
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, file_digest
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.pip import download, pip_command, wrong_hash_error
-from envmatrix.build.pythons import Python
+from envmatrix.build.python.interpreters import Python
+from envmatrix.build.python.pip import download, pip_command, wrong_hash_error
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
-from envmatrix.build.debian_packages import URI_LINE, Apt
+from envmatrix.build.debian.packages import URI_LINE, Apt
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.errors import EngineError, InputError, Where
 from envmatrix.results import write_whole

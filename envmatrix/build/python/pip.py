@@ -15,7 +15,7 @@ from typing import Any
 
 from envmatrix.build.cache import Cache, disk_full_error, is_disk_full, json_digest
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.pythons import Python, uv_program
+from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
 from envmatrix.matrix.model import normalize_package_name
 from envmatrix.system.architectures import this_architecture

@@ -15,8 +15,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from envmatrix.build.debian_suites import SOURCE_DATE_EPOCH
-from envmatrix.build.labels import (
+from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
+from envmatrix.build.images.labels import (
     OF_BUILD,
     OF_PUBLISHER,
     base_digest_in,

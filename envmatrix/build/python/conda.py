@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
-from envmatrix.build.venvs import share_bytecode
+from envmatrix.build.python.venvs import share_bytecode
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
 from envmatrix.system.progress import ProgressCallback
