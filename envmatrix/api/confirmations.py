@@ -24,7 +24,7 @@ from envmatrix.trials.comparison_sides import Side, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment
 from envmatrix.trials.images import run_libraries
 from envmatrix.trials.overrides import with_changed_values
-from envmatrix.trials.program_files import changed_file_texts
+from envmatrix.trials.program.files import changed_file_texts
 
 
 def begin_confirmation(

@@ -22,8 +22,8 @@ from envmatrix.stats.meta_analysis.known_effects import KnownEffect, Situation, 
 from envmatrix.system.printable import printable_line
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.feasibility import resolve_program_folder
-from envmatrix.trials.program_files import program_files
-from envmatrix.trials.program_variables import pass_available_variables
+from envmatrix.trials.program.files import program_files
+from envmatrix.trials.program.variables import pass_available_variables
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import none_available_error, snapshot_bench
 from envmatrix.trials.images import build_places, open_engines, prepare_images
 from envmatrix.trials.overrides import Overrides
-from envmatrix.trials.own_settings import find_conflict
-from envmatrix.trials.trial_run import TrialRunResult
+from envmatrix.trials.program.settings import find_conflict
+from envmatrix.trials.program.trial_run import TrialRunResult
 from envmatrix.units import as_budget, is_too_long
 
 

@@ -19,7 +19,7 @@ from envmatrix.matrix.throughput import (
 )
 from envmatrix.system.bench_options import NumberField, quantities
 from envmatrix.system.validation_messages import validation_message
-from envmatrix.trials.trial_run import Arrivals
+from envmatrix.trials.program.trial_run import Arrivals
 
 #: One in ``_WARMUP_SHARE`` steps of a program counts as warm-up, and at most ``_MAX_WARMUP`` steps.
 _WARMUP_SHARE, _MAX_WARMUP = 5, 10

@@ -11,7 +11,7 @@ from envmatrix.errors import InputError, Where
 from envmatrix.matrix.environment_files import EnvironmentFile
 from envmatrix.matrix.requirements import expand_requirements
 from envmatrix.plan.environment import Image
-from envmatrix.trials.trial_run import ProgramCommand, find_program, is_python, with_interpreter
+from envmatrix.trials.program.trial_run import ProgramCommand, find_program, is_python, with_interpreter
 
 
 @dataclass(frozen=True)

@@ -42,14 +42,13 @@ from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.system.validation_messages import validation_message
 from envmatrix.trials import orphans
-from envmatrix.trials.hooks import run_cleanup, run_setup
 from envmatrix.trials.overrides import Overrides
-from envmatrix.trials.own_settings import describe_conflicts, own_settings
-from envmatrix.trials.program_files import program_files
-from envmatrix.trials.program_mounts import folders_to_mount
-from envmatrix.trials.program_variables import describe_shell_variables, likely_needed_variables
-from envmatrix.trials.python_wrappers import unwrap_command
-from envmatrix.trials.trial_run import (
+from envmatrix.trials.program.files import program_files
+from envmatrix.trials.program.hooks import run_cleanup, run_setup
+from envmatrix.trials.program.mounts import folders_to_mount
+from envmatrix.trials.program.python_wrappers import unwrap_command
+from envmatrix.trials.program.settings import describe_conflicts, own_settings
+from envmatrix.trials.program.trial_run import (
     ProgramCommand,
     TrialRunResult,
     find_program,
@@ -57,6 +56,7 @@ from envmatrix.trials.trial_run import (
     run_once,
     with_interpreter,
 )  # fmt: skip
+from envmatrix.trials.program.variables import describe_shell_variables, likely_needed_variables
 
 #: A program that takes longer than this (seconds) for one run needs a matrix of its own.
 _TRIAL_RUN_LIMIT_S = 4 * 3600.0

@@ -21,7 +21,7 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design
 from envmatrix.trials.overrides import Overrides, select_engines, with_changed_values
-from envmatrix.trials.program_files import program_files
+from envmatrix.trials.program.files import program_files
 from envmatrix.units import parse_tolerance
 
 

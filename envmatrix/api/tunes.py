@@ -41,8 +41,8 @@ from envmatrix.system.bench_options import node_count
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import Experiment, find_design, reopen_experiment
-from envmatrix.trials.hooks import setup_and_cleanup
 from envmatrix.trials.overrides import Overrides, select_engines
+from envmatrix.trials.program.hooks import setup_and_cleanup
 from envmatrix.trials.trial import preload_paths
 from envmatrix.units import parse_duration
 from envmatrix.version import __version__

@@ -8,7 +8,7 @@ from envmatrix.api.programs import GeneratedMatrix
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_includes
-from envmatrix.trials.own_settings import find_conflict
+from envmatrix.trials.program.settings import find_conflict
 
 #: Factors for a program on a GPU: GPU memory, loading of modules, communication, and the host's memory and threads.
 #: With OpenMP runtimes, affinities and wait policies there would be too many combinations to search.

@@ -26,7 +26,7 @@ from envmatrix.stats.comparisons.between_runs import compare_runs
 from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.program_files import LARGEST_BYTES, changed_file_texts, program_files
+from envmatrix.trials.program.files import LARGEST_BYTES, changed_file_texts, program_files
 from tests.synthetic import Machine, copied, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("cheat", "honest"))

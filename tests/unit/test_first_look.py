@@ -17,8 +17,8 @@ from envmatrix.matrix.template import FOR_ANY, FOR_TORCH
 from envmatrix.plan.environment import all_libraries
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides, apply_overrides
-from envmatrix.trials.python_wrappers import unwrap_command
-from envmatrix.trials.trial_run import find_program
+from envmatrix.trials.program.python_wrappers import unwrap_command
+from envmatrix.trials.program.trial_run import find_program
 from envmatrix.units import as_budget, parse_duration
 from tests import shipped_levels
 

@@ -23,7 +23,7 @@ from envmatrix.stats.metrics import MEMORY, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
 from envmatrix.stats.primary_metric import primary_metric
 from envmatrix.stats.stopping.precision import is_precise_enough, narrow_enough
-from envmatrix.trials.own_program import metric_arguments
+from envmatrix.trials.program.invocation import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials
 from validation.simulated_limits import NOISE, Runs, resumed, stopped
 

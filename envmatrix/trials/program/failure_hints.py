@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
-from envmatrix.trials.program_variables import likely_needed_variables, missing_module_name
+from envmatrix.trials.program.variables import likely_needed_variables, missing_module_name
 
 #: A path that leads out of the folder that it starts in.
 _OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")

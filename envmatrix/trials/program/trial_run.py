@@ -25,14 +25,14 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials import own_program
 from envmatrix.trials.environment_shell import temporary_work_folder
 from envmatrix.trials.experiment import snapshot_bench
-from envmatrix.trials.failure_hints import find_failure_hints
 from envmatrix.trials.failure_reason import log_tail, why_program_failed
 from envmatrix.trials.feasibility import resolve_program_folder
 from envmatrix.trials.images import build_places, open_engines
-from envmatrix.trials.program_variables import starting_variables
+from envmatrix.trials.program import invocation
+from envmatrix.trials.program.failure_hints import find_failure_hints
+from envmatrix.trials.program.variables import starting_variables
 from envmatrix.trials.trial import base_variables, load_record
 
 #: Pairs of (seconds since the start, bytes of output so far), one whenever the output had grown.
@@ -153,7 +153,7 @@ def run_once(
         job = _make_job(engine, prepared, workload, bench, work, Limits(seconds=limit_s, gpus=gpus), log)
         files = job.mounts.read["files"]
         inner_path = engine.inside(job.mounts)["files"]
-        job = own_program.place_program_files(engine, job, files, inner_path, own_program.metric_file(workload))
+        job = invocation.place_program_files(engine, job, files, inner_path, invocation.metric_file(workload))
         with _record_arrivals(log) as arrivals:
             exit_status = engine.run(job)
         _, record = load_record(work / RECORD)
@@ -198,7 +198,7 @@ def _make_job(
     mounts = Mounts(work, {"bench": bench, "files": Path(workload.files or Path.cwd())}, same_paths)
     inner_paths = engine.inside(mounts)
     record = f"{inner_paths['work']}/{RECORD}"
-    argv = (prepared.python, *own_program.command_arguments(workload, record, prepared.python, inner_paths["bench"]))
+    argv = (prepared.python, *invocation.command_arguments(workload, record, prepared.python, inner_paths["bench"]))
     base = {**base_variables(inner_paths["work"], inner_paths["bench"], prepared.python), "PYTHONUNBUFFERED": "1"}
     return Job(
         run="first-look",
