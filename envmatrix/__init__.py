@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envmatrix.api.reruns import rerun
     from envmatrix.api.result import Result
     from envmatrix.api.runs import load, resume, run
-    from envmatrix.api.tunes import TuneResult, tune
+    from envmatrix.api.tuning.search import TuneResult, tune
     from envmatrix.errors import (
         EngineError,
         EnvmatrixError,
@@ -51,7 +51,7 @@ _HOMES = {
     "envmatrix.api.reruns": ("rerun",),
     "envmatrix.api.result": ("Result",),
     "envmatrix.api.runs": ("load", "resume", "run"),
-    "envmatrix.api.tunes": ("TuneResult", "tune"),
+    "envmatrix.api.tuning.search": ("TuneResult", "tune"),
     "envmatrix.errors": (
         "EngineError",
         "EnvmatrixError",

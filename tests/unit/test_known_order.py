@@ -11,9 +11,10 @@ import pytest
 from bench import processor
 from bench.evidence import machine as bench_machine
 from envmatrix.__main__ import main
-from envmatrix.api import known_order, tunes
+from envmatrix.api import known_order
 from envmatrix.api.known_order import OrderAtlas, order_text, read_order_atlas
-from envmatrix.api.search_request import SearchRequest
+from envmatrix.api.tuning import search as tunes
+from envmatrix.api.tuning.request import SearchRequest
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.template import FOR_ANY

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program_environments import overridden_environments
+from envmatrix.api.program.environments import overridden_environments
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.evidence.evidence import Evidence, OwnSetting
 from envmatrix.matrix.model import Workload

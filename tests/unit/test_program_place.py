@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program_place import ProgramPlace, check_place, make_place, passable
-from envmatrix.api.program_request import ProgramRequest
+from envmatrix.api.program.place import ProgramPlace, check_place, make_place, passable
+from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from envmatrix.api.known_order import order_search, read_order_atlas
 from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_fraction, split_names
-from envmatrix.api.program_place import make_place
-from envmatrix.api.program_request import ProgramRequest as AskedProgram
-from envmatrix.api.programs import cleanup_on_failure, make_matrix
+from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
+from envmatrix.api.program.place import make_place
+from envmatrix.api.program.request import ProgramRequest as AskedProgram
 from envmatrix.api.runs import find_run_host
-from envmatrix.api.search_request import SearchRequest
-from envmatrix.api.usual_space import make_default_space
+from envmatrix.api.tuning.request import SearchRequest
+from envmatrix.api.tuning.space import make_default_space
 from envmatrix.block import interrupts
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule

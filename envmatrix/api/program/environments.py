@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from envmatrix.api.program_budget import arm_time_s, fit_budget
+from envmatrix.api.program.budget import arm_time_s, fit_budget
 from envmatrix.evidence.evidence import OwnSetting
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.parse import parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.api.programs import GeneratedMatrix
+from envmatrix.api.program.bench import GeneratedMatrix
 from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_includes

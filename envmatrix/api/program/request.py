@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.api.known_order import OrderAtlas
-from envmatrix.api.program_place import IN_PLACE, ProgramPlace
+from envmatrix.api.program.place import IN_PLACE, ProgramPlace
 from envmatrix.errors import InputError, Where
 from envmatrix.matrix.environment_files import EnvironmentFile
 from envmatrix.matrix.requirements import expand_requirements

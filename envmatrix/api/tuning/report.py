@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envmatrix.api.tunes import ANSWER_FILE, TuneResult
+from envmatrix.api.tuning.search import ANSWER_FILE, TuneResult
 from envmatrix.system.atomic_files import read_text
 from envmatrix.system.json_text import parse_json
 

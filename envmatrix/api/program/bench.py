@@ -15,16 +15,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from envmatrix.api.known_order import order_environments
-from envmatrix.api.program_budget import time_text
-from envmatrix.api.program_environments import (
+from envmatrix.api.program.budget import time_text
+from envmatrix.api.program.environments import (
     fit_environments,
     left_out_text,
     overridden_environments,
     usable_environments,
 )
-from envmatrix.api.program_metric import choose_metric
-from envmatrix.api.program_place import IN_PLACE, ProgramPlace, check_place, passable
-from envmatrix.api.program_request import ProgramRequest
+from envmatrix.api.program.metric import choose_metric
+from envmatrix.api.program.place import IN_PLACE, ProgramPlace, check_place, passable
+from envmatrix.api.program.request import ProgramRequest
 from envmatrix.block import interrupts
 from envmatrix.errors import EnvmatrixError, InputError, Where
 from envmatrix.evidence import notices
