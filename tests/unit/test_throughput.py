@@ -15,7 +15,7 @@ from bench.metric import Numbers, WantedNumbers
 from envmatrix.api.program.metric import choose_metric
 from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import MetricSource
-from envmatrix.matrix.throughput import has_pytest_benchmark_table, step_line_pattern, throughput_candidates
+from envmatrix.matrix.output.throughput import has_pytest_benchmark_table, step_line_pattern, throughput_candidates
 
 PRINTED = [
     case

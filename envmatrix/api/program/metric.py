@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import WALL_TIME, MetricSource
-from envmatrix.matrix.throughput import (
+from envmatrix.matrix.output.throughput import (
     Throughput,
     has_pytest_benchmark_table,
     is_truncated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from envmatrix.matrix.printed import Reading
+from envmatrix.matrix.output.printed import Reading
 from envmatrix.system.bench_options import NumberField, quantities
 
 #: Only the start of a number: bench/quantities.py reads the rest, its separators, factor and unit.

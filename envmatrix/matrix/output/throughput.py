@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from envmatrix.matrix.patterns import OutputText, shortest_pattern
-from envmatrix.matrix.printed import (
+from envmatrix.matrix.output.patterns import OutputText, shortest_pattern
+from envmatrix.matrix.output.printed import (
     BYTES,
     STEP_TIME,
     STEPS,
