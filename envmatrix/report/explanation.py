@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from envmatrix.report.group import Group
-from envmatrix.stats.causes import Cause
-from envmatrix.stats.confirmation import Confirmation
-from envmatrix.stats.explanation import Explanation
+from envmatrix.stats.attribution.causes import Cause
+from envmatrix.stats.attribution.confirmation import Confirmation
+from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.stats.attribution.reasons import Finding, is_reason
+from envmatrix.stats.attribution.step_parts import Interval
 from envmatrix.stats.metrics import show_seconds
-from envmatrix.stats.reasons import Finding, is_reason
 from envmatrix.stats.step_account import FIRST_HALF
-from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = (

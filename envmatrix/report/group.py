@@ -32,14 +32,14 @@ from envmatrix.report.headline import (
 )
 from envmatrix.report.steady_text import Answer
 from envmatrix.results import Run
+from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.cost import Cost
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.explanation import Explanation
-from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import Metric
+from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, SlowTrials
 from envmatrix.stats.selection import Choice
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, SlowTrials
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.units import QUIET_FIRST
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from envmatrix.report.formatting import format_bounds, format_decided_ratio, format_interval, format_ratio
-from envmatrix.stats.contention import told_busy
 from envmatrix.stats.effects import Effect, Flag, may_be_best
+from envmatrix.stats.quality.contention import told_busy
 from envmatrix.stats.selection import Choice
 
 #: Why an environment that is significantly faster is not recommended: said of one, and of several.

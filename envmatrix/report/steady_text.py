@@ -14,7 +14,7 @@ from envmatrix.report.formatting import (
     list_names,
 )
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 
 class Answer(NamedTuple):

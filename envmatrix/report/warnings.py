@@ -10,14 +10,14 @@ from envmatrix.report.formatting import format_count, format_interval, format_ra
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.equal_work import unchecked, unstable_checks
+from envmatrix.stats.inference.slow_phases import ENOUGH_MINUTES, format_span, too_short
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.missing_trials import missing_trials_text, trials_after_leaving
 from envmatrix.stats.nodes import mixed_blocks
-from envmatrix.stats.slow_phases import ENOUGH_MINUTES, format_span, too_short
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, describe_slow_trials
+from envmatrix.stats.quality.cold_turns import cold_turns
+from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, describe_slow_trials
+from envmatrix.stats.stopping.missing_trials import missing_trials_text, trials_after_leaving
 from envmatrix.system.printable import printable_line
 
 

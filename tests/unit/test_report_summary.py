@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 from envmatrix.api.result import Result
+from envmatrix.report.figures.heat_map import heat_style
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import markdown_cell
-from envmatrix.report.heat_map import heat_style
-from envmatrix.report.html_file import to_html
-from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise, summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.report.warning import WarningKind
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, trial_of

@@ -12,8 +12,10 @@ from rich.console import Console
 from envmatrix.matrix.metrics import MetricSource
 from envmatrix.matrix.model import Workload
 from envmatrix.report.attribution import FACTORIAL_NOTE, MAIN_NOTE, attribution_title
-from envmatrix.report.columns import columns_of
-from envmatrix.report.forest import forest
+from envmatrix.report.figures.forest import forest
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import (
     NONE,
     format_bounds,
@@ -22,19 +24,17 @@ from envmatrix.report.formatting import (
     format_speed_up,
     list_numbers,
 )
-from envmatrix.report.html_file import to_html
-from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
+from envmatrix.report.tables.columns import columns_of
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.runner.reproduction import compare_reproduction
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, METRICS, THROUGHPUT, VALUE
 from envmatrix.stats.nodes import NodeReport, NodeRow
-from envmatrix.stats.racing import next_arms
+from envmatrix.stats.quality.slow_trials import SlowTrials
 from envmatrix.stats.selection import Choice
-from envmatrix.stats.slow_trials import SlowTrials
-from envmatrix.stats.within_run import compare_environments
+from envmatrix.stats.stopping.racing import next_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 from tests.unit.test_report_attributed import factorial
 

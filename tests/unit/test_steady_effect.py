@@ -12,13 +12,13 @@ from rich.console import Console
 
 from bench.second_half import of_program, second_half
 from envmatrix.matrix.model import Workload
-from envmatrix.report.exports import effects_csv
-from envmatrix.report.forest import NARROW, forest
+from envmatrix.report.figures.forest import NARROW, forest
+from envmatrix.report.formats.exports import effects_csv
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import format_bounds
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise, summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
 from tests.committed import RESULTS

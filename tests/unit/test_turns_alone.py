@@ -10,17 +10,17 @@ from envmatrix.launchers.catalog import LAUNCHERS, adapt_schedule
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.interleaving import comparison_roots, unused_reference_copies, with_separate_references
 from envmatrix.plan.schedule import make_arms
-from envmatrix.report.forest import forest
+from envmatrix.report.figures.forest import forest
 from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.report.write import write_reports
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
-from envmatrix.stats.maxt import critical_value, null_maxima
+from envmatrix.stats.inference.maxt import critical_value, null_maxima
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import families
-from envmatrix.stats.racing import next_arms
 from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.stats.stopping.racing import next_arms
 from envmatrix.trials import interleaving_eligibility
 from envmatrix.trials.batches import TrialGrouper
 from tests.synthetic import (
