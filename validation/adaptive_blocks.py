@@ -21,11 +21,11 @@ import numpy as np
 from envmatrix.plan import Plan, make_arms
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
-from envmatrix.stats import racing
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import critical_value
+from envmatrix.stats.inference.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import families, logs_of
+from envmatrix.stats.stopping import racing
 from validation.simulated import Figure, Floats, over_two_copies, rate, standard_errors
 from validation.simulated_limits import NOISE
 

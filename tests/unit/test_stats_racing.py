@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from envmatrix.stats.effects import LEVEL, two_sided_level
-from envmatrix.stats.maxt import critical_value, student_quantile
+from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views, families
-from envmatrix.stats.racing import (
+from envmatrix.stats.stopping.racing import (
     BEST_SET_SHARE,
     _is_same_as_reference,
     decision_blocks,
