@@ -219,7 +219,7 @@ def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> Fami
         eligible_rows = np.flatnonzero(active & data.eligible)
         if not eligible_rows.size:
             return FamilyRace(tuple(stopped), look, None)
-        tests = len(active) / error_share(plan, look)
+        tests = len(active) * _MAX_DECISIONS  # equal shares: a small margin is shown late
         leader = surely_near_best(interim.logs.rows(eligible_rows), tests, plan.margin)
         if leader is not None and not interim.waits[eligible_rows[leader]]:
             return FamilyRace(tuple(stopped), look, data.family.arms[eligible_rows[leader]].name)
