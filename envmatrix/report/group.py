@@ -264,7 +264,7 @@ class Group:
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
         they = "It is" if len(names) == 1 else "They are"
-        copy = f'"{copies}", a copy of {self.baseline_name} that ran without pauses too'
+        copy = f'"{copies}", a further copy of {self.baseline_name} that ran without pauses'
         return f"* {list_names(names)} cannot be paused between steps. {they} compared with {copy}." if names else ""
 
     @property

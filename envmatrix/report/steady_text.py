@@ -43,7 +43,7 @@ def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str =
     return Answer(
         f"{format_speed_up(effect)} times {as_fast} in its {trial}",
         f"95 % CI {first_bounds}, {blocks}",
-        later=f"In {steady.seconds}, {f'it is about {as_fast}' if steady.verdict == 'same' else 'no gain is shown'}",
+        later=f"In {steady.seconds} of each process, {f'it is about {as_fast}' if steady.verdict == 'same' else 'no gain is shown'}",
         later_figures=f"{format_ratio(steady.ratio)}, 95 % CI {bounds}",
     )
 

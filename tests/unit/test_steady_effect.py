@@ -95,7 +95,7 @@ def test_notes_say_what_is_compared_later_and_whose_reference_is_not_paused():
     summary = summarise(RunFolder(RESULTS / "reference-steady"))
     limits = summary.groups[0].limits
     assert "Seconds 6 to 11 were measured in 7 of the blocks." in limits
-    copy = '"baseline *", a copy of baseline that ran without pauses too.'
+    copy = '"baseline *", a further copy of baseline that ran without pauses.'
     assert f"* jemalloc cannot be paused between steps. It is compared with {copy}" in limits
     text = to_markdown(summary)
     assert [name for name in summary.run.environments if f"{name} \\*" in text] == ["baseline", "jemalloc"]
@@ -126,12 +126,12 @@ def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment()
         (
             0.80,
             0.005,
-            " blocks). In seconds 5 to 10, it is about as fast as baseline: 1.00, 95 % CI 0.98 to 1.02.",
+            " blocks). In seconds 5 to 10 of each process, it is about as fast as baseline: 1.00, 95 % CI 0.98 to 1.02.",
         ),
         (
             0.82,
             0.05,
-            " blocks). In seconds 5 to 10, no gain is shown: ",
+            " blocks). In seconds 5 to 10 of each process, no gain is shown: ",
         ),
     ],
 )
