@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
 from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.enroot import start_argv
-from envmatrix.engines.local import file_safe_name
+from envmatrix.engines.local import cgroup_name, file_safe_name
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
 
@@ -199,6 +200,12 @@ def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, 
     with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name for file in (tmp_path / "g").iterdir()} == {"cpu.max", "memory.max"}
+
+
+def test_runs_of_one_name_in_two_processes_remove_no_cgroup_of_each_other(monkeypatch):
+    own = cgroup_name(JOB)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert cgroup_name(JOB) != own
 
 
 def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
