@@ -37,7 +37,7 @@ from envmatrix.engines.docker_client import (
     why_not,
 )
 from envmatrix.engines.docker_end import remove
-from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, container_facts, output_inside
+from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL, DockerImages, container_facts, output_inside
 from envmatrix.engines.docker_running import RunningContainer, container_exit, count_pauses, running_container
 from envmatrix.engines.gpu_devices import NVIDIA, device_groups, device_paths, gpu_maker, visible_gpus
 from envmatrix.engines.local import preload_variable
@@ -189,7 +189,7 @@ class DockerEngine(Engine):
         with _as_no_trial_error(), _docker_client(f"running {job.label}") as client:
             user = _container_user(client)
             allow_writes(job.mounts.work, user, made_here=job.mounts.work.is_relative_to(self.places.cache.root))
-            config = container_config(job, user)
+            config = container_config(job, user, self.places.cache.root)
             created = client.api.create_container_from_config(config, name=None)  # type: ignore[no-untyped-call]
             container = str(created["Id"])
             with cleanup_watcher([sys.executable, "-m", docker_end.__name__, container]):
@@ -200,9 +200,10 @@ class DockerEngine(Engine):
                         remove(client, container)
 
     def sweep(self, run: str) -> int:
-        """Remove the containers left by a killed run of that name."""
+        """Remove the containers left by a killed run of that name with this cache."""
+        labels = [f"{RUN_LABEL}={run}", f"{CACHE_LABEL}={self.places.cache.root}"]
         with _docker_client("sweeping") as client:
-            leftover_containers = client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run}"})
+            leftover_containers = client.containers.list(all=True, filters={"label": labels})
             for container in leftover_containers:
                 remove(client, str(container.id))
             return len(leftover_containers)
@@ -229,7 +230,7 @@ def _as_no_trial_error() -> Iterator[None]:
         raise NoTrialError(error.message, remedy=error.remedy) from error
 
 
-def container_config(job: Job, user: str) -> dict[str, object]:
+def container_config(job: Job, user: str, cache: Path) -> dict[str, object]:
     """Return the configuration of a job's container for Docker's API.
 
     The program is the entry point: Podman replaces an empty one with the image's own. seccomp is off, as with
@@ -276,7 +277,7 @@ def container_config(job: Job, user: str) -> dict[str, object]:
         "WorkingDir": str(job.mounts.start or _WORK),
         "User": user,
         "NetworkDisabled": True,
-        "Labels": {RUN_LABEL: job.run, "org.envmatrix.trial": job.label},
+        "Labels": {RUN_LABEL: job.run, CACHE_LABEL: str(cache), "org.envmatrix.trial": job.label},
         "HostConfig": host,
     }
 

@@ -34,6 +34,8 @@ from envmatrix.system.progress import ProgressCallback
 _REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
 #: Label that identifies the containers of a run.
 RUN_LABEL = "org.envmatrix.run"
+#: The cache of a container's run: users of one daemon can have runs of the same name.
+CACHE_LABEL = "org.envmatrix.cache"
 
 
 def output_inside(

@@ -305,8 +305,8 @@ def remove_run_cgroups(run: str) -> int:
 
 
 def cgroup_name(job: Job) -> str:
-    """Return the name of a job's cgroup."""
-    return f"{_CGROUP_PREFIX}{file_safe_name(job.run)}.{file_safe_name(job.label)}"
+    """Return the name of a job's cgroup; a run of another project can have the same name at the same time."""
+    return f"{_CGROUP_PREFIX}{file_safe_name(job.run)}.{file_safe_name(job.label)}.{os.getpid()}"
 
 
 def _if_still_present(prepared: Prepared | None) -> Prepared | None:

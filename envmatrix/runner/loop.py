@@ -78,7 +78,9 @@ def run(
     try:
         blocks = loop.blocks()
         first = [block for block in (next(blocks, None),) if block]
-        measures = launcher.measures_here and (first or loop.has_steady_runs())  # otherwise no lock is needed
+        was_killed = experiment.run.name in orphans.killed_runs()  # perhaps after its last trial
+        # If there is nothing to run or to remove, no lock is needed.
+        measures = launcher.measures_here and (first or loop.has_steady_runs() or was_killed)
         with (
             interrupts.handle_signals(),
             _exclusive_machine(experiment, progress) if measures else contextlib.nullcontext(),

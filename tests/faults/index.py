@@ -24,6 +24,7 @@ ALL = "local docker apptainer"
 INDEX = (
     Row("tool killed (SIGKILL)", "local", "here", "local/test_main_job.py::test_kill_9_and_resume_lose_repeat_and_reorder_nothing", "resume goes on"),
     Row("tool killed while daemons run", ALL, "here", "faults/test_ends.py::test_with_a_tool_that_is_killed_they_end_and_the_next_start_tidies_up", "they end; files go with the next start"),
+    Row("tool killed after its last trial", "local", "here", "unit/test_runner.py::test_what_a_run_left_that_was_killed_after_its_last_trial_goes_when_it_is_resumed", "resume removes what it left"),
     Row("tool killed", "local", "ssh", "cluster/test_every_launcher.py::test_a_tool_that_is_killed_loses_and_repeats_no_finished_trial", "what runs on the host ends"),
     Row("tool killed", "local", "gridengine", "cluster/test_every_launcher.py::test_a_tool_that_is_killed_loses_and_repeats_no_finished_trial", "jobs go on and are found"),
     Row("all processes of a block killed", "local", "ssh slurm gridengine", "cluster/test_every_launcher.py::test_a_node_that_loses_all_processes_of_a_block_gets_it_again_and_repeats_no_finished_trial", "the block runs again, finished trials stay"),

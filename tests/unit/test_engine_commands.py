@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import confinement
+from envmatrix.engines import confinement, docker
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
@@ -23,7 +24,7 @@ from envmatrix.engines.docker_client import NotFound
 from envmatrix.engines.docker_images import RUN_LABEL, DockerImages, pull_reference, repository_name
 from envmatrix.engines.docker_running import container_exit
 from envmatrix.engines.enroot import start_argv
-from envmatrix.engines.local import file_safe_name
+from envmatrix.engines.local import cgroup_name, file_safe_name
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
 
@@ -35,7 +36,7 @@ JOB = Job(
 
 
 def test_a_container_is_closed_and_limited() -> None:
-    assert container_config(JOB, "65532:65532") == {
+    assert container_config(JOB, "65532:65532", Path("/cache")) == {
         "Image": "image:1",
         "Entrypoint": ["/py"],
         "Cmd": ["-c", "a b"],
@@ -43,7 +44,7 @@ def test_a_container_is_closed_and_limited() -> None:
         "WorkingDir": "/work",
         "User": "65532:65532",
         "NetworkDisabled": True,
-        "Labels": {"org.envmatrix.run": "run-1", "org.envmatrix.trial": "t1"},
+        "Labels": {"org.envmatrix.run": "run-1", "org.envmatrix.cache": "/cache", "org.envmatrix.trial": "t1"},
         "HostConfig": {
             "Binds": ["/w:/work:rw", "/b:/envmatrix/bench:ro"],
             "NetworkMode": "none",
@@ -72,9 +73,9 @@ def test_a_container_is_closed_and_limited() -> None:
 )
 def test_gpus_are_asked_for_as_docker_run_does(gpus: tuple[str, ...], request_body: dict[str, object]) -> None:
     asked = replace(JOB, limits=replace(JOB.limits, gpus=gpus))
-    whole = container_config(asked, "1:1")
+    whole = container_config(asked, "1:1", Path("/cache"))
     assert whole["HostConfig"].pop("DeviceRequests") == [request_body]
-    assert whole == container_config(JOB, "1:1")
+    assert whole == container_config(JOB, "1:1", Path("/cache"))
 
 
 def test_apptainer_gives_gpus_and_lets_the_process_find_the_driver() -> None:
@@ -125,7 +126,7 @@ def test_apptainer_passes_variables_and_arguments_as_single_words() -> None:
 def test_a_folder_that_would_change_the_mount_is_refused(folder: str) -> None:
     job = replace(JOB, mounts=Mounts(Path(folder), {}))
     with pytest.raises(EngineError, match="cannot mount"):
-        container_config(job, "1:1")
+        container_config(job, "1:1", Path("/cache"))
     with pytest.raises(EngineError, match="cannot mount"):
         exec_argv(job, "apptainer", ())
 
@@ -189,7 +190,7 @@ def test_a_quota_is_written_as_the_kernel_reads_it_and_docker_is_told_the_same(t
     with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=1.5)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name: file.read_text() for file in (tmp_path / "g").iterdir()} == written
-    host = container_config(replace(JOB, limits=Limits(9.0, cpu_quota=1.5)), "1:1")["HostConfig"]
+    host = container_config(replace(JOB, limits=Limits(9.0, cpu_quota=1.5)), "1:1", Path("/cache"))["HostConfig"]
     assert (host["CpuPeriod"], host["CpuQuota"]) == (100_000, 150_000)
 
 
@@ -199,6 +200,30 @@ def test_one_group_of_version_2_holds_both_limits_and_is_entered_once(tmp_path, 
     with confinement.prepare_confinement("g", Limits(9.0, cpu_quota=2.0, memory_bytes=2**30)) as found:
         assert found.place.groups == (tmp_path / "g",)
     assert {file.name for file in (tmp_path / "g").iterdir()} == {"cpu.max", "memory.max"}
+
+
+def test_runs_of_one_name_in_two_processes_remove_no_cgroup_of_each_other(monkeypatch):
+    own = cgroup_name(JOB)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert cgroup_name(JOB) != own
+
+
+def test_a_sweep_leaves_the_containers_of_a_run_of_that_name_with_another_cache(monkeypatch, tmp_path):
+    """Users of one daemon who start a design in the same second have runs of the same name."""
+    labels = container_config(JOB, "1:1", tmp_path / "theirs")["Labels"]
+    removed = []
+
+    def find(filters, **_):
+        wanted = [filters["label"]] if isinstance(filters["label"], str) else filters["label"]
+        found = {f"{name}={value}" for name, value in labels.items()} >= set(wanted)
+        return [SimpleNamespace(id="c1")] if found else []
+
+    client = SimpleNamespace(containers=SimpleNamespace(list=find), close=lambda: None)
+    monkeypatch.setattr(docker, "connect", lambda: client)
+    monkeypatch.setattr(docker, "remove", lambda _, container: removed.append(container))
+    for user, left in (("ours", 0), ("theirs", 1)):
+        engine = docker.DockerEngine(BuildPaths(Cache(tmp_path / user), tmp_path, tmp_path))
+        assert engine.sweep(JOB.run) == len(removed) == left
 
 
 def test_a_container_that_only_shows_its_packages_can_be_found_by_its_label():
@@ -235,7 +260,7 @@ def test_a_program_whose_folder_lies_in_a_mounted_one_starts_at_its_own_path_in_
     mounts = Mounts(Path("/w"), {"files": Path("/p/mine")}, (Path("/p/mine"), Path("/data"), Path("/p")))
     job = replace(JOB, mounts=mounts)
     binds = ["/w:/work:rw", "/p/mine:/envmatrix/files:ro", "/data:/data:ro", "/p:/p:ro", "/w:/p/mine:rw"]
-    config = container_config(job, "1:1")
+    config = container_config(job, "1:1", Path("/cache"))
     assert (config["HostConfig"]["Binds"], config["WorkingDir"]) == (binds, "/p/mine")  # type: ignore[index]
     argv = exec_argv(job, "apptainer", ())
     assert [after for word, after in itertools.pairwise(argv) if word == "--bind"] == binds
@@ -249,4 +274,4 @@ def test_a_program_whose_folder_lies_in_a_mounted_one_starts_at_its_own_path_in_
 
 def test_a_program_elsewhere_starts_in_its_work_folder() -> None:
     mounts = Mounts(Path("/w"), {"files": Path("/p/mine")}, (Path("/data"),))
-    assert container_config(replace(JOB, mounts=mounts), "1:1")["WorkingDir"] == "/work"
+    assert container_config(replace(JOB, mounts=mounts), "1:1", Path("/cache"))["WorkingDir"] == "/work"

@@ -65,15 +65,15 @@ def test_a_machine_without_a_gpu_is_asked_for_nvidias_as_before(tmp_path):
 )
 def test_docker_gives_the_device_files_with_their_groups_and_a_variable_chooses(monkeypatch, torch, paths, variable):
     monkeypatch.setattr(docker, "device_groups", lambda maker: ["44", "110"])
-    config = container_config(job(torch, "0", "1"), "1:1")
+    config = container_config(job(torch, "0", "1"), "1:1", Path("/cache"))
     host = config["HostConfig"]
     assert [device["PathOnHost"] for device in host["Devices"]] == paths
     assert all(device["PathInContainer"] == device["PathOnHost"] for device in host["Devices"])
     assert host["GroupAdd"] == ["44", "110"]
     assert "DeviceRequests" not in host
     assert config["Env"] == [variable]
-    assert container_config(job(torch, "all"), "1:1")["Env"] == []
-    assert "Devices" not in container_config(job(torch), "1:1")["HostConfig"]
+    assert container_config(job(torch, "all"), "1:1", Path("/cache"))["Env"] == []
+    assert "Devices" not in container_config(job(torch), "1:1", Path("/cache"))["HostConfig"]
 
 
 def test_the_groups_are_those_that_own_the_device_files_here(tmp_path):

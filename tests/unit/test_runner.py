@@ -14,6 +14,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop as runner
 from envmatrix.runner.budget_check import budget_too_short_text
+from envmatrix.trials import orphans
 from envmatrix.units import as_duration
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
@@ -151,6 +152,15 @@ def test_a_run_that_is_over_is_resumed_beside_another_one_that_measures(tmp_path
     _, first, _ = carry_out(tmp_path, monkeypatch, plan)
     ended, again, _ = carry_out(tmp_path, monkeypatch, plan)
     assert (len(first), again, ended.why[:16], waited) == (35, first, "all 7 blocks wer", [1])
+
+
+def test_what_a_run_left_that_was_killed_after_its_last_trial_goes_when_it_is_resumed(tmp_path, monkeypatch, quiet):
+    plan = make_plan(NAMES, max_blocks=7, target=0.0001, budget_s=1e9)
+    carry_out(tmp_path, monkeypatch, plan)
+    left = orphans.work_folder() / make_run(plan).name / "b0006-p004"
+    left.mkdir(parents=True)
+    carry_out(tmp_path, monkeypatch, plan)
+    assert not left.exists()
 
 
 def test_a_race_refuses_blocks_side_by_side(tmp_path, monkeypatch, quiet):
