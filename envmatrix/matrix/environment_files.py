@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +53,8 @@ class EnvironmentFile:
     def set_variable(self, number: int, name: str, value: str, reason: str = "") -> None:
         """Take a variable, unless there is a ``reason`` not to, its value is secret, or it is a trial's own."""
         self.variables.pop(name, None)  # an earlier value would be wrong
+        if re.search(r"[\x00-\x1f\x7f]", value):
+            reason = reason or "engines differ in how they pass several lines, and other control characters"
         if reason:
             self.leave_out(number, f"{name} is not used: {reason}")
         elif hides_value(name):
@@ -83,31 +85,37 @@ class EnvironmentFile:
             )
 
 
-def read_environment_file(file: Path) -> EnvironmentFile:
-    """Read the variables, modules and Python of a file. Raises InputError for one that cannot be read."""
+def read_text_file(file: Path) -> str:
+    """Return the text of a file. Raises InputError for one that is no text, too large, or no file."""
     try:
-        text = read_bytes(file, MAX_TEXT_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
+        return read_bytes(file, MAX_TEXT_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError, RefusedFileError) as error:
         raise InputError("cannot be read as text", where=Where(file), remedy="pass a text file") from error
+
+
+def read_environment_file(file: Path) -> EnvironmentFile:
+    """Read the variables, modules and Python of a file. Raises InputError for one that cannot be read."""
+    text = read_text_file(file).replace("\r\n", "\n")
     found = EnvironmentFile(file)
-    _reader_for(file, text)(found, text)
+    _READERS[kind_of_file(file, text)](found, text)
     return found
 
 
-def _reader_for(file: Path, text: str) -> Callable[[EnvironmentFile, str], None]:
+def kind_of_file(file: Path, text: str) -> str:
+    """Return which kind of file this is: a key of the readers below. Raises InputError if it is none."""
     name = file.name.lower()
     if name.endswith((".yml", ".yaml")):
-        return _read_conda
+        return "conda"
     if name == "pyproject.toml":
-        return _read_project
+        return "pyproject"
     if name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile"):
-        return _read_dockerfile
+        return "dockerfile"
     if text.startswith("#!") or name.endswith((".sh", ".sbatch", ".slurm")):
-        return _read_script
+        return "script"
     if name.startswith(".env") or name.endswith(".env"):
-        return _read_dotenv
+        return "dotenv"
     raise InputError(
-        "not a file that --like can read",
+        "not a file whose variables envmatrix can read",
         where=Where(file),
         remedy="pass a .env, environment.yml, pyproject.toml, Dockerfile, or a script that begins with #!",
     )
@@ -299,7 +307,7 @@ def _take_node(found: EnvironmentFile, key: yaml.Node, value: yaml.Node) -> None
     reason = "" if is_clear else "quote its value, which YAML does not read as it is written"
     if is_text and re.search(r"[$`]", value.value):
         reason = _NEEDS_SHELL
-    found.set_variable(number, key.value, value.value, reason)
+    found.set_variable(number, key.value, str(value.value), reason)
 
 
 def _read_project(found: EnvironmentFile, _: str) -> None:
@@ -317,3 +325,12 @@ def _take(found: EnvironmentFile, number: int, raw: str, reason: str = "") -> bo
         return False
     found.set_variable(number, name, unquote(value), reason or (_NEEDS_SHELL if needs_shell(raw) else ""))
     return True
+
+
+_READERS: Mapping[str, Callable[[EnvironmentFile, str], None]] = {
+    "dotenv": _read_dotenv,
+    "dockerfile": _read_dockerfile,
+    "script": _read_script,
+    "conda": _read_conda,
+    "pyproject": _read_project,
+}

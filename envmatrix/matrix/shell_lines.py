@@ -22,6 +22,7 @@ _PIECE = re.compile(
 )
 #: The word that ends what each of these words begins.
 _ENDS = {"if": "fi", "for": "done", "while": "done", "until": "done", "select": "done", "case": "esac", "{": "}"}
+_JOINING = ("&&", "||", "|", "|&")
 _SILENT = {"then", "else", "elif", "do", "!", "time"}
 #: After these, `&&` is only a way to write two lines: they are not conditions.
 _NO_CONDITION = {"export", "declare", "typeset", "module", "ml", "source", ".", "cd", "conda", "mamba", "micromamba"}
@@ -31,6 +32,7 @@ _NO_CONDITION = {"export", "declare", "typeset", "module", "ml", "source", ".", 
 class Command:
     """A simple command. ``certain``: it runs whenever the script does; ``alone``: its line has nothing else.
 
+    ``line`` is the one on which it, or the first of those that `&&` and the like join with it, begins.
     ``raw`` are its words as written, ``words`` without their quotes. ``error`` says why a line cannot be read.
     """
 
@@ -39,6 +41,7 @@ class Command:
     certain: bool = True
     alone: bool = True
     error: str = ""
+    line: int = 0
 
     @property
     def words(self) -> list[str]:
@@ -80,7 +83,7 @@ class _Parser:
         self.open: list[str] = []
         self.documents: list[tuple[str, bool]] = []
         self.condition = self.after_redirect = self.has_more = False
-        self.command = Command(1)
+        self.command, self.begin, self.end = Command(1), 0, ""
 
     def number(self, position: int) -> int:
         """Return the line of a position; positions only grow."""
@@ -118,26 +121,28 @@ class _Parser:
         elif word in _ENDS:
             self.open.append(_ENDS[word])
         elif word not in _SILENT:
-            self.command = Command(self.number(position), [word], certain=not (self.open or self.condition))
+            number = self.number(position)
+            self.begin = self.begin or number
+            self.command = Command(number, [word], not (self.open or self.condition), line=self.begin)
 
     def finish(self, end: str) -> Iterator[Command]:
         """End a command, and skip the documents that follow its line."""
         command, self.command = self.command, Command(0)
-        is_first = not self.condition
-        command.alone, self.has_more = end == "\n" and not self.has_more, end != "\n"
-        if end in ("|", "|&", "&", "("):
-            command.certain = False
+        goes_on = end == "\n" and not command.raw and self.end in _JOINING
+        if not goes_on:
+            command.alone, self.has_more = end == "\n" and not self.has_more, end != "\n"
+            command.certain &= end not in ("|", "|&", "&", "(")
+            is_safe = not self.condition and command.raw[:1] and command.raw[0] in _NO_CONDITION
+            self.condition = not is_safe if end == "&&" else end in _JOINING
+            self.end = end
         if command.raw:
             yield command
-        if end == "&&":
-            self.condition = not is_first or not command.raw or command.raw[0] not in _NO_CONDITION
-        else:
-            self.condition = end.startswith("|")
         if end == "(":
             self.open.append(")")
         elif end == ")" and self.open[-1:] == [")"]:
             self.open.pop()
         if end == "\n":
+            self.begin = self.begin if goes_on else 0
             for until, has_tabs in self.documents:
                 self.skip_document(until, has_tabs)
             self.documents = []
