@@ -38,6 +38,7 @@ from envmatrix.build.sbom import PACKAGES
 from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,
+    NO_CONFIGURATION,
     WORK,
     cgroup_options,
     container_user,
@@ -359,7 +360,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         if owner := container_user():
             argv = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh", *argv]
         needs = (Path(job.prepared.reference), *map(Path, job.prepared.mounted.values()))
-        return CommandLine(tuple(argv), {}, job.mounts.work, HOST_VARIABLES, plain_place(job.limits), needs)
+        return CommandLine(tuple(argv), dict(NO_CONFIGURATION), job.mounts.work, HOST_VARIABLES, plain_place(job.limits), needs)
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()
