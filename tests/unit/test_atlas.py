@@ -16,7 +16,7 @@ from scipy.stats import t as student
 
 from envmatrix.__main__ import main
 from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
-from envmatrix.report.atlas_table import print_atlas, what_holds
+from envmatrix.report.tables.atlas import print_atlas, what_holds
 from envmatrix.results import RunFolder
 from envmatrix.results.anonymize import Anonymizer
 from envmatrix.results.atlas import (
@@ -29,8 +29,8 @@ from envmatrix.results.atlas import (
     read_entry,
     write_entry,
 )
-from envmatrix.stats.atlas import read_atlas
-from envmatrix.stats.random_effects import combine_runs, random_effects
+from envmatrix.stats.meta_analysis.atlas import read_atlas
+from envmatrix.stats.meta_analysis.random_effects import combine_runs, random_effects
 from tests.committed import REFERENCES
 from tests.synthetic import HOST, Machine, make_plan, write_run
 
