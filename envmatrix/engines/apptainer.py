@@ -250,7 +250,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         steps = not source.startswith("docker-archive:")
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
         argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *options, str(sif), source]
-        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache")}
+        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache"), **NO_CONFIGURATION}
         result = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)
         if not result.exit.ok:
             raise _build_error(result, sif)
@@ -304,7 +304,7 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _command_output(self, sif: Path, command: Sequence[str], binds: Sequence[str] = ()) -> str:
         options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity(), *binds]
         argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), *command]
-        result = run(argv, limit_s=600.0)
+        result = run(argv, limit_s=600.0, env={**os.environ, **NO_CONFIGURATION})
         if not result.exit.ok:
             raise EngineError(
                 f"the SIF does not start: {result.last_words(3)}", remedy="run `apptainer --debug exec` for details"

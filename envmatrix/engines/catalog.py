@@ -38,17 +38,17 @@ _FOR_PODMAN = "use `--engine docker`: it takes Podman's socket if there is no Do
 
 def find_engine(name: str, places: BuildPaths | None = None) -> Engine:
     """Return the engine with that name. Raises InputError with a suggestion for an unknown name."""
-    if name == _PODMAN and name not in ENGINES.names():
-        raise InputError(f"no engine {name!r}", remedy=_FOR_PODMAN)
+    if name == _PODMAN:
+        check_engine(name)
     return ENGINES.make(name, places or _default_paths())
 
 
-def check_engine(name: str, where: Callable[[], Where]) -> None:
+def check_engine(name: str, where: Callable[[], Where] | None = None) -> None:
     """Raise InputError unless a name is an engine's or ``auto``; ``where`` returns its location."""
     names = (*ENGINES.names(), AUTO)
     if name not in names:
         remedy = _FOR_PODMAN if name == _PODMAN else suggestion(name, names)
-        raise InputError(f"no engine {name!r}", remedy=remedy, where=where())
+        raise InputError(f"no engine {name!r}", remedy=remedy, where=where() if where else None)
 
 
 def choose_engine(progress: ProgressCallback) -> str:
