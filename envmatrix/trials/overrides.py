@@ -69,7 +69,7 @@ def _check_known(kind: str, words: Iterable[str], known_names: Iterable[str]) ->
 def select_engines(design: Design, named: Sequence[str] | None, progress: ProgressCallback) -> tuple[str, ...]:
     """Return the names of the engines to use: ``named``, otherwise the design's; 'auto' is the first one available."""
     engine_names = tuple(choose_engine(progress) if name == AUTO else name for name in (named or design.engines))
-    if not set(engine_names) <= set(ENGINES.built_in):
-        for name in engine_names:
-        check_engine(name)
+    for name in engine_names:
+        if name not in ENGINES.built_in:
+            check_engine(name)
     return tuple(dict.fromkeys(engine_names))
