@@ -38,7 +38,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,
-    NO_CONFIGURATION,
+    NO_CONFIG,
     WORK,
     cgroup_options,
     container_user,
@@ -250,7 +250,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         steps = not source.startswith("docker-archive:")
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
         argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *options, str(sif), source]
-        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache"), **NO_CONFIGURATION}
+        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache"), **NO_CONFIG}
         result = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)
         if not result.exit.ok:
             raise _build_error(result, sif)
@@ -304,11 +304,10 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _command_output(self, sif: Path, command: Sequence[str], binds: Sequence[str] = ()) -> str:
         options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity(), *binds]
         argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), *command]
-        result = run(argv, limit_s=600.0, env={**os.environ, **NO_CONFIGURATION})
+        result = run(argv, limit_s=600.0, env={**os.environ, **NO_CONFIG})
         if not result.exit.ok:
-            raise EngineError(
-                f"the SIF does not start: {result.last_words(3)}", remedy="run `apptainer --debug exec` for details"
-            )
+            what = f"the SIF does not start: {result.last_words(3)}"
+            raise EngineError(what, remedy="run `apptainer --debug exec` for details")
         return result.stdout
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
@@ -361,7 +360,7 @@ class ApptainerEngine(CgroupConfined, Engine):
             argv = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh", *argv]
         needs = (Path(job.prepared.reference), *map(Path, job.prepared.mounted.values()))
         return CommandLine(
-            tuple(argv), dict(NO_CONFIGURATION), job.mounts.work, HOST_VARIABLES, plain_place(job.limits), needs
+            tuple(argv), dict(NO_CONFIG), job.mounts.work, HOST_VARIABLES, plain_place(job.limits), needs
         )
 
     def script_lines(
