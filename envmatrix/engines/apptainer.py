@@ -305,10 +305,10 @@ class ApptainerEngine(CgroupConfined, Engine):
         options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity(), *binds]
         argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), *command]
         result = run(argv, limit_s=600.0, env={**os.environ, **NO_CONFIG})
-        if not result.exit.ok:
-            what = f"the SIF does not start: {result.last_words(3)}"
-            raise EngineError(what, remedy="run `apptainer --debug exec` for details")
-        return result.stdout
+        if result.exit.ok:
+            return result.stdout
+        what = f"the SIF does not start: {result.last_words(3)}"
+        raise EngineError(what, remedy="run `apptainer --debug exec` for details")
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
@@ -354,7 +354,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         return len(processes)
 
     def command_line(self, job: Job) -> CommandLine:
-        """Return ``job`` as a command; its variables are set inside the container, so ``env`` is empty."""
+        """Return ``job`` as a command; its variables are set inside the container, not by ``env``."""
         argv = exec_argv(job, "apptainer", identity())
         if owner := container_user():
             argv = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh", *argv]
