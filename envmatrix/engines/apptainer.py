@@ -251,8 +251,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
         argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *options, str(sif), source]
         folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache"), **NO_CONFIG}
-        result = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)
-        if not result.exit.ok:
+        if not (result := run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)).exit.ok:
             raise _build_error(result, sif)
 
     def image_file(self, prepared: Prepared) -> Path:
