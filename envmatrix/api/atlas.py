@@ -17,6 +17,7 @@ from envmatrix.stats.analysis import estimate
 from envmatrix.stats.measurements import read_measurements
 from envmatrix.stats.meta_analysis.atlas import Atlas, atlas_entry, read_atlas, this_processor
 from envmatrix.stats.meta_analysis.atlas_advice import Advice, Prediction, predict
+from envmatrix.stats.steady_state.effect import steady_effects
 from envmatrix.system.progress import silent
 
 #: Most environments that the next command measures.
@@ -44,7 +45,7 @@ def _entry(folder: RunFolder) -> AtlasEntry:
     run = folder.load()
     measured = read_measurements(folder, run.plan)
     analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
-    return atlas_entry(run, measured, analysis)
+    return atlas_entry(run, measured, analysis, steady_effects(run.plan, measured, analysis))
 
 
 def read_atlas_folder(folder: PathLike = "atlas", *, signers: PathLike | None = None) -> Atlas:

@@ -14,7 +14,9 @@ from envmatrix.api.places import PathLike
 from envmatrix.engines.base import HasImageFiles
 from envmatrix.errors import InputError, suggestion
 from envmatrix.launchers.catalog import script_forms
+from envmatrix.matrix.environment_files import kind_of_file, read_text_file
 from envmatrix.plan.export_lines import BUNDLE_FOLDER, dockerfile, export_lines
+from envmatrix.plan.file_patch import patch_text
 from envmatrix.report.group import Group
 from envmatrix.results import write_whole
 from envmatrix.system.progress import ProgressCallback, silent
@@ -36,6 +38,7 @@ def export(
     run: PathLike | None = None,
     results: PathLike = "results",
     bundle: PathLike | None = None,
+    patch: PathLike | None = None,
     progress: ProgressCallback = silent,
 ) -> str:
     """Return the lines that set up an environment outside envmatrix.
@@ -50,6 +53,7 @@ def export(
         results: the folder of the runs.
         bundle: a new folder for copies of the libraries, which the lines then use. With 'dockerfile' it is the folder
             to build in, and contains the Dockerfile too.
+        patch: a .env, environment.yml, Dockerfile or script: return a patch of it instead, a unified diff.
         progress: receives lines of progress during the build.
 
     Returns:
@@ -65,7 +69,33 @@ def export(
     if form not in (*FORMS, *scripts):
         raise InputError(f"unknown format {form!r}", remedy=suggestion(form, (*FORMS, *scripts)))
     session = open_environment(environment, engine=engine, matrix=matrix, run=run, results=results, progress=progress)
-    return _export_text(session, form, Path(bundle).resolve() if bundle is not None else None)
+    place = Path(bundle).resolve() if bundle is not None else None
+    return _export_text(session, form, place) if patch is None else _export_patch(session, Path(patch), place)
+
+
+def _export_patch(session: Session, file: Path, place: Path | None) -> str:
+    """Return the patch of a file, with the libraries in the bundle ``place``, if there is one."""
+    text = read_text_file(file)
+    for_image = kind_of_file(file, text) == "dockerfile"
+    if for_image and place and not place.is_relative_to(file.resolve().parent):
+        raise InputError(
+            "--bundle: Docker copies from the Dockerfile's folder only", remedy=f"--bundle {file.parent}/libraries"
+        )
+    bundled_files = make_bundle(place, session, for_image=for_image) if place else ()
+    if not for_image:
+        return patch_text(
+            file, text, session.environment, bundle_paths(str(place), bundled_files) if place else session.preload
+        )
+    if not place:
+        return patch_text(file, text, session.environment, _image_preload(session))
+    libraries = (
+        (place / _LIBRARY_FOLDER).relative_to(file.resolve().parent).as_posix()
+        if (place / _LIBRARY_FOLDER).exists()
+        else ""
+    )
+    return patch_text(
+        file, text, session.environment, bundle_paths(BUNDLE_FOLDER, bundled_files), libraries and f"{libraries}/"
+    )
 
 
 def _export_text(session: Session, form: str, place: Path | None) -> str:

@@ -8,6 +8,7 @@ from envmatrix.api import FORMS
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser, nonempty_path
+from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import script_forms
 
 
@@ -21,10 +22,13 @@ def add_arguments(parser: Parser) -> None:
         metavar="DIR",
         help="copy the libraries there (for dockerfile: the folder to build)",
     )
+    patched = "print a patch of this .env, environment.yml, Dockerfile or script instead"
+    parser.add_argument("--patch", type=nonempty_path, metavar="FILE", help=patched)
     shared.add_output(parser, "FILE", "output file (default: standard output)")
     parser.examples(
         "envmatrix export tcmalloc",
         "envmatrix export tcmalloc --as dockerfile --bundle image",
+        "envmatrix export tcmalloc --patch train.sbatch | patch train.sbatch",
     )
 
 
@@ -32,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print lines to paste that set up an environment."""
     from envmatrix.api.environments import export
 
+    if arguments.patch and arguments.form != "sh":
+        raise InputError("--as and --patch cannot be combined", remedy="leave one of them out")
     text = export(
         arguments.environment,
         form=arguments.form,
@@ -40,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         run=arguments.of_run,
         results=arguments.results,
         bundle=arguments.bundle,
+        patch=arguments.patch,
         progress=common.print_progress,
     )
     common.write_or_print(text, arguments.output)

@@ -30,7 +30,8 @@ def add_launcher_options(parser: Parser) -> None:
     """Add the options of every launcher; launchers that declare the same option share it."""
     added: dict[str, Option] = {}
     for kind in usable_kinds():
-        group = parser.add_argument_group(f"with --launcher {kind.name}") if kind.options else None
+        mark = " (experimental)" if getattr(kind, "experimental", False) else ""
+        group = parser.add_argument_group(f"with --launcher {kind.name}{mark}") if kind.options else None
         for option in kind.options:
             is_new = option.name not in added
             declared = added.setdefault(option.name, option)

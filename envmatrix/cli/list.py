@@ -90,6 +90,7 @@ def _catalog_entry_text(entry: Entry, extension: object) -> str:
         "shows its scripts": ShowsScripts,
     }
     abilities = [text for text, kind in known_abilities.items() if isinstance(extension, kind)]
+    abilities += ["experimental"] if getattr(extension, "experimental", False) else []
     file = getattr(extension, "file", None)
     return "; ".join(
         [*([f"of {entry.origin}"] if entry.origin else []), *abilities, *([f"writes {file}"] if file else [])]

@@ -38,6 +38,7 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,
+    NO_CONFIG,
     WORK,
     cgroup_options,
     container_user,
@@ -249,9 +250,8 @@ class ApptainerEngine(CgroupConfined, Engine):
         steps = not source.startswith("docker-archive:")
         prefix = ["unshare", "--user", "--map-root-user"] if steps and lacks_privilege() else []
         argv = [*prefix, program, "build", "--force", f"--mksquashfs-args={squash}", *options, str(sif), source]
-        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache")}
-        result = run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)
-        if not result.exit.ok:
+        folders = {"APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch / "cache"), **NO_CONFIG}
+        if not (result := run(argv, limit_s=_BUILD_S, env={**os.environ, **folders}, cwd=scratch)).exit.ok:
             raise _build_error(result, sif)
 
     def image_file(self, prepared: Prepared) -> Path:
@@ -303,12 +303,11 @@ class ApptainerEngine(CgroupConfined, Engine):
     def _command_output(self, sif: Path, command: Sequence[str], binds: Sequence[str] = ()) -> str:
         options = ["--containall", "--cleanenv", "--no-home", "--no-privs", *identity(), *binds]
         argv = [find_program() or "apptainer", "--silent", "exec", *options, str(sif), *command]
-        result = run(argv, limit_s=600.0)
-        if not result.exit.ok:
-            raise EngineError(
-                f"the SIF does not start: {result.last_words(3)}", remedy="run `apptainer --debug exec` for details"
-            )
-        return result.stdout
+        result = run(argv, limit_s=600.0, env={**os.environ, **NO_CONFIG})
+        if result.exit.ok:
+            return result.stdout
+        what = f"the SIF does not start: {result.last_words(3)}"
+        raise EngineError(what, remedy="run `apptainer --debug exec` for details")
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return the paths inside the container."""
@@ -354,12 +353,14 @@ class ApptainerEngine(CgroupConfined, Engine):
         return len(processes)
 
     def command_line(self, job: Job) -> CommandLine:
-        """Return ``job`` as a command; its variables are set inside the container, so ``env`` is empty."""
+        """Return ``job`` as a command; its variables are set inside the container, not by ``env``."""
         argv = exec_argv(job, "apptainer", identity())
         if owner := container_user():
             argv = ["sh", "-c", f'chown -R {owner} . 2>/dev/null; exec "$@"', "sh", *argv]
         needs = (Path(job.prepared.reference), *map(Path, job.prepared.mounted.values()))
-        return CommandLine(tuple(argv), {}, job.mounts.work, HOST_VARIABLES, plain_place(job.limits), needs)
+        return CommandLine(
+            tuple(argv), dict(NO_CONFIG), job.mounts.work, HOST_VARIABLES, plain_place(job.limits), needs
+        )
 
     def script_lines(
         self, prepared: Prepared, variables: Mapping[str, str | None], placement: str, program: Sequence[str] = ()

@@ -21,6 +21,8 @@ _CGROUP_ROOT = "/sys/fs/cgroup"
 _SYS_ADMIN, _SYS_RESOURCE = 21, 24
 #: Host variables that Apptainer itself needs; they are not set inside the container.
 HOST_VARIABLES = ("PATH", "HOME", "USER", "TMPDIR", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "XDG_RUNTIME_DIR")
+#: Keeps Apptainer from creating ``~/.apptainer``, which starting a SIF does not need.
+NO_CONFIG = {"APPTAINER_CONFIGDIR": "/dev/null/none"}
 #: Options that give a container GPUs, and the folder to which they bind the driver's libraries:
 #: https://apptainer.org/docs/user/main/gpu.html
 _GPU_OPTIONS = {NVIDIA: ("--nv",), AMD: ("--rocm",), INTEL: ("--bind", "/dev/dri")}
@@ -155,7 +157,7 @@ def gpu_variables(job: Job) -> dict[str, str]:
 
 def host_variables() -> dict[str, str]:
     """Return the host variables for Apptainer itself."""
-    return {name: os.environ[name] for name in HOST_VARIABLES if name in os.environ}
+    return {**{name: os.environ[name] for name in HOST_VARIABLES if name in os.environ}, **NO_CONFIG}
 
 
 def find_program() -> str | None:

@@ -137,6 +137,11 @@ class LauncherKind(Protocol):
         return False
 
     @property
+    def experimental(self) -> bool:
+        """Whether it never ran on a real system of its kind."""
+        return False
+
+    @property
     def spans_nodes(self) -> bool:
         """Whether it can spread one trial over several nodes."""
         return False

@@ -240,6 +240,7 @@ class KubernetesKind(BatchKind):
     """The kind ``kubernetes``: Jobs of Kubernetes. Experimental."""
 
     name = "kubernetes"
+    experimental = True
     system = Kubernetes
     options = (
         *(option for option in COMMON if option.name in {"nodes", "time"}),

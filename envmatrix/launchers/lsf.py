@@ -80,6 +80,7 @@ class LsfKind(BatchKind):
     """The kind ``lsf``: batch jobs of IBM Spectrum LSF. Experimental."""
 
     name = "lsf"
+    experimental = True
     system = Lsf
     options = (
         *COMMON,

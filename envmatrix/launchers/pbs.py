@@ -77,6 +77,7 @@ class PbsKind(BatchKind):
     """The kind ``pbs``: batch jobs of OpenPBS or PBS Professional. Experimental."""
 
     name = "pbs"
+    experimental = True
     system = Pbs
     options = (
         *COMMON,

@@ -7,20 +7,31 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from envmatrix.errors import InputError, Where
+from envmatrix.matrix.shell_lines import WORD, Command, needs_shell, read_commands, unquote
 from envmatrix.system.bench_options import hides_value
 from envmatrix.system.regular_files import MAX_TEXT_BYTES, RefusedFileError, read_bytes
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 #: Variables of which a trial has its own value.
 _NOT_TAKEN = ("PATH", "HOME", "LD_PRELOAD", "TMPDIR", "USER", "PWD")
+#: Numbers of YAML 1.1 or 1.2.
+_NUMBER = re.compile(r"[-+]?(?:0[xob])?[\d_.]+(?:e[-+]?\d+)?\Z", re.IGNORECASE)
+_UNCERTAIN = "it is inside of a condition, a loop or a function"
+_NEEDS_SHELL = "its value needs a shell"
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+#: Commands of `module`, and what they do to the modules that are loaded; others are reported.
+_LOADING, _UNLOADING, _SHOWING = (
+    {"load", "add"},
+    {"unload", "rm", "del"},
+    {"list", "avail", "spider", "show", "--version"},
+)
 _CONDA_ROOTS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", ".conda")
 
 
@@ -36,12 +47,16 @@ class EnvironmentFile:
 
     def leave_out(self, number: int, reason: str) -> None:
         """Note a line that is not used."""
-        self.notes.append(f"{self.file}:{number}: {reason}")
+        note = f"{self.file}:{number}: {reason}"
+        self.notes += [note] if note not in self.notes[-1:] else []
 
-    def set_variable(self, number: int, name: str, value: str) -> None:
-        """Take a variable, unless its value needs a shell, is secret, or is a trial's own."""
-        if _needs_shell(value):
-            self.leave_out(number, f"{name} is not used: its value needs a shell")
+    def set_variable(self, number: int, name: str, value: str, reason: str = "") -> None:
+        """Take a variable, unless there is a ``reason`` not to, its value is secret, or it is a trial's own."""
+        self.variables.pop(name, None)  # an earlier value would be wrong
+        if re.search(r"[\x00-\x1f\x7f]", value):
+            reason = reason or "engines differ in how they pass several lines, and other control characters"
+        if reason:
+            self.leave_out(number, f"{name} is not used: {reason}")
         elif hides_value(name):
             self.leave_out(number, f"{name} is not stored, as it may be a secret: export it, and add --pass-env {name}")
         elif name in _NOT_TAKEN:
@@ -70,149 +85,252 @@ class EnvironmentFile:
             )
 
 
-def _needs_shell(text: str) -> bool:
-    return "$" in text or "`" in text
+def read_text_file(file: Path) -> str:
+    """Return the text of a file. Raises InputError for one that is no text, too large, or no file."""
+    try:
+        return read_bytes(file, MAX_TEXT_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, RefusedFileError) as error:
+        raise InputError("cannot be read as text", where=Where(file), remedy="pass a text file") from error
 
 
 def read_environment_file(file: Path) -> EnvironmentFile:
     """Read the variables, modules and Python of a file. Raises InputError for one that cannot be read."""
-    try:
-        text = read_bytes(file, MAX_TEXT_BYTES).decode()
-    except (OSError, UnicodeDecodeError, RefusedFileError) as error:
-        raise InputError("cannot be read as text", where=Where(file), remedy="pass a text file") from error
+    text = read_text_file(file).replace("\r\n", "\n")
     found = EnvironmentFile(file)
-    _reader_for(file, text)(found, text)
+    _READERS[kind_of_file(file, text)](found, text)
     return found
 
 
-def _reader_for(file: Path, text: str) -> Callable[[EnvironmentFile, str], None]:
+def kind_of_file(file: Path, text: str) -> str:
+    """Return which kind of file this is: a key of the readers below. Raises InputError if it is none."""
     name = file.name.lower()
     if name.endswith((".yml", ".yaml")):
-        return _read_conda
+        return "conda"
     if name == "pyproject.toml":
-        return _read_project
+        return "pyproject"
     if name.startswith(("dockerfile", "containerfile")) or name.endswith(".dockerfile"):
-        return _read_dockerfile
+        return "dockerfile"
     if text.startswith("#!") or name.endswith((".sh", ".sbatch", ".slurm")):
-        return _read_script
+        return "script"
     if name.startswith(".env") or name.endswith(".env"):
-        return _read_dotenv
+        return "dotenv"
     raise InputError(
-        "not a file that --like can read",
+        "not a file whose variables envmatrix can read",
         where=Where(file),
         remedy="pass a .env, environment.yml, pyproject.toml, Dockerfile, or a script that begins with #!",
     )
 
 
 def _read_dotenv(found: EnvironmentFile, text: str) -> None:
-    for number, line in enumerate(text.splitlines(), 1):
-        words = _words(found, number, line)
-        is_export = words[:1] == ["export"]
-        if len(words) > 1 and not is_export and not _needs_shell(words[0]):
-            found.leave_out(number, f"{words[0].partition('=')[0]} is not used: quote a value with blanks")
+    """Read NAME=VALUE lines, if a shell and the libraries that load such files agree on the value."""
+    for command in read_commands(text):
+        number, raw = command.number, command.raw
+        is_export = raw[:1] == ["export"]
+        if command.error or not command.alone:
+            name = raw[0].partition("=")[0] if raw else ""
+            found.variables.pop(name, None)
+            found.leave_out(number, f"not read: {command.error or 'quote a value with ; & | ( ) < or >'}")
             continue
-        for word in words[1:] if is_export else words[:1]:
-            if not _take(found, number, word):
-                found.leave_out(number, f"not NAME=VALUE: {line.strip()[:40]}")
+        if len(raw) > 1 and not is_export and not re.search(r"[$`]", raw[0]):
+            found.variables.pop(raw[0].partition("=")[0], None)
+            found.leave_out(number, f"{raw[0].partition('=')[0]} is not used: quote a value with blanks")
+            continue
+        for word in raw[1:] if is_export else raw[:1]:
+            has_escape = re.search(r"\\[^\"\n]", re.sub(r"'[^']*'", "", word))
+            reason = "programs differ in how they read its backslash: put it in single quotes" if has_escape else ""
+            if not _take(found, number, word, reason):
+                found.leave_out(number, f"not NAME=VALUE: {word[:40]}")
 
 
 def _read_script(found: EnvironmentFile, text: str) -> None:
     """Read exports, modules and activated environments of a shell script; its other lines are its work."""
-    for number, line in _joined_lines(text):
-        if not re.match(r"\s*(export|module|ml|source|\.|conda|mamba|micromamba)\s", line):
-            continue
-        words = _words(found, number, line)
-        if words[:1] == ["export"]:
-            for word in words[1:]:
-                if not _take(found, number, word) and _NAME.match(word):
-                    found.leave_out(number, f"{word} is not used: this line gives it no value")
-        elif words[:2] in (["module", "load"], ["module", "add"]) or (words[:1] == ["ml"] and len(words) > 1):
-            _take_modules(found, number, words[1:] if words[0] == "ml" else words[2:])
-        elif words[1:2] == ["activate"] and len(words) == 3:
-            found.set_conda(number, words[2])
-        elif len(words) < 2 or words[0] not in ("source", "."):
-            continue
-        elif words[1].endswith("bin/activate"):
-            found.set_folder(number, str(Path(words[1]).parents[1]))
+    first = text.partition("\n")[0]
+    if first.startswith("#!") and not re.search(r"\b(?:ba|da|k|z)?sh\b", first):
+        raise InputError(
+            "not a script of sh or bash", where=Where(found.file, 1), remedy="pass a .env with its variables"
+        )
+    plain: dict[str, str] = {}
+    for command in read_commands(text):
+        if command.error:
+            found.leave_out(command.number, f"not read: {command.error}")
+        elif _ASSIGNMENT.match(command.raw[0]):
+            _read_assignments(found, command, plain)
+        elif command.raw[0] == "export" or command.raw[:2] in (["declare", "-x"], ["typeset", "-x"]):
+            for word in command.raw[1:]:
+                _take_exported(found, command, word if "=" in word else plain.get(word, word))
+        elif command.raw[0] == "unset":
+            for name in command.words[1:]:
+                plain.pop(name, None)
+                if found.variables.pop(name, None) is not None and not command.certain:
+                    found.leave_out(command.number, f"{name} is not used: {_UNCERTAIN}")
         else:
-            found.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
+            _read_set_up(found, command)
+
+
+def _read_assignments(found: EnvironmentFile, command: Command, plain: dict[str, str]) -> None:
+    """Read a command that begins with NAME=VALUE; ``plain`` has the words that did, for a later `export NAME`."""
+    words = [word for word in command.raw if _ASSIGNMENT.match(word)]
+    names = [word.partition("=")[0].removesuffix("+") for word in words]
+    if len(words) < len(command.raw):
+        found.leave_out(command.number, f"{', '.join(names)} is not used: it is set for one command only")
+        return
+    for name, word in zip(names, words, strict=True):
+        plain[name] = word if command.certain and f"{name}=" in word else f"{name}=$"
+        if name in found.variables:
+            _take_exported(found, command, plain[name])
+
+
+def _take_exported(found: EnvironmentFile, command: Command, word: str) -> None:
+    """Take a word of `export`."""
+    if not _take(found, command.number, word, "" if command.certain else _UNCERTAIN) and _NAME.match(word):
+        found.leave_out(command.number, f"{word} is not used: this line gives it no value")
+
+
+def _read_set_up(found: EnvironmentFile, command: Command) -> None:
+    """Read the command of a script that loads modules, or activates an environment."""
+    words, number = command.words, command.number
+    if words[0] in ("module", "ml"):
+        arguments = [word for word in command.raw[1:] if words[0] == "ml" or not word.startswith("-")]
+        if arguments and command.certain:
+            _take_modules(found, number, words[0], arguments)
+        elif arguments:
+            found.leave_out(number, f"{' '.join(words)[:60]} is not used: {_UNCERTAIN}")
+    elif words[0] not in ("source", ".", "conda", "mamba", "micromamba") or len(words) < 2:
+        return
+    elif not command.certain:
+        found.leave_out(number, f"{' '.join(words)[:60]} is not used: {_UNCERTAIN}")
+    elif words[1] == "activate" and len(words) == 3:
+        found.set_conda(number, words[2])
+    elif words[0] in ("source", ".") and words[1].endswith("bin/activate"):
+        found.set_folder(number, str(Path(words[1]).parents[1]))
+    elif words[0] in ("source", ".") and not words[1].endswith("conda.sh"):
+        found.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
+
+
+def _take_modules(found: EnvironmentFile, number: int, command: str, arguments: list[str]) -> None:
+    """Follow `module ...` or `ml ...`; the latter loads what it does not know."""
+    first = unquote(arguments[0])
+    known = first in _LOADING | _UNLOADING | _SHOWING | {"purge", "swap", "switch", "use", "unuse", "restore", "save"}
+    names = arguments[1:] if known else arguments
+    if first == "purge":
+        found.modules.clear()
+    elif first in _LOADING or (command == "ml" and not known):
+        for name in names:
+            if needs_shell(name):
+                found.leave_out(number, f"module {name} is not loaded: its name needs a shell")
+            elif name.startswith("-"):
+                _unload(found, unquote(name)[1:])
+            else:
+                found.modules.append(unquote(name))
+    elif first in _UNLOADING:
+        for name in names:
+            _unload(found, unquote(name))
+    elif first not in _SHOWING:
+        found.leave_out(number, f"`{command} {' '.join(map(unquote, arguments))[:60]}` is not followed")
+
+
+def _unload(found: EnvironmentFile, name: str) -> None:
+    found.modules[:] = [other for other in found.modules if name not in (other, other.partition("/")[0])]
 
 
 def _read_dockerfile(found: EnvironmentFile, text: str) -> None:
-    for number, line in _joined_lines(text):
-        instruction, _, rest = line.strip().partition(" ")
+    """Read the ENV lines of the last stage, and of the stages that it is built from."""
+    stages: dict[str, dict[str, str]] = {}
+    for number, line in _instructions(text):
+        instruction, _, rest = line.partition(" ")
         if instruction.upper() == "FROM":
-            found.leave_out(
-                number, f"the image {rest.split()[0] if rest.split() else ''} is not used: its ENV lines are"
-            )
-        if instruction.upper() != "ENV":
-            continue
-        words = _words(found, number, rest)
-        if words and "=" not in words[0]:  # the older form: ENV NAME VALUE
-            words = [f"{words[0]}={' '.join(words[1:])}"]
-        for word in words:
-            _take(found, number, word)
+            words = [word for word in rest.split() if not word.startswith("--")]
+            image = words[0] if words else ""
+            if image.lower() not in stages:
+                found.leave_out(number, f"the image {image} is not used: its ENV lines are")
+            found.variables = dict(stages.get(image.lower(), {}))
+            name = words[2].lower() if len(words) > 2 and words[1].upper() == "AS" else str(number)
+            stages[name] = found.variables
+        elif instruction.upper() == "ENV":
+            words = WORD.findall(rest)
+            is_whole = re.sub(r"\s", "", "".join(words)) == re.sub(r"\s", "", rest)
+            if not is_whole or not words:
+                found.leave_out(number, "not read: no closing quotation")
+            elif "=" not in words[0] and len(words) > 1:  # the older form: ENV NAME VALUE
+                words = [f"{words[0]}={rest.strip()[len(words[0]) :].strip()}"]
+            for word in words if is_whole else ():
+                if not _take(found, number, word):
+                    found.leave_out(number, f"not NAME=VALUE: {word[:40]}")
+
+
+def _instructions(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a Dockerfile, whole, without comments and without the documents of RUN and COPY."""
+    lines = enumerate(text.splitlines(), 1)
+    for number, line in lines:
+        whole = "" if line.lstrip().startswith("#") else line.rstrip()
+        while whole.endswith("\\"):
+            following = next(lines, (0, " "))[1]
+            if following and not following.lstrip().startswith("#"):
+                whole = whole[:-1] + following.rstrip()
+        for until in re.findall(r"<<-?['\"]?(\w+)", whole):
+            next((None for _, inner in lines if inner.strip() == until), None)
+        yield number, re.sub(r"\s+", " ", whole.lstrip(), count=1) if whole else ""
 
 
 def _read_conda(found: EnvironmentFile, text: str) -> None:
     try:
-        body = yaml.safe_load(text)
+        body = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise InputError(
             "it is not valid YAML", where=Where(found.file), remedy="`conda env export` writes one"
         ) from error
-    if not isinstance(body, dict) or not {"dependencies", "name", "prefix", "variables"} & set(body):
+    parts = {key.value: value for key, value in body.value} if isinstance(body, yaml.MappingNode) else {}
+    if not {"dependencies", "name", "prefix", "variables"} & set(parts):
         raise InputError("it is no environment of conda", where=Where(found.file), remedy="pass an environment.yml")
-    variables = body.get("variables") or {}
-    if not isinstance(variables, dict):
-        where = Where(found.file, _line_of(text, "variables"))
+    variables = parts.get("variables")
+    if isinstance(variables, yaml.MappingNode):
+        for key, value in variables.value:
+            _take_node(found, key, value)
+    elif variables is not None and variables.value:
+        where = Where(found.file, variables.start_mark.line + 1)
         raise InputError("`variables` is no mapping", where=where, remedy="write `NAME: VALUE` lines below it")
-    for name, value in variables.items():
-        found.set_variable(_line_of(text, str(name)), str(name), str(value))
-    if body.get("prefix"):
-        found.set_folder(_line_of(text, "prefix"), str(body["prefix"]))
-    elif body.get("name"):
-        found.set_conda(_line_of(text, "name"), str(body["name"]))
+    prefix, name = (parts.get(key) for key in ("prefix", "name"))
+    if isinstance(prefix, yaml.ScalarNode) and prefix.value:
+        found.set_folder(prefix.start_mark.line + 1, prefix.value)
+    elif isinstance(name, yaml.ScalarNode) and name.value:
+        found.set_conda(name.start_mark.line + 1, name.value)
+
+
+def _take_node(found: EnvironmentFile, key: yaml.Node, value: yaml.Node) -> None:
+    """Take a variable of an environment.yml if every YAML parser reads its value as it is written."""
+    number, is_text = key.start_mark.line + 1, value.tag == "tag:yaml.org,2002:str"
+    if not isinstance(key, yaml.ScalarNode) or not _NAME.match(key.value):
+        found.leave_out(number, "not NAME: VALUE")
+        return
+    is_number = isinstance(value, yaml.ScalarNode) and value.style is None and _NUMBER.match(value.value)
+    is_clear = re.fullmatch(r"0|-?[1-9]\d*", value.value) if is_number else is_text
+    reason = "" if is_clear else "quote its value, which YAML does not read as it is written"
+    if is_text and re.search(r"[$`]", value.value):
+        reason = _NEEDS_SHELL
+    found.set_variable(number, key.value, str(value.value), reason)
 
 
 def _read_project(found: EnvironmentFile, _: str) -> None:
     found.set_folder(1, ".venv")
 
 
-def _line_of(text: str, key: str) -> int:
-    match = re.search(rf"^\s*['\"]?{re.escape(key)}['\"]?\s*:", text, re.MULTILINE)
-    return text.count("\n", 0, match.end()) + 1 if match else 1
-
-
-def _joined_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the number of each line, and the line with those that a backslash continues it with."""
-    lines = enumerate(text.splitlines(), 1)
-    for number, line in lines:
-        whole = line
-        while whole.endswith("\\"):
-            whole = whole[:-1] + " " + next(lines, (0, ""))[1]
-        yield number, whole
-
-
-def _words(found: EnvironmentFile, number: int, line: str) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError as error:
-        found.leave_out(number, f"not read: {error}")
-        return []
-
-
-def _take_modules(found: EnvironmentFile, number: int, words: list[str]) -> None:
-    for name in words:
-        if _needs_shell(name):
-            found.leave_out(number, f"module {name} is not loaded: its name needs a shell")
-        elif not name.startswith("-") and name not in ("load", "add"):
-            found.modules.append(name)
-
-
-def _take(found: EnvironmentFile, number: int, word: str) -> bool:
-    name, is_set, value = word.partition("=")
+def _take(found: EnvironmentFile, number: int, raw: str, reason: str = "") -> bool:
+    """Take NAME=VALUE, as it is written; return False if it is not that."""
+    if raw[:1] in ("'", '"'):  # such as export "NAME=some words"
+        raw = f"{unquote(raw).partition('=')[0]}={raw[:1]}{raw[1:].partition('=')[2]}"
+    name, is_set, value = raw.partition("=")
+    if name.endswith("+"):
+        name, reason = name[:-1], reason or _NEEDS_SHELL
     if not is_set or not _NAME.match(name):
         return False
-    found.set_variable(number, name, value)
+    found.set_variable(number, name, unquote(value), reason or (_NEEDS_SHELL if needs_shell(raw) else ""))
     return True
+
+
+_READERS: Mapping[str, Callable[[EnvironmentFile, str], None]] = {
+    "dotenv": _read_dotenv,
+    "dockerfile": _read_dockerfile,
+    "script": _read_script,
+    "conda": _read_conda,
+    "pyproject": _read_project,
+}

@@ -57,10 +57,10 @@ def export_lines(environment: Environment, preload: tuple[str, ...], form: str) 
         return json.dumps({"environment": environment.name, "variables": variables, **placement_fields}, indent=2)
     return "\n".join(
         [
-            _comment_header(environment),
+            comment_header(environment),
             *cache_note(environment, preload),
-            *_shell_lines(variables),
-            *_placement_lines(environment),
+            *shell_lines(variables),
+            *placement_lines(environment),
         ]
     )
 
@@ -76,30 +76,36 @@ def cache_note(environment: Environment, preload: tuple[str, ...]) -> list[str]:
 def dockerfile(environment: Environment, preload: tuple[str, ...], base: str) -> str:
     """Return a Dockerfile. ``preload`` are paths inside the image; those in ``BUNDLE_FOLDER`` are copied from lib/."""
     variables = all_variables(environment, preload)
-    unset = [f"# {name} must not be set" for name, value in variables.items() if value is None]
     bundled = any(path.startswith(f"{BUNDLE_FOLDER}/") for path in preload)
     return "\n".join(
         [
-            _comment_header(environment),
+            comment_header(environment),
             "# in the folder of this file: docker build -t NAME --build-arg BASE=<your image> .",
             f"ARG BASE={base}",
             "FROM ${BASE}",
             *([f"COPY lib/ {BUNDLE_FOLDER}/lib/"] if bundled else []),
-            *(f"ENV {name}={dockerfile_quote(value)}" for name, value in variables.items() if value is not None),
-            *unset,
-            *_placement_lines(environment),
+            *dockerfile_lines(variables),
+            *placement_lines(environment),
         ]
     )
 
 
-def _comment_header(environment: Environment) -> str:
+def comment_header(environment: Environment) -> str:
+    """Return the line above the others."""
     return f"# environment {environment.name}: {environment.levels_text()}"
 
 
-def _shell_lines(variables: Mapping[str, str | None]) -> list[str]:
+def shell_lines(variables: Mapping[str, str | None]) -> list[str]:
+    """Return lines for a POSIX shell."""
     return [
         f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}" for name, value in variables.items()
     ]
+
+
+def dockerfile_lines(variables: Mapping[str, str | None]) -> list[str]:
+    """Return ENV lines; Docker cannot unset a variable."""
+    lines = [f"ENV {name}={dockerfile_quote(value)}" for name, value in variables.items() if value is not None]
+    return [*lines, *(f"# {name} must not be set" for name, value in variables.items() if value is None)]
 
 
 def dockerfile_quote(value: str) -> str:
@@ -145,7 +151,8 @@ def quota_note(environment: Environment) -> list[str]:
     return [f"# it was limited to the CPU time of {quota:g} CPUs: {quota_commands}"]
 
 
-def _placement_lines(environment: Environment) -> list[str]:
+def placement_lines(environment: Environment) -> list[str]:
+    """Return comments on what no variable sets: where the program runs, and how much CPU time it has."""
     prefix = placement(environment)
     start = [f"# start your program with: {prefix}COMMAND"] if prefix else []
     return [*start, *quota_note(environment)]

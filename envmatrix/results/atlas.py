@@ -39,6 +39,24 @@ class ProcessorFacts(_Document):
     flags: tuple[str, ...] = ()
 
 
+class StoredSteady(_Document):
+    """The effect in the later steps of processes that went on, from ``since_s`` to ``until_s``, in ``units`` blocks."""
+
+    ratio: float = Field(gt=0)
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+    variance: float = Field(ge=0)
+    units: int = Field(ge=2)
+    verdict: str
+    since_s: float
+    until_s: float
+
+    @property
+    def seconds(self) -> str:
+        """Which seconds of the steps of a process these are."""
+        return f"seconds {self.since_s:.0f} to {self.until_s:.0f}"
+
+
 class StoredEffect(_Document):
     """One environment against its reference in the primary metric, as in the run's report (``stats.effects.Effect``).
 
@@ -63,6 +81,7 @@ class StoredEffect(_Document):
     verdict: str
     withheld: str = ""
     flags: tuple[str, ...] = ()
+    steady: StoredSteady | None = None
 
 
 class AtlasEntry(_Document):
@@ -141,12 +160,20 @@ def _verify_entry(file: Path, signers: Path) -> str:
     return verify_signature(f"{text.strip()}\n", signature.encode(), signers, file, ATLAS)
 
 
+def _blocks(effect: StoredEffect) -> int:
+    return effect.blocks
+
+
+def _steady_blocks(effect: StoredEffect) -> int:
+    return effect.steady.units if effect.steady else 0
+
+
 def read_entries(folder: Path, signers: Path | None = None) -> AtlasFiles:
     """Read an atlas. With a file of allowed ``signers``, files that others signed cannot be used, unsigned ones can.
 
     If several files are of one run, a signed one counts before all unsigned ones, which anybody can make.
     """
-    runs: dict[str, tuple[tuple[bool, int], AtlasEntry]] = {}
+    runs: dict[str, tuple[tuple[int, ...], AtlasEntry]] = {}
     errors: list[StoreError] = []
     signatures: dict[str, str] = {}
     for file in sorted(folder.glob("run-*.json")):
@@ -158,7 +185,8 @@ def read_entries(folder: Path, signers: Path | None = None) -> AtlasFiles:
             continue
         if signers:
             signatures[file.name] = signed
-        rank = signed != _UNSIGNED, sum(effect.blocks for effect in entry.effects)
+        blocks, steady = (sum(map(count, entry.effects)) for count in (_blocks, _steady_blocks))
+        rank = int(signed != _UNSIGNED), blocks, steady
         if entry.run not in runs or rank > runs[entry.run][0]:
             runs[entry.run] = rank, entry
     return AtlasFiles(tuple(entry for _, entry in runs.values()), tuple(errors), signatures)

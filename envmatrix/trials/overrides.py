@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from pydantic import ValidationError
 
-from envmatrix.engines.catalog import AUTO, ENGINES, choose_engine
+from envmatrix.engines.catalog import AUTO, ENGINES, check_engine, choose_engine
 from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import unreachable_verdict_reason
@@ -69,6 +69,7 @@ def _check_known(kind: str, words: Iterable[str], known_names: Iterable[str]) ->
 def select_engines(design: Design, named: Sequence[str] | None, progress: ProgressCallback) -> tuple[str, ...]:
     """Return the names of the engines to use: ``named``, otherwise the design's; 'auto' is the first one available."""
     engine_names = tuple(choose_engine(progress) if name == AUTO else name for name in (named or design.engines))
-    if not set(engine_names) <= set(ENGINES.built_in):
-        _check_known("engine", engine_names, ENGINES.names())
+    for name in engine_names:
+        if name not in ENGINES.built_in:
+            check_engine(name)
     return tuple(dict.fromkeys(engine_names))

@@ -21,6 +21,7 @@ from envmatrix.engines.docker_client import connect
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
+from envmatrix.system.project import cache_folder
 from tests import no_network
 from tests.accounts import check_account
 from tests.engines.conftest import Said, builders_folders, demand, write_wheel
@@ -227,16 +228,26 @@ def test_a_program_on_the_command_line_runs_in_an_image(
     assert sorted(file.name for file in folder.iterdir()) == ["linked", "results", "train.py"]
 
 
+@pytest.mark.apptainer
+@pytest.mark.podman
+@pytest.mark.parametrize("engine", ["docker", "podman", "apptainer"])
 def test_a_command_and_the_evidence_of_a_program_are_had_in_an_image_too(
-    ground: BuildPaths, mine: Path, tmp_path: Path
+    ground: BuildPaths, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    """`exec` writes to the current folder, `evidence` to no folder of yours."""
+    """`exec` writes to the current folder, `evidence` to no folder of yours, and neither to your home."""
+    if engine == "podman":
+        monkeypatch.setenv("DOCKER_HOST", os.environ.get("ENVMATRIX_TEST_PODMAN", ""))
+    demand((ApptainerEngine if engine == "apptainer" else DockerEngine)(ground).unavailable())
+    monkeypatch.setenv("ENVMATRIX_CACHE", str(cache_folder()))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
     folder = tmp_path / "program"  # pytest's own folder can be read by root only
     folder.mkdir()
     (folder / "matrix.yaml").write_text("version: 2\ninclude: envmatrix:malloc\nenvironments: {baseline: {}}\n")
     source = f"import os; open({str(folder / 'matrix.yaml')!r}); open('new-' + os.environ['MINE'], 'w')"
     (folder / "train.py").write_text(source)
-    options = ("jemalloc", "--engine", "docker", "--image", str(mine))
+    name = "docker" if engine == "podman" else engine
+    options = ("jemalloc", "--engine", name, "--image", str(mine))
 
     def envmatrix(*words: str) -> str:
         argv = [sys.executable, "-m", "envmatrix", *words, "--", "python", "train.py"]
@@ -249,6 +260,7 @@ def test_a_command_and_the_evidence_of_a_program_are_had_in_an_image_too(
     assert sorted(file.name for file in folder.iterdir()) == ["matrix.yaml", "train.py"]
     envmatrix("exec", *options)
     assert (folder / "new-of-the-image").exists()
+    assert not [*(tmp_path / "home").iterdir()]
 
 
 BESIDE = """

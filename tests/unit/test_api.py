@@ -1,6 +1,7 @@
 """The Python interface: fully documented, light to import, silent, with the same answers as the command line."""
 
 import ast
+import html
 import inspect
 import os
 import re
@@ -197,3 +198,4 @@ def test_the_command_line_and_the_interface_answer_alike(results, capsys):
     assert main(["compare", "new", "--environments", "baseline,fast", "--results", str(results)]) == 0
     found = envmatrix.compare("new", environments="baseline,fast", results=results)
     assert capsys.readouterr().out.splitlines() == found.lines()
+    assert html.unescape(found._repr_html_()) == "<pre>{}</pre>".format("\n".join(found.lines()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import operator
@@ -10,12 +11,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.stats import t as student
 
 from envmatrix.__main__ import main
 from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
+from envmatrix.report.tables.atlas import print_atlas, what_holds
 from envmatrix.results import RunFolder
-from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest, read_entry
+from envmatrix.results.anonymize import Anonymizer
+from envmatrix.results.atlas import (
+    AtlasEntry,
+    ProcessorFacts,
+    StoredEffect,
+    StoredSteady,
+    digest,
+    read_entries,
+    read_entry,
+    write_entry,
+)
 from envmatrix.stats.meta_analysis.atlas import read_atlas
 from envmatrix.stats.meta_analysis.random_effects import combine_runs, random_effects
 from tests.committed import REFERENCES
@@ -57,7 +70,7 @@ def test_the_committed_runs_are_of_three_processors_of_which_two_share_a_model(c
     assert main(["atlas", "show", "--from", str(committed)]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{len(REFERENCES)} runs of 3 machines")
-    assert "Intel(R) Xeon(R)" in said
+    assert "2 x Intel Xeon, avx512f" in said
     assert {"AMD EPYC, avx2", "AMD EPYC, avx512f"} == {*re.findall(r"AMD EPYC, \w+", said)}
     assert "measured on one machine, so nothing is known about others: " in said
     assert "on another machine" not in said
@@ -328,3 +341,60 @@ def test_a_thousand_runs_are_one_row_each_environment():
     (row,) = read_atlas(entries).rows
     assert row.general.machines == 1000
     assert 0.9 <= row.general.covered / 1000 <= 1.0
+
+
+# The steady effect
+
+
+def steady(ratio, **more):
+    values = {"ratio": ratio, "low": ratio - 0.02, "high": ratio + 0.02, "variance": 1e-4, "units": 3}
+    return StoredSteady(**values, verdict="same", since_s=5.5, until_s=11.1, **more)
+
+
+def test_the_effect_of_later_steps_is_stored_as_the_report_has_it(committed):
+    (summary,) = (
+        json.loads((path / "summary.json").read_text()) for path in REFERENCES if path.name.endswith("-steady")
+    )
+    known = {arm["environment"]: arm["steady"] for arm in summary["arms"] if arm["steady"]}
+    entries = [read_entry(file) for file in committed.iterdir()]
+    found = {effect.environment: effect.steady for one in entries for effect in one.effects if effect.steady}
+    assert found.keys() == known.keys() - {"control"}
+    for name, effect in found.items():
+        assert (effect.ratio, effect.low, effect.high) == pytest.approx(
+            tuple(map(known[name].get, ("ratio", "low", "high")))
+        )
+        assert (effect.units, effect.verdict) == (known[name]["groups"], known[name]["verdict"])
+        assert 1.5 < math.log(effect.high / effect.low) / 2 / math.sqrt(effect.variance) < 5, "standard errors"
+
+
+def test_later_steps_are_shown_next_to_the_first_ones(committed, capsys):
+    assert main(["atlas", "show", "--from", str(committed)]) == 0
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("glibc-tuned: faster on 2 of 2")
+    ]
+    assert "; later steps on one machine: 0.99 (0.92 to 1.06), undecided; average 1.14" in line
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_table_with_later_steps_fits_the_terminal(committed, width):
+    console = Console(width=width, file=io.StringIO())
+    print_atlas(read_atlas_folder(committed), console)
+    said = console.file.getvalue()
+    assert "1.12 (1.02 to 1.24)    0.99 (0.92 to 1.06)" in said
+    assert "…" not in said
+
+
+def test_later_steps_are_pooled_over_machines_as_the_first_ones_are():
+    runs = [entry(number, steady=steady(ratio)) for number, ratio in enumerate((1.0, 1.01, 1.02))]
+    (row,) = read_atlas([*runs, entry(9)]).rows
+    assert (row.general.machines, row.later.general.machines) == (4, 3)
+    assert row.later.general.ratio == pytest.approx(1.01, abs=1e-3)
+    assert row.later.find(processor(9)) is None
+    assert "faster on 4 of 4 machines, ratios 1.10 to 1.10; later steps: undecided on all of 3" in what_holds(row)
+
+
+def test_an_entry_of_a_run_that_was_stored_without_its_later_steps_gives_way_to_one_with_them(tmp_path):
+    for one in (entry(1), entry(1, steady=steady(1.0))):
+        write_entry(tmp_path, one, Anonymizer({}))
+    assert len([*tmp_path.iterdir()]) == 2
+    assert [bool(one.effects[0].steady) for one in read_entries(tmp_path).entries] == [True]

@@ -10,6 +10,7 @@ from envmatrix.__main__ import main
 from envmatrix.api import atlas as api
 from envmatrix.stats.meta_analysis.atlas import read_atlas
 from envmatrix.stats.meta_analysis.atlas_advice import predict
+from tests.unit.test_atlas import steady
 from tests.unit.test_known_order import HERE, effect, entry, malloc, one_thread, written
 
 RATIOS = (1.10, 1.12, 1.13, 1.14, 1.15, 1.17)
@@ -105,3 +106,29 @@ def test_a_mistake_is_told(tmp_path, monkeypatch, capsys, words, told):
     monkeypatch.chdir(tmp_path)
     assert main(["atlas", "advise", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_effect_of_later_steps_counts_for_a_training_if_it_is_known(advise):
+    slow_later, fast_later = steady(1.0), steady(1.1)
+    runs = [entry(n, malloc("a", 1.2, steady=slow_later), malloc("b", 1.1, steady=fast_later)) for n in range(4)]
+    said = advise(runs)
+    words = "b is predicted to be 1.09 to 1.11 times as fast as baseline in cnn, in seconds 6 to 11 of its steps ("
+    assert words in said
+    assert [one.environment for one in predict(read_atlas(runs), HERE)] == ["b", "a"]
+    assert "against baseline; seconds: later steps" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "later", "expected"),
+    [
+        (None, 3, (1.0, "seconds 6 to 11", False)),
+        (None, 2, (1.2, "", False)),
+        (malloc("a", 1.3, steady=steady(0.9)), 3, (0.9, "seconds 6 to 11", True)),
+        (malloc("a", 1.3), 3, (1.3, "", True)),
+    ],
+)
+def test_a_measurement_here_counts_before_later_steps_of_others(own, later, expected):
+    runs = [entry(n, malloc("a", 1.2, steady=steady(1.0) if n < later else None)) for n in range(3)]
+    runs += [entry(9, own, machine=HERE)] if own else []
+    (one,) = predict(read_atlas(runs), HERE)
+    assert (pytest.approx(one.ratio), one.later, one.measured) == expected

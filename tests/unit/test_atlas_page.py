@@ -12,7 +12,7 @@ from envmatrix.__main__ import main
 from envmatrix.report.formats.atlas_page import to_html
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, digest
 from envmatrix.stats.meta_analysis.atlas import read_atlas
-from tests.unit.test_atlas import EFFECT, entry
+from tests.unit.test_atlas import EFFECT, entry, steady
 
 
 def test_the_page_draws_every_environment_on_every_machine_and_tells_what_holds(tmp_path, capsys):
@@ -34,6 +34,16 @@ def test_the_page_draws_every_environment_on_every_machine_and_tells_what_holds(
         assert figure.count('class="thin"') == 1, "the prediction"
     general = page.partition("Between machines, table")[2].partition("</table>")[0]
     assert re.findall(r"<td[^>]*>([^<]*)</td>", general)[:3] == ["6", "1.13", "1.11 to 1.16"]
+
+
+def test_later_steps_are_drawn_below_the_first_ones_and_are_in_the_tables():
+    page = to_html(read_atlas([entry(number, steady=steady(1.0 + number / 100)) for number in range(3)]))
+    for figure in re.findall(r"<svg viewBox.*?</svg>", page):
+        assert figure.count('class="bar"') == 4, "the average and each machine"
+        assert figure.count("0.98 to 1.02") == (1 if "wide1" in figure else 0)
+        assert "below them, later steps" in figure
+    assert "fast, later steps" in page.partition("Between machines, table")[2].partition("</table>")[0]
+    assert "verdict, later" in page.partition("Each machine, table")[2].partition("</table>")[0]
 
 
 def test_a_page_of_many_machines_draws_each_as_a_line_with_its_name_as_a_hint():

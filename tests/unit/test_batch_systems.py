@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from envmatrix.__main__ import main
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.batch_queue import BatchLauncher
 from envmatrix.launchers.batch_system import QueuedJob, Submission
@@ -215,3 +216,12 @@ def test_a_machine_without_the_commands_says_which_are_missing(commands, monkeyp
     commands.write("qselect")
     commands.write("pbsnodes", code=1, error="pbsnodes: Connection refused")
     assert PbsKind().unavailable() == "its master does not answer: pbsnodes: Connection refused"
+
+
+def test_what_never_ran_on_a_real_system_says_that_it_is_experimental(capsys):
+    assert main(["list", "launchers"]) == 0
+    told = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith("experimental")}
+    assert told == {"pbs", "lsf", "kubernetes"}
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    assert "with --launcher lsf (experimental):" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import pytest
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines import confinement, docker
+from envmatrix.engines import apptainer_command, confinement, docker
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import exec_argv
 from envmatrix.engines.base import Job, Limits, Mounts, Prepared
@@ -112,6 +112,13 @@ def test_a_node_must_see_the_sif_and_the_libraries_that_are_mounted_into_it() ->
     prepared = Prepared("i", "apptainer", "/c/mine.sif", "/py", {}, mounted={"/opt/libraries/malloc": "/c/lib/malloc"})
     job = replace(JOB, prepared=prepared, limits=Limits(9.5))
     assert ENGINES.make("apptainer", None).command_line(job).needs == (Path("/c/mine.sif"), Path("/c/lib/malloc"))
+
+
+def test_apptainer_gets_no_folder_in_the_home_of_the_user() -> None:
+    expected = {"APPTAINER_CONFIGDIR": "/dev/null/none"}
+    prepared = Prepared("i", "apptainer", "/c/mine.sif", "/py", {})
+    assert ENGINES.make("apptainer", None).command_line(replace(JOB, prepared=prepared)).env == expected
+    assert expected.items() <= apptainer_command.host_variables().items()
 
 
 def test_apptainer_passes_variables_and_arguments_as_single_words() -> None:

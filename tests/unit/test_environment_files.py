@@ -1,10 +1,14 @@
 """What `--like FILE` reads from files as people have them, and what it says of the rest; nothing in them is run."""
 
+import contextlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError
@@ -96,3 +100,119 @@ def test_modules_and_variables_are_in_the_saved_matrix():
     assert matrix.workloads["mine"].env == {"A": "x y"}
     level = json.loads(json.dumps(matrix.factors["python"].levels["mine"].modules))
     assert level == ["gcc/12", "cuda"]
+
+
+SCRIPT = r"""#!/bin/bash
+# a comment does not go on \
+export A=1 B=2; export C=3
+export D=4 && module load gcc/12
+export LONG=/one:\
+/two HASH=a#b QUOTED='it'"'"'s' EMPTY= EQUALS==x  # why
+export "NAMED=some words" MANY="two
+export INNER=1
+lines"
+HOME_LIKE=~/x
+export TILDE=~/x HOME_LIKE
+if [ "$NOBODY" = 1 ]; then
+  export TWICE=1
+  module load never
+else
+  export TWICE=2
+fi
+case x in
+  (x) export CASE=1 ;;
+esac
+f() {
+  export IN_FUNCTION=1
+}
+(export SUBSHELL=1)
+[ -n "$NOBODY" ] && export PERHAPS=1
+cat <<EOF >/dev/null
+export HEREDOC=1
+EOF
+unset B
+LATER=1
+export LATER
+export GROWN=1
+GROWN+=2
+export GROWN
+export OLD=1
+export OLD=$(echo 2)
+declare -x DECLARED=1
+ONCE=1 true
+module purge
+module load a/1 b; module load c
+ml -b d
+source /nowhere/etc/profile.d/conda.sh && conda activate ./env
+"""
+
+
+def test_a_script_means_what_a_shell_makes_of_it(tmp_path):
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").touch()
+    file = tmp_path / "job.sh"
+    file.write_text(SCRIPT)
+    shell = ["bash", "-c", f". {file} 2>/dev/null; env -0"]
+    real = dict(text.partition("=")[::2] for text in subprocess.check_output(shell, text=True).split("\0"))
+    found = read_environment_file(file)
+    assert found.variables == {name: real.get(name) for name in found.variables}
+    taken = "A C D LONG HASH QUOTED EMPTY EQUALS NAMED LATER DECLARED"
+    assert set(found.variables) == set(taken.split())
+    assert (found.modules, found.interpreter) == (["a/1", "c", "d"], str(tmp_path / "env" / "bin" / "python"))
+    told = {note.removeprefix(f"{file}:").split()[1] for note in found.notes}
+    assert told >= {
+        "TILDE",
+        "HOME_LIKE",
+        "TWICE",
+        "module",
+        "CASE",
+        "IN_FUNCTION",
+        "SUBSHELL",
+        "PERHAPS",
+        "ONCE",
+        "OLD",
+    }
+
+
+@pytest.mark.parametrize("text", ["#!/usr/bin/env python3\nexport = 1\n", "#!/bin/csh\nsetenv A 1\n"])
+def test_a_script_of_another_language_is_refused(tmp_path, text):
+    (tmp_path / "job.sh").write_text(text)
+    with pytest.raises(InputError, match="not a script of sh"):
+        read_environment_file(tmp_path / "job.sh")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "variables"),
+    [
+        (".env", "\ufeffA=1\r\nB='x y'\r\n", {"A": "1", "B": "x y"}),
+        (".env", "A=a#b\nB=c #d\n", {"A": "a#b", "B": "c"}),
+        (".env", 'KEY="begin\nINNER=1\nend"\nA=1\n', {"A": "1"}),
+        (".env", 'A=1\nA="x\\ty"\nB=C:\\data\nC=\'C:\\data\'\nD="say \\"a\\""\n', {"C": "C:\\data", "D": 'say "a"'}),
+        (".env", "A=1;2\nB=~/x\nC=it's\nD=a=b\nE=1\nE=some words\n", {"D": "a=b"}),
+        ("Dockerfile", "FROM x\nENV A=1 \\\n  # why\n\n  B='a # b'#c\n", {"A": "1", "B": "a # b#c"}),
+        ("Dockerfile", "FROM x\nENV\tA=1\nENV B=x\\\ny C=a\\ b;c\n", {"A": "1", "B": "xy", "C": "a b;c"}),
+        ("Dockerfile", "FROM x\nENV A  some  'words' b=c\nENV B\n", {"A": "some  words b=c"}),
+        ("Dockerfile", "FROM x AS build\nENV A=1\nFROM y\nENV B=2\n", {"B": "2"}),
+        ("Dockerfile", "FROM x AS Base\nENV A=1\nFROM y\nENV C=1\nFROM base\nENV B=2\n", {"A": "1", "B": "2"}),
+        ("Dockerfile", "ARG V=1\nFROM x\nENV A=0\nARG A=2\nENV A=$V\nENV B=${V:-1}\n", {}),
+        ("Dockerfile", "FROM x\nRUN <<EOF\nENV A=1\nEOF\nENV B=1\nRUN a \\\n", {"B": "1"}),
+        ("environment.yml", "variables: {A: 4, B: '012', C: 0-3}\n", {"A": "4", "B": "012", "C": "0-3"}),
+        ("environment.yml", "variables: {A: yes, B: 012, C: 1:30, D: 1.50, E: , F: [x], G: 1e-3, H: 1_0, I: $X}\n", {}),
+        ("environment.yml", "variables: {yes: x, [a]: x}\n", {"yes": "x"}),
+    ],
+)  # fmt: skip
+def test_no_value_is_taken_that_another_program_would_read_otherwise(tmp_path, name, text, variables):
+    file = tmp_path / name
+    file.write_text(text)
+    assert read_environment_file(file).variables == variables
+
+
+@given(
+    st.sampled_from([".env", "Dockerfile", "job.sh", "environment.yml"]),
+    st.lists(st.sampled_from([*"A=1'\"\\$`#;&|(){}<~ \n\t-:[]", "<<", "ENV ", "FROM ", "if ", "export ", "\\\n"])),
+)
+def test_no_text_is_a_traceback(tmp_path_factory, name, pieces):
+    file = tmp_path_factory.mktemp("texts") / name
+    file.write_text("".join(pieces))
+    with contextlib.suppress(InputError):
+        read_environment_file(file)

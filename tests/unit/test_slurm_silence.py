@@ -9,6 +9,7 @@ from envmatrix.launchers.block_files import BlockFolder
 from envmatrix.launchers.slurm.client import SilentError, SlurmClient
 from envmatrix.launchers.slurm.launcher import SlurmLauncher
 from envmatrix.launchers.slurm.pending_block import SlurmBlock
+from envmatrix.matrix import Slurm
 from envmatrix.plan import Arm, Slot
 from envmatrix.results import RunFolder
 from tests.synthetic import make_design, make_plan
@@ -91,3 +92,11 @@ def test_a_job_that_nobody_took_is_told_apart_from_one_that_was_refused(slurm, t
     with pytest.raises(EngineError, match="Slurm refused the job: invalid partition") as caught:
         SlurmClient().submit(tmp_path / "x.sh")
     assert not isinstance(caught.value, SilentError)
+
+
+def test_the_job_that_looks_for_a_python_says_who_it_is_and_takes_little_memory(monkeypatch):
+    asked = []
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/srun")
+    monkeypatch.setattr(SlurmClient, "_run", lambda _, *argv, **__: asked.extend(argv) or SimpleNamespace(stdout="n1"))
+    assert SlurmClient().run_now(Slurm(), ["n1"], "true") == "n1"
+    assert {"--job-name=envmatrix-check", "--comment=envmatrix-check", "--mem=256M", "--time=1"} <= {*asked}

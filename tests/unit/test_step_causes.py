@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
 import re
@@ -185,6 +186,7 @@ def test_the_page_has_the_answer_that_a_run_with_both_environments_gives():
 
 def test_the_answer_of_a_search_has_the_parts_and_the_cause_of_its_gain():
     search = TuneResult(RESULTS / "reference-tune")
+    assert html.unescape(search._repr_html_()).startswith(f"<pre>{search.answer.headline}\n")
     found = search.answer.why
     assert found.parts.part("kernel").change.high < 0
     assert [one.rule.name for one in found.findings] == [MEMORY]

@@ -38,6 +38,7 @@ from envmatrix.search.study import Place, Study, StudyFolder, make_search
 from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.bench_options import node_count
+from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import Experiment, find_design, reopen_experiment
@@ -114,6 +115,10 @@ class TuneResult:
         """The shell lines that set up the recommended recipe, '' if nothing is recommended."""
         file = self.folder / _RECIPE_FILE
         return file.read_text(encoding="utf-8") if self.settings and file.exists() else ""
+
+    def _repr_html_(self) -> str:
+        """Return the answer for a notebook."""
+        return html_lines(answer_lines(self.answer))
 
     @property
     def exit_code(self) -> ExitCode:

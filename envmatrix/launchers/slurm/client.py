@@ -22,6 +22,8 @@ _SILENT = re.compile(r"[Uu]nable to contact slurm controller|Socket timed out|Co
 #: Message of sbatch for a job that exceeds a limit now or always; submitting it is the only way to find out.
 _POLICY = "violates accounting/QOS policy"
 _OVERRIDES = re.compile(r"(SBATCH_|SQUEUE_|SINFO_|SCANCEL_|SACCT_|SLURM_(?!CONF))")
+#: Name and comment of the job that looks for a Python on idle nodes, and its memory, which is far less than a node's.
+_CHECK, _CHECK_MIB = "envmatrix-check", 256
 #: Signal in the exit code of a job whose node cannot open the file of its output (0:53).
 _NO_OUTPUT = "53"
 #: States in which a job may still run (or run again).
@@ -267,7 +269,10 @@ class SlurmClient:
             "--immediate=5",
             "--quiet",
             "--chdir=/",
+            f"--job-name={_CHECK}",
+            f"--comment={_CHECK}",
             "--time=1",
+            f"--mem={_CHECK_MIB}M",
             "--mpi=none",
             "--ntasks-per-node=1",
             f"--nodes={len(nodes)}",

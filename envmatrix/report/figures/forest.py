@@ -10,6 +10,7 @@ from envmatrix.report.figures.svg import Scale, line_element, log_ticks, marker_
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio, format_speed_up, svg_text
 from envmatrix.report.group import Group, Row
 from envmatrix.report.summary import Summary
+from envmatrix.results.atlas import StoredEffect
 from envmatrix.stats.effects import Effect, Flag
 from envmatrix.stats.steady_state.effect import SteadyEffect
 
@@ -161,7 +162,8 @@ def _middle(row: ForestRow, height: float) -> float:
     return 3.0 if row.thin and row.words else height / 2 + 3.0
 
 
-def _steady_row(steady: SteadyEffect) -> ForestRow:
+def steady_row(steady: SteadyEffect | StoredEffect) -> ForestRow:
+    """Return the thin row of an effect in later steps, below that of the first steps."""
     words = f"{format_ratio(steady.ratio)} ({format_bounds(steady.low, steady.high)})"
     return ForestRow("", words, steady.verdict, steady.ratio, (steady.low, steady.high), shape=0, thin=True)
 
@@ -189,7 +191,7 @@ def forest(group: Group, name: str = "forest", layout: ForestLayout = WIDE) -> s
         if e := row.effect:
             told.append(f"{e.environment} {format_speed_up(e)}, {format_interval(e)}, {said(e.verdict)}")
         if row.steady:
-            shown.append(_steady_row(row.steady))
+            shown.append(steady_row(row.steady))
             told.append(f"{row.arm.environment} in {row.steady.seconds} {format_ratio(row.steady.ratio)}")
             later = f"{group.steps}, and below them {row.steady.seconds}"
     texts = ForestTexts(

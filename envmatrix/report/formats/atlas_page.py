@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from envmatrix.report.figures.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest
+from envmatrix.report.figures.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest, steady_row
 from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_bounds, format_ratio
 from envmatrix.report.tables.atlas import (
@@ -14,8 +13,8 @@ from envmatrix.report.tables.atlas import (
     atlas_tables,
     exceptions,
     general_table,
+    machine_name,
     machine_table,
-    processor_name,
     said,
     signature_groups,
     table_title,
@@ -28,8 +27,6 @@ from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect
 #: Beyond this many machines of an environment, they are drawn without their names.
 _MOST_NAMED = 30
 _LAYOUTS = {"wide": replace(WIDE, right=150.0, letters=40), "narrow": replace(NARROW, letters=28)}
-#: Words of a processor's model that do not tell it from others.
-_FILLER = re.compile(r"\((?:R|TM)\)| (?:CPU(?= @)|Processor|\d+-Core)\b")
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,7 @@ def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
         axis=f"ratio to {rows[0].first.reference}",
         worse=said(rows[0], "slower"),
         better=said(rows[0], "faster"),
+        second="below them, later steps" if any(row.later for row in rows) else "",
         description="; ".join(f"{name}: {found}" for name, _, found in holds) or "each environment on one machine",
     )
     drawn = [forest_row for row in rows for forest_row in _forest_rows(row)]
@@ -87,6 +85,9 @@ def _forest_rows(row: AtlasRow) -> Iterator[ForestRow]:
         yield ForestRow(name, words, kind, general.ratio, interval, general.prediction, shape=3, heading=True)
     for one in sorted(row.machines, key=lambda one: -one.effect.ratio):
         yield _machine_row(one, is_thin=_is_thin(row))
+        later = row.later.find(one.machine) if row.later else None
+        if later and not _is_thin(row):
+            yield steady_row(later)
 
 
 def _is_thin(row: AtlasRow) -> bool:
@@ -95,7 +96,7 @@ def _is_thin(row: AtlasRow) -> bool:
 
 
 def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
-    effect, name = one.effect, f"{one.machine.cpus} x {_FILLER.sub('', processor_name(one))}"
+    effect, name = one.effect, machine_name(one)
     words = f"{format_ratio(effect.ratio)}  ({format_bounds(effect.low, effect.high)})"
     interval, hint = (effect.low, effect.high), f"{name}: {words}"
     return ForestRow(name, words, effect.verdict, effect.ratio, interval, hint=hint, thin=is_thin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +21,7 @@ def print_advice(advice: Advice, console: Console) -> None:
     told = [one for one in advice.predictions if one.low is not None]
     if told:
         console.print(_table(told))
-        console.print(Text("these are the effects of trials, which in the default design time first steps only"))
+        console.print(Text(_caption(told)))
     console.print(*map(Text, _remaining_lines(advice)), sep="\n", soft_wrap=True)
 
 
@@ -38,21 +39,33 @@ def _answer(advice: Advice) -> Iterator[str]:
 def _sentence(one: Prediction) -> str:
     name, work, reference = (printable_line(text, 60) for text in (one.environment, one.workload, one.reference))
     bounds = format_bounds(one.low, one.high)
+    work += f", in {one.later} of its steps" if one.later else ""
     if one.measured:
         return f"{name} was {bounds} times as fast as {reference} in {work} (95 % CI, measured on this machine)"
     source = f"95 % prediction interval, from {format_count(one.machines, 'machine')}"
     return f"{name} is predicted to be {bounds} times as fast as {reference} in {work} ({source})"
 
 
+def _caption(told: list[Prediction]) -> str:
+    """Return what the figures are of, and what they are compared with."""
+    references = ", ".join(dict.fromkeys(printable_line(one.reference, 60) for one in told))
+    trials = "trials: the default design times first steps only"
+    seconds = "seconds: later steps of processes that went on; " if any(one.later for one in told) else ""
+    return f"against {references}; {seconds}{trials}"
+
+
 def _table(told: list[Prediction]) -> Table:
-    table = Table()
-    for name in ("environment", "workload", "against", "ratio", "95 % interval", "known from", "leaving one out"):
-        table.add_column(name, overflow="fold")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    with_others = any(one.covered is not None for one in told)
+    heads = ("environment", "workload", "ratio", "95 % interval", "of", "known from", "leaving one out")
+    for name in heads if with_others else heads[:-1]:
+        is_figure = name in ("ratio", "95 % interval")
+        table.add_column(name, overflow="ellipsis" if is_figure else "fold", no_wrap=is_figure)
     for one in told:
         source = "this machine" if one.measured else format_count(one.machines, "machine")
         covered = NONE if one.covered is None else f"{one.covered} of {one.machines} in it"
-        figures = format_ratio(one.ratio), format_bounds(one.low, one.high), source, covered
-        cells = (one.environment, f"{one.workload} on {one.engine}", one.reference, *figures)
+        figures = format_ratio(one.ratio), format_bounds(one.low, one.high), one.later or "trials", source
+        cells = (one.environment, f"{one.workload} on {one.engine}", *figures, *([covered] if with_others else []))
         table.add_row(*(Text(printable_line(cell, 60)) for cell in cells))
     return table
 

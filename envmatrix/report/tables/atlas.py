@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from envmatrix.report.formatting import NONE, format_bounds, format_count, format_ratio
 from envmatrix.report.tables.plain import PlainTable
+from envmatrix.results.atlas import ProcessorFacts, StoredEffect
 from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect, table_key
 from envmatrix.stats.meta_analysis.random_effects import FEWEST_MACHINES, RandomEffects
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
@@ -18,7 +21,12 @@ from envmatrix.system.printable import printable_line
 
 #: Instruction sets that tell processors of one model apart, the widest first.
 _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sve", "asimd")
+#: Words of a processor's model that do not tell it from others.
+_FILLER = re.compile(r"\((?:R|TM)\)| (?:CPU(?= @)|Processor|\d+-Core)\b")
 _MACHINE_HEAD = ("environment", "processor", "CPUs", "torch", "runs", "blocks", "ratio", "95 % CI", "verdict")
+_LATER_HEAD = ("later steps", "95 % CI, later", "verdict, later")
+#: A terminal with fewer columns is narrow.
+_WIDE = 100
 _GENERAL_HEAD = (
     "environment", "machines", "average", "95 % CI", "spread between machines", "on another machine (95 % prediction)",
     "leaving one out: predicted",
@@ -29,8 +37,8 @@ def print_atlas(atlas: Atlas, console: Console) -> None:
     """Print a table per workload and reference, what holds in general, and the files that cannot be used."""
     lines = [atlas_headline(atlas)]
     for rows in atlas_tables(atlas):
-        console.print(*map(Text, lines), sep="\n", soft_wrap=True)
-        console.print(_table(rows))
+        console.print(*map(Text, [*lines, table_title(rows)]), sep="\n", soft_wrap=True)
+        console.print(_table(rows, console.width))
         lines = [*(_general_line(row) for row in rows if row.general), *exceptions(rows), ""]
     lines += [f"{signed}: {', '.join(files)}" for signed, files in signature_groups(atlas).items()]
     lines += [f"warning: left out: {printable_line(error, 400)}" for error in atlas.unreadable]
@@ -50,7 +58,8 @@ def atlas_tables(atlas: Atlas) -> list[list[AtlasRow]]:
 def table_title(rows: Sequence[AtlasRow]) -> str:
     """Return what the rows of a table share, on one line."""
     first = rows[0].first
-    return printable_line(f"{first.workload} on {first.engine}, {first.metric}, against {first.reference}", 120)
+    reference = first.reference.removesuffix(f":{first.workload}@{first.engine}")
+    return printable_line(f"{first.workload} on {first.engine}, {first.metric}, against {reference}", 120)
 
 
 def said(row: AtlasRow, word: str) -> str:
@@ -68,19 +77,39 @@ def signature_groups(atlas: Atlas) -> dict[str, list[str]]:
 
 def machine_table(rows: Sequence[AtlasRow]) -> PlainTable:
     """Return the table with each environment on each machine."""
-    return PlainTable(_MACHINE_HEAD, tuple(cells for row in rows for cells in _machine_cells(row)))
+    head = (*_MACHINE_HEAD, *_later_head(rows))
+    return PlainTable(head, tuple(cells for row in rows for cells in _machine_cells(row, len(head))))
 
 
-def _machine_cells(row: AtlasRow) -> Iterator[tuple[str, ...]]:
+def _later_head(rows: Sequence[AtlasRow]) -> tuple[str, ...]:
+    return _LATER_HEAD if any(row.later for row in rows) else ()
+
+
+def _machine_cells(row: AtlasRow, columns: int) -> Iterator[tuple[str, ...]]:
     name = row.first.environment
     if not row.machines:
-        yield (name, "left out", *[""] * (len(_MACHINE_HEAD) - 2))
+        yield (name, "left out", *[""] * (columns - 2))
     for one in row.machines:
-        effect, machine = one.effect, one.machine
-        doubt = f": {effect.withheld}" if effect.withheld else ""
-        counts = str(machine.cpus), effect.torch, str(one.runs), str(effect.blocks)
-        figures = format_ratio(effect.ratio), format_bounds(effect.low, effect.high), f"{effect.verdict}{doubt}"
-        yield name, processor_name(one), *counts, *figures
+        machine = one.machine
+        counts = str(machine.cpus), one.effect.torch, str(one.runs), str(one.effect.blocks)
+        later = later_cells(row, machine) if columns > len(_MACHINE_HEAD) else ()
+        yield name, processor_name(one), *counts, *_figures(one.effect), *later
+
+
+def _figures(effect: StoredEffect) -> tuple[str, str, str]:
+    doubt = f": {effect.withheld}" if effect.withheld else ""
+    return format_ratio(effect.ratio), format_bounds(effect.low, effect.high), f"{effect.verdict}{doubt}"
+
+
+def later_cells(row: AtlasRow, machine: ProcessorFacts) -> tuple[str, str, str]:
+    """Return ratio, interval and verdict of an environment's later steps on a machine."""
+    effect = row.later.find(machine) if row.later else None
+    return _figures(effect) if effect else (NONE, NONE, NONE)
+
+
+def machine_name(one: MachineEffect) -> str:
+    """Return a short name of a machine: its CPUs and processor."""
+    return f"{one.machine.cpus} x {_FILLER.sub('', processor_name(one))}"
 
 
 def processor_name(one: MachineEffect) -> str:
@@ -88,18 +117,38 @@ def processor_name(one: MachineEffect) -> str:
     return ", ".join([one.machine.model, *[name for name in _INSTRUCTIONS if name in one.machine.flags][:1]])
 
 
-def _table(rows: Sequence[AtlasRow]) -> Table:
-    table, texts = Table(title=Text(table_title(rows)), title_justify="left"), machine_table(rows)
-    for name in texts.head:
-        table.add_column(name, overflow="fold", justify="right" if name in ("CPUs", "runs", "blocks") else "left")
-    for cells in texts.rows:
-        table.add_row(*(Text(printable_line(cell, 60)) for cell in cells))
+def _table(rows: Sequence[AtlasRow], width: int) -> Table:
+    """Return the table for a terminal; the verdict gives way to later steps if it is narrow."""
+    table, has_later = Table(box=SIMPLE_HEAD, padding=(0, 1)), any(row.later for row in rows)
+    heads = ["environment", "machine", "ratio (95 % CI)", *(["later steps"] if has_later else []), "verdict"]
+    for name in heads if not has_later or width >= _WIDE else heads[:-1]:
+        is_figure = name in heads[2:-1]
+        table.add_column(name, overflow="ellipsis" if is_figure else "fold", no_wrap=is_figure)
+    for row in rows:
+        name = row.first.environment
+        if not row.machines:
+            table.add_row(Text(printable_line(name, 60)), Text("left out"))
+        for one in row.machines:
+            *figures, verdict = _figures(one.effect)
+            later = [_pair(*later_cells(row, one.machine)[:2])] if has_later else []
+            cells = (name, machine_name(one), _pair(*figures), *later, verdict)
+            table.add_row(*(Text(printable_line(cell, 60)) for cell in cells[: len(table.columns)]))
+            name = ""
     return table
+
+
+def _pair(ratio: str, bounds: str) -> str:
+    return NONE if ratio == NONE else f"{ratio} ({bounds})"
 
 
 def general_table(rows: Sequence[AtlasRow]) -> PlainTable | None:
     """Return the table of averages and of the differences between machines; None if no environment has several."""
     cells = [(row.first.environment, *_general_cells(row.general)) for row in rows if row.general]
+    cells += [
+        (f"{row.first.environment}, later steps", *_general_cells(row.later.general))
+        for row in rows
+        if row.later and row.later.general
+    ]
     return PlainTable(_GENERAL_HEAD, tuple(cells)) if cells else None
 
 
@@ -111,11 +160,17 @@ def _general_cells(general: RandomEffects) -> tuple[str, ...]:
 
 
 def what_holds(row: AtlasRow) -> str:
-    """Return on how many of several machines an environment is faster or slower, and the range of its ratios."""
+    """Return on how many machines an environment is faster or slower, the range of its ratios, and those later."""
     verdicts, ratios = [one.effect.verdict for one in row.machines], [one.effect.ratio for one in row.machines]
     counts = [f"{said(row, word)} on {verdicts.count(word)}" for word in ("faster", "slower") if word in verdicts]
     numbers = f"{' and '.join(counts) or 'undecided on all'} of {format_count(len(verdicts), 'machine')}"
-    return f"{numbers}, ratios {format_bounds(min(ratios), max(ratios))}"
+    sentence = f"{numbers}, ratios {format_bounds(min(ratios), max(ratios))}"
+    if row.later is None or not row.later.machines:
+        return sentence
+    if len(row.later.machines) > 1:
+        return f"{sentence}; later steps: {what_holds(row.later)}"
+    ratio, bounds, verdict = _figures(row.later.machines[0].effect)
+    return f"{sentence}; later steps on one machine: {ratio} ({bounds}), {verdict}"
 
 
 def exceptions(rows: Sequence[AtlasRow]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
 from envmatrix.stats.quality.failures import count_broken_and_run, surely_slower
 from envmatrix.stats.stopping.missing_trials import missing_trials_text
+from envmatrix.system.printable import html_lines
 from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, is_too_long
 
 Floats = NDArray[np.float64]
@@ -224,6 +225,10 @@ class Comparison:
             for old, runs in short_comparisons
         )
         return [*(item.line() for item in self.items), *reasons, *(f"caution: {text}" for text in self.cautions)]
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return html_lines(self.lines())
 
 
 def format_exact_ratio(value: float) -> str:

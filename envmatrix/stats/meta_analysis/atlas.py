@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -14,7 +14,7 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan import Arm, arm_name
 from envmatrix.results import Run
-from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest
+from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, StoredSteady, digest
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import CONFIDENCE, DISQUALIFYING_FLAGS, Effect, Flag, verdict_of
 from envmatrix.stats.inference.maxt import student_quantile
@@ -22,6 +22,7 @@ from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.meta_analysis.random_effects import RandomEffects, combine_runs, random_effects
 from envmatrix.stats.observed_host import observed_host
 from envmatrix.stats.pairing import ratio_from_log
+from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.system.bench_options import processor
 from envmatrix.system.host import Host, this_host
 
@@ -44,13 +45,19 @@ class MachineEffect:
 class AtlasRow:
     """An environment on all machines; ``first`` is an effect of it, ``general`` is None below two machines.
 
-    ``left_out`` counts the effects that do not measure the environment alone, such as those of other work.
+    ``left_out`` counts the effects that do not measure the environment alone, such as those of other work. ``later`` is
+    the same for the later steps, from the runs that have them.
     """
 
     first: StoredEffect
     machines: tuple[MachineEffect, ...]
     left_out: int
     general: RandomEffects | None
+    later: AtlasRow | None = None
+
+    def find(self, machine: ProcessorFacts) -> StoredEffect | None:
+        """Return the effect on a machine."""
+        return next((one.effect for one in self.machines if one.machine == machine), None)
 
 
 @dataclass(frozen=True)
@@ -68,14 +75,16 @@ class Atlas:
         return {"schema": 1, **TypeAdapter(Atlas).dump_python(self, mode="json")}
 
 
-def atlas_entry(run: Run, measured: Measurements, analysis: Analysis) -> AtlasEntry:
+def atlas_entry(
+    run: Run, measured: Measurements, analysis: Analysis, steady: Mapping[str, SteadyEffect] | None = None
+) -> AtlasEntry:
     """Return the entry of a run. Raises InputError if it has no interval, two sides or several processors."""
     if run.sides:
         remedy = "add runs whose environments differ in named levels"
         raise InputError(f"{run.name} compares two versions of one environment (--rerun)", remedy=remedy)
     arms = {arm.name: arm for arm in run.plan.arms}
     effects = [
-        _stored_effect(run, measured, effect, arms[effect.reference])
+        _stored_effect(run, measured, effect, arms[effect.reference], (steady or {}).get(effect.arm))
         for effect in analysis.primary_effects()
         if not effect.is_control and effect.low and effect.high and effect.error is not None and effect.units > 1
     ]
@@ -114,7 +123,9 @@ def work_digest(workload: Workload, files: Mapping[str, str]) -> str:
     return digest(body + json.dumps(dict(files), sort_keys=True))
 
 
-def _stored_effect(run: Run, measured: Measurements, effect: Effect, reference: Arm) -> StoredEffect:
+def _stored_effect(
+    run: Run, measured: Measurements, effect: Effect, reference: Arm, steady: SteadyEffect | None
+) -> StoredEffect:
     runs = next(arm.runs for arm in run.plan.arms if arm.name == effect.arm)
     before, after = run.environments[reference.runs].levels, run.environments[runs].levels
     own = {
@@ -123,8 +134,16 @@ def _stored_effect(run: Run, measured: Measurements, effect: Effect, reference: 
         "changes": {key: (before.get(key, ""), after[key]) for key in sorted(after) if before.get(key) != after[key]},
         "torch": ", ".join(sorted(measured.facts[effect.arm].evidence.get("torch.version", ()))),
         "variance": (effect.error or 0.0) ** 2,
+        "steady": steady and _stored_steady(steady, effect),
     }
     return StoredEffect.model_validate({**vars(effect), **own})
+
+
+def _stored_steady(steady: SteadyEffect, effect: Effect) -> StoredSteady:
+    """Return what is stored; its interval is about as many standard errors wide as that of the trials."""
+    width = math.log(effect.high / effect.low) if effect.low and effect.high else 0.0
+    error = (effect.error or 0.0) * math.log(steady.high / steady.low) / max(width, 1e-12)
+    return StoredSteady.model_validate({**vars(steady), "variance": error**2, "units": steady.groups})
 
 
 def read_atlas(entries: Sequence[AtlasEntry]) -> Atlas:
@@ -145,6 +164,11 @@ def table_key(row: AtlasRow) -> tuple[str, ...]:
 
 def pool_effects(effects: Sequence[tuple[ProcessorFacts, StoredEffect]]) -> AtlasRow:
     """Return what effects of one environment show together."""
+    later = [(machine, _as_steady(effect)) for machine, effect in effects if effect.steady]
+    return replace(_pool(effects), later=_pool(later) if later else None)
+
+
+def _pool(effects: Sequence[tuple[ProcessorFacts, StoredEffect]]) -> AtlasRow:
     by_machine: dict[ProcessorFacts, list[StoredEffect]] = {}
     for machine, effect in effects:
         if LEFT_OUT.isdisjoint(effect.flags):
@@ -153,6 +177,13 @@ def pool_effects(effects: Sequence[tuple[ProcessorFacts, StoredEffect]]) -> Atla
     known = [(math.log(one.effect.ratio), one.effect.variance) for one in machines]
     general = random_effects(*zip(*known, strict=True)) if len(known) > 1 else None
     return AtlasRow(effects[0][1], machines, len(effects) - sum(map(len, by_machine.values())), general)
+
+
+def _as_steady(effect: StoredEffect) -> StoredEffect:
+    """Return the effect in later steps in place of that of the trials."""
+    assert effect.steady is not None
+    values = {name: getattr(effect.steady, name) for name in ("ratio", "low", "high", "variance", "units", "verdict")}
+    return effect.model_copy(update={**values, "blocks": effect.steady.units, "withheld": ""})
 
 
 def _combined(effects: Sequence[StoredEffect]) -> StoredEffect:

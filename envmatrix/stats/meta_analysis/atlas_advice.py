@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
@@ -16,7 +16,8 @@ class Prediction:
     """The speed-up ``ratio`` of an environment on a machine, and its interval ``low`` to ``high``.
 
     If it was ``measured`` on this machine, that is its own effect. Otherwise it is the average of ``machines`` with the
-    prediction interval for another one, None below three. ``covered``: as in ``RandomEffects``.
+    prediction interval for another one, None below three. ``covered``: as in ``RandomEffects``. ``later``: these are
+    figures of later steps, which count more for a training than those of trials; '' or the seconds that they are of.
     """
 
     environment: str
@@ -31,6 +32,7 @@ class Prediction:
     high: float | None
     machines: int
     covered: int | None
+    later: str = ""
 
     @property
     def is_faster(self) -> bool:
@@ -67,7 +69,9 @@ def predict(atlas: Atlas, machine: ProcessorFacts) -> tuple[Prediction, ...]:
 
 
 def _predict(row: AtlasRow, machine: ProcessorFacts) -> Prediction:
-    first, own = row.first, next((one.effect for one in row.machines if one.machine == machine), None)
+    first, own, later = row.first, row.find(machine), row.later
+    if later and (later.find(machine) or (not own and later.general and later.general.prediction)):
+        return replace(_predict(later, machine), later=later.first.steady.seconds if later.first.steady else "")
     covered = row.general.covered if row.general else None
     low, high = (row.general.prediction if row.general else None) or (None, None)
     ratio = row.general.ratio if row.general else row.machines[0].effect.ratio
