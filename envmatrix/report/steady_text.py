@@ -40,10 +40,11 @@ def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str =
     if steady.verdict == "faster":
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
         return Answer(f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures)
+    later = f"it is about {as_fast}" if steady.verdict == "same" else "no gain is shown"
     return Answer(
         f"{format_speed_up(effect)} times {as_fast} in its {trial}",
         f"95 % CI {first_bounds}, {blocks}",
-        later=f"In {steady.seconds} of each process, {f'it is about {as_fast}' if steady.verdict == 'same' else 'no gain is shown'}",
+        later=f"In {steady.seconds} of each process, {later}",
         later_figures=f"{format_ratio(steady.ratio)}, 95 % CI {bounds}",
     )
 

@@ -126,7 +126,7 @@ def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment()
         (
             0.80,
             0.005,
-            " blocks). In seconds 5 to 10 of each process, it is about as fast as baseline: 1.00, 95 % CI 0.98 to 1.02.",
+            "In seconds 5 to 10 of each process, it is about as fast as baseline: 1.00, 95 % CI 0.98 to 1.02.",
         ),
         (
             0.82,
