@@ -103,7 +103,7 @@ class _PartReader(Generic[Read]):
         self._met: set[int] = set()
 
     def read(self, line: bytes, at: int, cuts: Sequence[bytes]) -> tuple[list[_Piece], int]:
-        """Return the pieces of the members from ``at`` on, up to the last of the ``cuts``, and where the next begins."""
+        """Return the pieces of the members from ``at`` on, up to the last of the ``cuts``, and where they end."""
         pieces = []
         for cut in cuts:
             piece = self.find(line, at, cut)
