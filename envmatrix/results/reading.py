@@ -131,8 +131,8 @@ class _PartReader(Generic[Read]):
         for piece in pieces:
             vars(part).update(piece.values)
             part.__pydantic_fields_set__.update(piece.values)
-            if piece.others:
-                (part.__pydantic_extra__ or {}).update(piece.others)
+            if piece.others and part.__pydantic_extra__ is not None:
+                part.__pydantic_extra__.update(piece.others)
         return part
 
     def _parse(self, text: bytes, members: bytes, closing: bytes) -> _Piece:

@@ -52,6 +52,9 @@ SHAPES = {
     "with its evidence first": swapped,
     "with a member after its record": lambda line: line[:-2] + b',"wall_s":3.0}\n',
     "without evidence": lambda line: line[: line.index(b',"evidence":{')] + b"}}\n",
+    "with unknown keys": lambda line: line.replace(b'"openmp":{', b'"y":2,"openmp":{', 1).replace(
+        b'"record":{', b'"record":{"x":1,', 1
+    ),
     "with a part in its evidence that is also one of records": lambda line: line.replace(
         b'"openmp":{', b'"openmp":{"x":1,"result":{},"profile":{},"system":{},"onednn":2,', 1
     ),
