@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +32,13 @@ class _Expected:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._orders: dict[int, list[Arm]] = {}
-        self._met: dict[str, int] = {}
+        self._blocks: dict[int, tuple[list[Arm], array[int]]] = {}
 
     def rejection_reason(self, trial: TrialFacts, number: int) -> str:
         """Return why line ``number`` must not count, or '' if it may."""
         if not 0 <= trial.block < self._plan.max_blocks:
             return f"block {trial.block} is not in the plan, which has {self._plan.max_blocks} blocks"
-        order = self._order(trial.block)
+        order, met = self._blocks.get(trial.block) or self._add_block(trial.block)
         if not 0 <= trial.position < len(order):
             return f"position {trial.position} is not in the plan: a block has {len(order)} positions"
         name = trial_name(trial.block, trial.position)
@@ -47,14 +47,16 @@ class _Expected:
         arm = order[trial.position]
         if (arm.environment, arm.workload, arm.engine) != (trial.environment, trial.workload, trial.engine):
             return f"the plan has {arm.name} for {name}, not {trial.arm}"
-        first_line = self._met.setdefault(name, number)
-        return "" if first_line == number else f"{name} is already in line {first_line}"
+        if met[trial.position]:
+            return f"{name} is already in line {met[trial.position]}"
+        met[trial.position] = number
+        return ""
 
-    def _order(self, index: int) -> list[Arm]:
-        order = self._orders.get(index)
-        if order is None:
-            order = self._orders[index] = self._plan.order(index)
-        return order
+    def _add_block(self, index: int) -> tuple[list[Arm], array[int]]:
+        """Return the arms of a block in their order, and the line of each (0: not met yet)."""
+        order = self._plan.order(index)
+        block = self._blocks[index] = order, array("q", bytes(8 * len(order)))
+        return block
 
 
 def planned_lines(plan: Plan, lines: Iterable[Line], refuse: RejectLine) -> Iterator[Line]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from envmatrix.errors import StoreError, Where
+from envmatrix.evidence.evidence import System
 from envmatrix.evidence.record import Record, readable_record
 from envmatrix.plan import Slot, arm_name
 from envmatrix.results.document_checks import check_schema, first_mistake, locate_value
@@ -84,9 +85,14 @@ class TrialFacts:
 
 @dataclass(frozen=True)
 class Reading(TrialFacts):
-    """A trial for reports, with the readable part of its record and not the original document."""
+    """A trial for reports, with the readable part of its record and not the original document.
+
+    ``conditions`` are the values of the system that differ between trials, if its ``record`` shares the others with
+    trials of the same file, and lacks these.
+    """
 
     record: Record | None = None
+    conditions: System | None = field(default=None, init=False)
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,11 @@ class Trial(TrialFacts):
     def record(self) -> Record | None:
         """The readable part of the document; damaged parts are left out without an error."""
         return None if self.document is None else readable_record(self.document)
+
+    @property
+    def conditions(self) -> System | None:
+        """The values of the system, all of which are in the record."""
+        return (self.record and self.record.evidence and self.record.evidence.system) or None
 
     def line(self) -> str:
         """Return the line for trials.jsonl in plain ASCII, since a program's output need not be UTF-8."""

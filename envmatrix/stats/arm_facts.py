@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from envmatrix.evidence import notices
-from envmatrix.evidence.evidence import Evidence
 from envmatrix.evidence.record import GpuTime, Profile, Record
 from envmatrix.evidence.work_digest import work_identity
 from envmatrix.results import Reading, Trial
-from envmatrix.stats.evidence_texts import EvidenceTexts, as_text
+from envmatrix.stats.evidence_texts import EvidenceFacts, as_text, evidence_facts
 from envmatrix.stats.metrics import finite_or_nan
 
 _MOST_DIFFERENT = 5
-_NO_EVIDENCE = Evidence()
 
 
 @dataclass
@@ -59,32 +57,53 @@ def count_text(counter: Counter[str], text: str, times: int = 1) -> None:
         counter["..."] += times
 
 
-def note_trial(facts: ArmFacts, trial: Reading | Trial, record: Record) -> None:
-    """Count the data, work and notices of a successful trial."""
-    if record.data:
-        count_text(facts.data, as_text(record.data.name))
-        facts.stand_in += record.data.stand_in is True
-    count_text(facts.work, as_text(work_identity(record)))
-    _note_profile(facts, record.profile)
-    evidence = record.evidence or _NO_EVIDENCE
+class Counted(NamedTuple):
+    """What is counted of a successful trial."""
+
+    evidence: EvidenceFacts | None
+    data: str | None
+    stand_in: bool
+    work: str | None
+    unproven: tuple[str, ...]
+
+
+def counted(trial: Reading | Trial, record: Record) -> Counted:
+    """Return what ``note_trials`` counts of a successful trial."""
+    data = record.data
+    return Counted(
+        evidence_facts(record.evidence) if record.evidence else None,
+        as_text(data.name) if data else None,
+        data is not None and data.stand_in is True,
+        work_identity(record),
+        trial.unproven,
+    )
+
+
+def note_trials(facts: ArmFacts, found: Counted, trials: int) -> None:
+    """Count the data, work, settings, evidence and notices of successful trials that have the same."""
+    if found.data is not None:
+        count_text(facts.data, found.data, trials)
+    facts.stand_in += trials * found.stand_in
+    count_text(facts.work, as_text(found.work), trials)
+    for note in found.unproven:
+        count_text(facts.unproven, note, trials)
+    evidence = found.evidence
+    if evidence is None:
+        return
     for counts, notes in (
-        (facts.unproven, trial.unproven),
-        (facts.elsewhere, notices.work_elsewhere(evidence)),
-        (facts.without_gpu, notices.missing_gpu(evidence)),
-        (facts.oddities, notices.process_oddities(evidence)),
+        (facts.elsewhere, evidence.elsewhere),
+        (facts.without_gpu, evidence.without_gpu),
+        (facts.oddities, evidence.oddities),
     ):
         for note in notes:
-            count_text(counts, note)
-
-
-def note_texts(facts: ArmFacts, texts: EvidenceTexts, trials: int) -> None:
-    """Count the settings and evidence of successful trials, which have the same ``texts``."""
-    count_text(facts.settled, texts.settled, trials)
-    for path, text in texts.shown:
+            count_text(counts, note, trials)
+    count_text(facts.settled, evidence.texts.settled, trials)
+    for path, text in evidence.texts.shown:
         count_text(facts.evidence[path], text, trials)
 
 
-def _note_profile(facts: ArmFacts, profile: Profile | None) -> None:
+def note_profile(facts: ArmFacts, profile: Profile | None) -> None:
+    """Add the times of a trial's profile."""
     steps = finite_or_nan(profile.steps) if profile else 0.0
     if profile is None or not steps > 0:
         return

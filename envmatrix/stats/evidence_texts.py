@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
-from envmatrix.evidence.base import Part
-from envmatrix.evidence.evidence import Evidence, System
+from envmatrix.evidence import notices
+from envmatrix.evidence.base import Part, once_for_each
+from envmatrix.evidence.evidence import Evidence
 from envmatrix.evidence.settings_in_effect import settled
 
 #: Evidence shown in reports, as dotted paths in the record's ``evidence``.
@@ -28,12 +30,9 @@ _MACHINE = (
     "memory.numa_nodes",
     "memory.total_bytes",
 )
-#: Parts of the evidence, and values of its system, that do not differ between any two processes.
-_PARTS = tuple(sorted(frozenset(Evidence.model_fields) - {"system", "variables", "programs"}))
-_SYSTEM = tuple(sorted(frozenset(System.model_fields) - {"stops", "uptime_s", "load_1m", "steal_ticks", "mhz"}))
-_read_parts, _read_system = attrgetter(*_PARTS), attrgetter(*_SYSTEM)
-_NO_SYSTEM = System()
-_MAX_KNOWN = 256
+#: Parts of the evidence with texts; the others may differ between any two trials.
+_PARTS = tuple(sorted(frozenset(Evidence.model_fields) - {"variables", "programs", "unseen_share"}))
+_read_parts = attrgetter(*_PARTS)
 #: Pairs of what a text is about, and the text.
 Texts = tuple[tuple[str, str], ...]
 
@@ -50,28 +49,30 @@ class EvidenceTexts:
     machine: Texts
 
 
-class EvidenceTextReader:
-    """Reads the texts of evidence, and keeps them for evidence that shares its parts (``LineReader``)."""
+@dataclass(frozen=True)
+class EvidenceFacts:
+    """What is counted of one evidence: its texts, and notices about work ``elsewhere``, a missing GPU and oddities."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[Evidence, EvidenceTexts]] = {}
-
-    def read(self, evidence: Evidence) -> EvidenceTexts:
-        """Return the texts of ``evidence``, which do not depend on its varying parts."""
-        system, parts = _read_system(evidence.system or _NO_SYSTEM), _read_parts(evidence)
-        key = (*system, *map(id, parts))
-        if key not in self._known:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            lasting = Evidence.model_construct(
-                **dict(zip(_PARTS, parts, strict=True)),
-                system=System.model_construct(**dict(zip(_SYSTEM, system, strict=True))),
-            )
-            self._known[key] = lasting, _read_texts(lasting)  # the parts are kept, so that no other gets their identity
-        return self._known[key][1]
+    texts: EvidenceTexts
+    elsewhere: tuple[str, ...]
+    without_gpu: tuple[str, ...]
+    oddities: tuple[str, ...]
 
 
-def _read_texts(evidence: Evidence) -> EvidenceTexts:
+@once_for_each
+def evidence_facts(evidence: Evidence) -> EvidenceFacts:
+    """Return the facts of ``evidence``, once for all trials that share it (``LineReader``)."""
+    return EvidenceFacts(
+        _texts(*_read_parts(evidence)),
+        tuple(notices.work_elsewhere(evidence)),
+        tuple(notices.missing_gpu(evidence)),
+        tuple(notices.process_oddities(evidence)),
+    )
+
+
+@once_for_each
+def _texts(*parts: Any) -> EvidenceTexts:
+    evidence = Evidence.model_construct(**dict(zip(_PARTS, parts, strict=True)))
     return EvidenceTexts(
         settled(evidence),
         tuple(_texts_at(evidence, EVIDENCE, as_text)),

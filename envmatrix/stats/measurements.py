@@ -17,8 +17,7 @@ from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
 from envmatrix.stats import step_account
-from envmatrix.stats.arm_facts import ArmFacts, count_text, note_texts, note_trial
-from envmatrix.stats.evidence_texts import EvidenceTextReader, EvidenceTexts
+from envmatrix.stats.arm_facts import ArmFacts, Counted, count_text, counted, note_profile, note_trials
 from envmatrix.stats.inference.slow_phases import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
 from envmatrix.stats.steady_state import later_steps
@@ -26,6 +25,7 @@ from envmatrix.stats.steady_state import later_steps
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 OUTCOMES = ("ok", "failed", "invalid", "timed_out", "skipped")
+_OUTCOME_AT = {outcome: index for index, outcome in enumerate(OUTCOMES)}
 #: Results that a trial must share with its reference for comparable speeds.
 WORK_COLUMNS = ("loss", "accuracy", "samples", "steps", "parameters")
 _CONDITION_COLUMNS = ("load_1m", "steal_ticks", "mhz")
@@ -51,6 +51,9 @@ _COLUMNS = (
 _MAX_OWN_METRICS = 64
 #: Most pairs of an arm and its evidence whose trials are counted together.
 _MAX_UNCOUNTED = 512
+_AT = {name: index for index, name in enumerate(_COLUMNS)}
+_METRIC_AT = {name: _AT[name] for name in _METRIC_COLUMNS}
+_UNKNOWN = [math.nan] * len(_COLUMNS)
 _WORK, _CONDITIONS = attrgetter(*WORK_COLUMNS), attrgetter(*_CONDITION_COLUMNS)
 _NO_RECORD, _NO_RESULT, _NO_SYSTEM = Record(), Result(), System()
 
@@ -154,6 +157,11 @@ def finite_medians(values: Floats, axis: int) -> Floats:
     return np.asarray(np.where(count > 0, (low + high) / 2, np.nan).squeeze(axis))
 
 
+def _finite(values: Floats) -> Floats:
+    """Return a copy of the numbers, with NaN for infinite ones."""
+    return np.where(np.isfinite(values), values, np.nan)
+
+
 def _loss(value: object) -> float:
     """Return a loss or accuracy; non-finite values become infinite so that they do not count as missing."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -170,8 +178,7 @@ class MeasurementBuilder:
         self._facts = {name: ArmFacts() for name in self._arms}
         self._who, self._block, self._outcome = array("q"), array("q"), array("b")
         self._numbers = array("d")
-        self._texts = EvidenceTextReader()
-        self._uncounted: dict[tuple[str, EvidenceTexts], int] = {}
+        self._uncounted: dict[tuple[str, Counted], int] = {}
         self._own: dict[str, dict[int, float]] = {}
         self._nodes: dict[str, None] = {}
         self._block_nodes: dict[int, tuple[str, ...]] = {}
@@ -180,59 +187,58 @@ class MeasurementBuilder:
 
     def add(self, trial: Reading | Trial) -> None:
         """Add one trial of the plan. Only successful trials add numbers; all are counted by outcome."""
-        arm = trial.arm
+        arm, outcome = trial.arm, trial.outcome
         facts = self._facts[arm]
-        facts.outcomes[trial.outcome] += 1
+        facts.outcomes[outcome] += 1
         facts.longest_s = max(facts.longest_s, finite_or_nan(trial.wall_s))
-        ran_together, is_uninterrupted = (trial.together or 0) > 1, _is_uninterrupted(trial.record)
-        facts.in_turns += ran_together and not is_uninterrupted
-        facts.in_one_go += ran_together and is_uninterrupted
-        facts.together = max(facts.together, trial.together or 0)
+        if trial.together is not None:
+            _note_together(facts, trial, trial.together)
         facts.in_waves += (trial.waves or 0) > 1
         if trial.later_failed:
             count_text(facts.later_failed, trial.later_failed)
         self._who.append(self._index[arm])
         self._block.append(trial.block)
-        self._outcome.append(OUTCOMES.index(trial.outcome))
+        self._outcome.append(_OUTCOME_AT[outcome])
         if trial.node:
             self._nodes[trial.node] = None
             self._note_node(trial)
-        for node, check in zip(trial.node.split(","), trial.node_checks, strict=False):
+        for node, check in zip(trial.node.split(","), trial.node_checks, strict=False) if trial.node_checks else ():
             self._note_check(trial.block, node, check)
-        if trial.outcome == "ok":
+        if outcome == "ok":
             record = trial.record or _NO_RECORD
-            note_trial(facts, trial, record)
-            if record.evidence:
-                key = arm, self._texts.read(record.evidence)
-                self._uncounted[key] = self._uncounted.get(key, 0) + 1
-                if len(self._uncounted) > _MAX_UNCOUNTED:
-                    self._count_texts()
-            self._note_own(facts, record)
+            key = arm, counted(trial, record)
+            self._uncounted[key] = self._uncounted.get(key, 0) + 1
+            if len(self._uncounted) > _MAX_UNCOUNTED:
+                self._count()
+            if record.profile:
+                note_profile(facts, record.profile)
+            if record.more_metrics or record.checks:
+                self._note_own(facts, record)
             self._numbers.extend(_row(trial, record))
         else:
-            count_text(facts.reasons, f"{trial.outcome}: {trial.reason}")
-            self._numbers.extend([math.nan] * (len(_COLUMNS) - 1) + [finite_or_nan(trial.started)])
+            count_text(facts.reasons, f"{outcome}: {trial.reason}")
+            self._numbers.extend([*_UNKNOWN[:-1], finite_or_nan(trial.started)])
 
     def measured(self) -> Measurements:
         """Return the measurements so far."""
-        self._count_texts()
+        self._count()
         arm_index = np.array(self._who, dtype=np.int64)
         outcome = np.array(self._outcome, dtype=np.int64)
         rows = np.asarray(self._numbers).reshape(-1, len(_COLUMNS))  # no copy: leave no view of it, or it cannot grow
         blocks, block_index = np.unique(np.array(self._block, dtype=np.int64), return_inverse=True)
-        table = np.full((len(_COLUMNS), len(self._arms), len(blocks)), np.nan)
+        columns = {name: np.full((len(self._arms), len(blocks)), np.nan) for name in (*_COLUMNS, *self._own)}
         ok_rows = np.flatnonzero(outcome == OUTCOMES.index("ok"))
-        for column in range(len(_COLUMNS)):
-            table[column, arm_index[ok_rows], block_index[ok_rows]] = rows[ok_rows, column]
+        ok_arms, ok_blocks = arm_index[ok_rows], block_index[ok_rows]
+        for index, name in enumerate(_COLUMNS):
+            values = rows[ok_rows, index]
+            columns[name][ok_arms, ok_blocks] = values if name in WORK_COLUMNS else _finite(values)
         attempted = np.zeros((len(self._arms), len(blocks)), dtype=np.bool_)
         attempted[arm_index, block_index] = True
-        primary = {metric.name: rows[:, _COLUMNS.index(metric.name)].copy() for metric in (THROUGHPUT, VALUE)}
+        primary = {metric.name: _finite(rows[:, _AT[metric.name]]) for metric in (THROUGHPUT, VALUE)}
         trials = TrialOrder(arm_index, blocks[block_index], outcome, rows[:, -1].copy(), primary)
-        columns = {name: table[index] for index, name in enumerate(_COLUMNS)}
-        for name, values in self._own.items():
-            columns[name] = np.full((len(self._arms), len(blocks)), np.nan)
-            row_indices = list(values)
-            columns[name][arm_index[row_indices], block_index[row_indices]] = list(values.values())
+        for name, numbers in self._own.items():
+            row_indices = list(numbers)
+            columns[name][arm_index[row_indices], block_index[row_indices]] = list(numbers.values())
         return Measurements(
             self._arms,
             blocks,
@@ -246,11 +252,11 @@ class MeasurementBuilder:
             dict(self._machine),
         )
 
-    def _count_texts(self) -> None:
-        """Count the texts of the trials' evidence, in the order in which they first occurred."""
-        for (arm, texts), trials in self._uncounted.items():
-            note_texts(self._facts[arm], texts, trials)
-            for path, text in texts.machine:
+    def _count(self) -> None:
+        """Count what the trials have in common, in the order in which it first occurred."""
+        for (arm, found), trials in self._uncounted.items():
+            note_trials(self._facts[arm], found, trials)
+            for path, text in found.evidence.texts.machine if found.evidence else ():
                 count_text(self._machine[path], text, trials)
         self._uncounted.clear()
 
@@ -279,26 +285,35 @@ class MeasurementBuilder:
             self._checks[node, block] = check
 
 
+def _note_together(facts: ArmFacts, trial: Reading | Trial, together: int) -> None:
+    if together > 1:
+        is_uninterrupted = _is_uninterrupted(trial.record)
+        facts.in_turns += not is_uninterrupted
+        facts.in_one_go += is_uninterrupted
+    facts.together = max(facts.together, together)
+
+
 def _row(trial: Reading | Trial, record: Record) -> list[float]:
-    result = record.result or _NO_RESULT
-    system = (record.evidence and record.evidence.system) or _NO_SYSTEM
-    metrics = dict.fromkeys(_METRIC_COLUMNS, math.nan)
+    """Return the numbers of a successful trial, NaN if unknown; ``measured`` leaves out infinite ones."""
+    row = _UNKNOWN.copy()
     for name, value in (record.metrics or {}).items():
-        if value is not None and name in metrics:
-            metrics[name] = finite_or_nan(value)
-    metrics["trial_s"] = finite_or_nan(trial.wall_s)
+        at = _METRIC_AT.get(name)
+        if at is not None and value is not None:
+            row[at] = value if type(value) is float else finite_or_nan(value)
+    row[_AT["trial_s"]] = finite_or_nan(trial.wall_s)
     if _started_beside_others(trial, record):
-        metrics["run_delay_s"] = math.nan
-    return [
-        *metrics.values(),
+        row[_AT["run_delay_s"]] = math.nan
+    system = (record.evidence and record.evidence.system) or _NO_SYSTEM
+    row[len(_METRIC_COLUMNS) :] = [
         _counted_s(trial, record),
-        *map(_loss, _WORK(result)),
-        *map(finite_or_nan, _CONDITIONS(system)),
+        *map(_loss, _WORK(record.result or _NO_RESULT)),
+        *map(finite_or_nan, _CONDITIONS(trial.conditions or system)),
         *_quota(record),
         *step_account.row(record),
         *later_steps.row(record),
         finite_or_nan(trial.started),
     ]
+    return row
 
 
 def _quota(record: Record) -> tuple[float, float]:

@@ -9,9 +9,9 @@ import pytest
 
 from envmatrix.errors import StoreError
 from envmatrix.results.reading import LineReader
-from envmatrix.results.trial import trial_from_line
+from envmatrix.results.trial import Trial, trial_from_line
 from envmatrix.stats import measurements
-from envmatrix.stats.measurements import fold_trials, read_measurements
+from envmatrix.stats.measurements import _row, fold_trials, read_measurements
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 
 PLAN = make_plan(("fast",))
@@ -21,6 +21,16 @@ TURN = {"apart_ns": [5, 6], "steps": 3}
 def timed(trial, **timing):
     record = trial.document
     return replace(trial, document={**record, "timing": {**record["timing"], **timing}})
+
+
+def whole(trial):
+    """Return a reading with the values of its system in one place."""
+    system = trial.record.evidence and trial.record.evidence.system
+    if isinstance(trial, Trial) or not trial.conditions or not system:
+        return trial
+    found = trial.conditions.model_dump(exclude_unset=True)
+    evidence = trial.record.evidence.model_copy(update={"system": system.model_copy(update=found)})
+    return replace(trial, record=trial.record.model_copy(update={"evidence": evidence}))
 
 
 def line_of(trial):
@@ -42,22 +52,73 @@ SHAPES = {
     "with its evidence first": swapped,
     "with a member after its record": lambda line: line[:-2] + b',"wall_s":3.0}\n',
     "without evidence": lambda line: line[: line.index(b',"evidence":{')] + b"}}\n",
+    "with unknown keys": lambda line: line.replace(b'"openmp":{', b'"y":2,"openmp":{', 1).replace(
+        b'"record":{', b'"record":{"x":1,', 1
+    ),
     "with a part in its evidence that is also one of records": lambda line: line.replace(
         b'"openmp":{', b'"openmp":{"x":1,"result":{},"profile":{},"system":{},"onednn":2,', 1
     ),
 }
 
 
+def assert_read_alike(reader, line, number):
+    found, slow = reader.read(line, None, number), trial_from_line(line.decode(), None, number)
+    assert _row(found, found.record) == pytest.approx(_row(slow, slow.record), rel=0, nan_ok=True)
+    found = whole(found)
+    assert found.record == slow.record
+    facts = {name: value for name, value in vars(found).items() if name not in ("record", "conditions")}
+    assert facts == {name: value for name, value in vars(slow).items() if name in facts}
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_a_line_of_any_shape_is_read_as_the_slow_reader_does(shape):
     reader = LineReader()
     for number, trial in enumerate(make_trials(PLAN, Machine({}), 4), 1):
-        line = shape(line_of(timed(trial, steps_ns=[], turns=[TURN])))
-        found, slow = reader.read(line, None, number), trial_from_line(line.decode(), None, number)
-        assert found.record == slow.record
-        assert {name: value for name, value in vars(slow).items() if name in vars(found)} | {
-            "record": found.record
-        } == vars(found)
+        assert_read_alike(reader, shape(line_of(timed(trial, steps_ns=[], turns=[TURN]))), number)
+
+
+SYSTEM = '"system":{"kernel":"6.1","executable":"{cache}/python","uptime_s":1.5,"load_1m":0.3},'
+SYSTEMS = {
+    "as written": SYSTEM,
+    "without what was there before": '"system":{"uptime_s":1.5,"mhz":3.0},',
+    "with unknown keys": SYSTEM.replace('"kernel"', '"x":{"y":1},"kernel"').replace('"load_1m"', '"z":2,"load_1m"'),
+    "with an object after the uptime": SYSTEM.replace('"load_1m"', '"y":{"z":2},"load_1m"'),
+    "with a key like the uptime's in another part": '"system":{"kernel":"6.1"},"x":{"kernel":"6","uptime_s":1.5},',
+    "with such a part inside it": '"system":{"x":{"kernel":"6.1","uptime_s":2.5},"load_1m":0.3},',
+    "with the uptime twice": SYSTEM.replace('"load_1m"', '"uptime_s":2.5,"load_1m"'),
+    "with a value after it twice": SYSTEM.replace('"uptime_s"', '"load_1m":9.5,"uptime_s"'),
+    "with the load before it": '"system":{"load_1m":9.5,"uptime_s":1.5},',
+    "without": '"x":{"kernel":"6.1","uptime_s":1.5},',
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
+def test_what_differs_in_the_system_of_trials_is_read_wherever_it_is(system):
+    reader, (trial, *_) = LineReader(), make_trials(PLAN, Machine({}), 1)
+    text = line_of(timed(trial, steps_ns=[])).decode()
+    start = text.index('"system":{')
+    for number in range(1, 5):
+        line = text[:start] + system.replace("1.5", f"{number}.25") + text[text.index('"variables":{') :]
+        assert_read_alike(reader, line.encode(), number)
+
+
+@pytest.mark.parametrize("damage", ['"uptime_s":x', '"uptime_s":"1"', '"uptime_s":1.5,', '"uptime_s":1.5}'])
+def test_damage_in_what_differs_between_trials_is_treated_as_the_slow_reader_does(damage, tmp_path):
+    (trial, *_) = make_trials(PLAN, Machine({}), 1)
+    text = line_of(timed(trial, steps_ns=[])).decode()
+    start, end = text.index('"system":{'), text.index('"variables":{')
+    good, bad = (
+        text[:start] + SYSTEM.replace('"uptime_s":1.5', found) + text[end:] for found in ('"uptime_s":2', damage)
+    )
+    reader, answers = LineReader(), []
+    for line in (good, good, good):
+        reader.read(line.encode(), tmp_path, 1)
+    for read in (lambda: reader.read(bad.encode(), tmp_path, 4), lambda: trial_from_line(bad, tmp_path, 4)):
+        try:
+            answers.append(whole(read()).record)
+        except StoreError as error:
+            answers.append(str(error))
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("turns", [[], [TURN], [{"steps": 20}], [TURN] * 2, [TURN, {"apart_ns": [7], "steps": 1}] * 3])

@@ -71,14 +71,14 @@ def test_trials_share_their_evidence_however_many_values_of_single_trials_are_be
     number = itertools.count()
     trials = list(make_trials(PLAN, Machine({}), 600))
     for environment in ("baseline", "control", "fast"):
-        set_uptime = lambda record: record["evidence"]["system"].update(uptime_s=float(next(number)))  # noqa: E731
-        trials = edit(trials, environment, set_uptime)
+        system = lambda: {"kernel": "6.1", "uptime_s": float(next(number)), "load_1m": 0.1}  # noqa: E731
+        trials = edit(trials, environment, lambda record: record["evidence"].update(system=system()))  # noqa: B023
     lines = [f"{trial.line()}\n".encode() for trial in trials]
     reader = LineReader()
     trials = [reader.read(line, None, number) for number, line in enumerate(lines, 1)]
     fast = [trial for trial in trials if trial.environment == "fast"]
     assert len({id(trial.record.evidence.openmp) for trial in fast}) <= 2
-    assert len({trial.record.evidence.system.uptime_s for trial in fast}) == len(fast) == 600
+    assert len({trial.conditions.uptime_s for trial in fast}) == len(fast) == 600
 
 
 def test_measurements_may_be_read_at_any_time_and_keep_their_numbers():
