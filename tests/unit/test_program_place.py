@@ -131,6 +131,29 @@ def test_the_folders_that_a_program_names_are_mounted_and_none_of_the_systems(
     assert found == (str(folder), *(str(tmp_path / name) for name in ("data", "models", "linked")))
 
 
+def test_what_links_below_a_programs_folder_lead_to_is_mounted_but_no_home_and_no_folder_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, home = tmp_path / "above" / "program", tmp_path / "home"
+    for folder in (program / "sub", program / ".git", tmp_path / "data" / "inner", tmp_path / "objects", home):
+        folder.mkdir(parents=True)
+    (home / "words.txt").touch()
+    for link, target in {
+        "sub/data": "../../../data",
+        "sub/inner": "../../../data/inner",
+        "sub/home": "../../../home",
+        "sub/words": "../../../home/words.txt",
+        "sub/system": "/usr/lib",
+        "sub/everything": "/",
+        "sub/itself": "itself",
+        ".git/objects": "../../../objects",
+    }.items():
+        (program / link).symlink_to(target)
+    program.parent.chmod(0o755)
+    monkeypatch.setattr(Path, "home", lambda: home)
+    assert folders_to_mount(program, [], []) == (str(program.parent), str(tmp_path / "data"))
+
+
 def test_the_folder_above_a_programs_own_is_mounted_for_its_data_unless_another_user_could_not_read_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
