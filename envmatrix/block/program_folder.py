@@ -54,7 +54,7 @@ def _target(link: Path) -> Path:
 def _link_tree(
     work: Path, files: Path, inner_path: str, left_out: tuple[str, ...], root: Path, made: set[Path]
 ) -> None:
-    """Place a folder's entries into ``work``; create real folders on the path to the ``left_out`` file, and ``made``."""
+    """Place a folder's entries into ``work``; the way to the ``left_out`` file, and ``made``, become real folders."""
     for entry in files.iterdir():
         target, on_the_way = work / entry.name, left_out[:1] == (entry.name,)
         if (on_the_way and entry.is_dir()) or entry in made:
