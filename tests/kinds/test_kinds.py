@@ -172,6 +172,7 @@ def slower(tmp_path_factory):
     return library
 
 
+@pytest.mark.timeout(3600)
 def test_an_environment_that_adds_work_is_slower_and_a_copy_of_the_baseline_is_not(project, name, slower):
     run_one_block(project, KINDS[name], "--save")
     file = project.folder / "matrix.yaml"
@@ -179,7 +180,8 @@ def test_an_environment_that_adds_work_is_slower_and_a_copy_of_the_baseline_is_n
     matrix["factors"]["work"] = {"its-own": {}, "more": {"preload": str(slower)}}
     matrix["environments"]["slower"] = {"work": "more"}
     file.write_text(yaml.safe_dump(matrix))
-    done = project.run("bench", "--environments", "slower", "--max-blocks", "6", "--budget", "30m", "--name", "truth")
+    blocks = ("--min-blocks", "6", "--max-blocks", "6", "--budget", "50m")
+    done = project.run("bench", "--environments", "slower", *blocks, "--name", "truth", limit_s=3300)
     assert done.returncode == 0, done.stderr
     trials, summary = project.trials(), json.loads((project.newest() / "summary.json").read_text())
     effects = {effect["environment"]: effect for effect in summary["effects"] if effect["primary"]}
