@@ -13,7 +13,7 @@ from envmatrix.results import Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.failure_hints import keyboard_hint, missing_module_hint, outside_path_hint
+from envmatrix.trials.failure_hints import crowd_hint, keyboard_hint, missing_module_hint, outside_path_hint
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
 from envmatrix.trials.program_variables import dropped_variables_hint, missing_module_text
@@ -123,6 +123,7 @@ class FirstBlockCheck:
             if is_of_program
             else missing_module_text(workload, image, output),
             keyboard_hint(output),
+            crowd_hint(output),
             outside_path_hint(workload, output),
             dropped_variables_hint(workload, sources, output, by_option=is_of_program),
         )

@@ -101,6 +101,13 @@ def test_another_python_than_the_images_is_refused(request_: ProgramRequest) -> 
         request_.program()
 
 
+@pytest.mark.parametrize("words", [("python",), ("python3", "-"), ("bash", "-s"), ("/bin/sh",)])
+@pytest.mark.parametrize("place", [ProgramPlace(), IN_IMAGE])
+def test_a_program_that_would_come_from_standard_input_is_refused(words: tuple[str, ...], place: ProgramPlace) -> None:
+    with pytest.raises(InputError, match=f"reads a program from standard input.*\n.*-- {words[0]} FILE"):
+        ProgramRequest(words, place=place).program()
+
+
 def test_the_python_of_an_image_need_not_be_on_this_machine() -> None:
     program = ProgramRequest(("python3.99", "train.py"), place=IN_IMAGE).program()
     assert (program.interpreter, program.command) == ("", ("python", "train.py"))
