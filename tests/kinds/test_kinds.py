@@ -33,6 +33,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "torchrun": Kind("torchrun --nproc-per-node 2 train.py", working=2),
+    "torch.distributed.run": Kind("python -m torch.distributed.run --nproc-per-node 2 train.py", working=2),
     "nanogpt": Kind("python train.py --max_iters=30", "metric: steps per second, from 30 lines"),
     "makefile": Kind("make train"),
     "snakemake": Kind("snakemake --cores 2"),
@@ -58,6 +59,10 @@ KINDS = {
     "data": Kind("python train.py"),
     "short": Kind("python sums.py", WALL),
 }
+#: Kinds that run the program of another one.
+ALIKE = {"torch.distributed.run": "torchrun"}
+#: Kinds whose trials take more than about 6 s, too long for 18 of them.
+LONG = ("accelerate", "compile", "lightning", "papermill", "timm", "trainer")
 
 
 @pytest.fixture
@@ -130,8 +135,9 @@ def name(request):
 @pytest.fixture
 def project(folder, name, monkeypatch):
     """Return a folder that contains the program of a kind and nothing else."""
-    if (PROGRAMS / name).exists():
-        shutil.copytree(PROGRAMS / name, folder)
+    program = PROGRAMS / ALIKE.get(name, name)
+    if program.exists():
+        shutil.copytree(program, folder)
     BEFORE.get(name, lambda *_: None)(folder, monkeypatch)
     project = Project(folder)
     for file in ("matrix.yaml", "containers", "programs/wait.py"):
@@ -173,6 +179,7 @@ def slower(tmp_path_factory):
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in LONG])
 def test_an_environment_that_adds_work_is_slower_and_a_copy_of_the_baseline_is_not(project, name, slower):
     run_one_block(project, KINDS[name], "--save")
     file = project.folder / "matrix.yaml"
@@ -185,8 +192,8 @@ def test_an_environment_that_adds_work_is_slower_and_a_copy_of_the_baseline_is_n
     assert done.returncode == 0, done.stderr
     trials, summary = project.trials(), json.loads((project.newest() / "summary.json").read_text())
     (found,) = (effect for effect in summary["effects"] if effect["primary"])
-    assert found["ratio"] < found["high"] < 0.9, found
-    # With 21 kinds, one whole suite in 50 fails by chance.
+    assert found["high"] < 1, found
+    # With 16 kinds, one whole suite in 60 fails by chance.
     assert summary["control"]["p"] > 0.001, summary["control"]
     (metric,) = (workload["metric"] for workload in matrix["workloads"].values())
     better = metric.get("better", "lower" if metric.get("wall") else "higher")
