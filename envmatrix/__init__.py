@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from envmatrix.api.reruns import rerun
     from envmatrix.api.result import Result
     from envmatrix.api.runs import load, resume, run
-    from envmatrix.api.tunes import TuneResult, tune
+    from envmatrix.api.tuning.search import TuneResult, tune
     from envmatrix.errors import (
         EngineError,
         EnvmatrixError,
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     )
     from envmatrix.results import Trial
     from envmatrix.runner.reproduction import Reproduction
-    from envmatrix.stats.comparison import Comparison
+    from envmatrix.stats.comparisons.result import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.stats.history import History
-    from envmatrix.stats.steady_effect import SteadyEffect
+    from envmatrix.stats.steady_state.effect import SteadyEffect
 
 
 __all__ = [
@@ -51,7 +51,7 @@ _HOMES = {
     "envmatrix.api.reruns": ("rerun",),
     "envmatrix.api.result": ("Result",),
     "envmatrix.api.runs": ("load", "resume", "run"),
-    "envmatrix.api.tunes": ("TuneResult", "tune"),
+    "envmatrix.api.tuning.search": ("TuneResult", "tune"),
     "envmatrix.errors": (
         "EngineError",
         "EnvmatrixError",
@@ -62,10 +62,10 @@ _HOMES = {
         "StoreError",
     ),
     "envmatrix.runner.reproduction": ("Reproduction",),
-    "envmatrix.stats.comparison": ("Comparison",),
+    "envmatrix.stats.comparisons.result": ("Comparison",),
     "envmatrix.stats.effects": ("Effect",),
     "envmatrix.stats.history": ("History",),
-    "envmatrix.stats.steady_effect": ("SteadyEffect",),
+    "envmatrix.stats.steady_state.effect": ("SteadyEffect",),
     "envmatrix.results": ("Trial",),
 }
 

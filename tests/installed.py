@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from envmatrix.build.pythons import uv_program
+from envmatrix.build.python.interpreters import uv_program
 
 ROOT = Path(__file__).parents[1]
 FIVE_SECONDS = "import time\nend = time.process_time() + 5\nwhile time.process_time() < end:\n    sum(range(10**5))\n"

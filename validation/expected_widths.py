@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from envmatrix.stats.comparison import NARROW_ENOUGH
+from envmatrix.stats.comparisons.result import NARROW_ENOUGH
 from envmatrix.stats.effects import LEVEL, two_sided_level
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
 
 _COPIES = 2
 _NOISES, _BLOCKS, _ENVIRONMENTS = (0.01, 0.02, 0.03, 0.05, 0.1), (6, 8, 12, 20, 40, 100), (1, 4, 9)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.pairing import Views
 from envmatrix.stats.selection import Candidates, recommend_candidate
 from validation.simulated import SIZE, Figure, Floats, over_two_copies, rate, standard_errors, trials_of

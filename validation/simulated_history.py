@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from envmatrix.stats.change_points import FALSE_ALARM_RATE, change_points
+from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, change_points
 from validation.simulated import SIZE, Figure, Floats, rate
 
 Course = Callable[[int, int, np.random.Generator], Floats]

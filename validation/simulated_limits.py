@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.stats.alpha_spending import confidence_level
 from envmatrix.stats.effects import LEVEL, two_sided_level
-from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.precision import CONFIRMATIONS
+from envmatrix.stats.inference.maxt import critical_value
+from envmatrix.stats.stopping.alpha_spending import confidence_level
+from envmatrix.stats.stopping.precision import CONFIRMATIONS
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, over_two_copies, rate, standard_errors
 from validation.simulated_looks import looked_plan

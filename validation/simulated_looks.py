@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.stats.alpha_spending import confidence_level
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, LEVEL
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
+from envmatrix.stats.stopping.alpha_spending import confidence_level
 from validation.simulated import SIZE, Figure, Floats, absolute_t, over_two_copies, rate, trials_of
 
 _LEAST = 6

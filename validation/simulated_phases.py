@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.maxt import critical_value, student_quantile
+from envmatrix.stats.inference.maxt import critical_value, student_quantile
+from envmatrix.stats.inference.slow_phases import PHASE_S, apart, slow_cosine_error
 from envmatrix.stats.pairing import summarise_pairs
-from envmatrix.stats.slow_phases import PHASE_S, apart, slow_cosine_error
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.slow_trials import find_slow_trials
+from envmatrix.stats.quality.slow_trials import find_slow_trials
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, MARKED

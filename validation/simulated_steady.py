@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from envmatrix.stats.selftest import autoregressive
-from envmatrix.stats.steady import KINDS, classify
+from envmatrix.stats.steady_state.detection import KINDS, classify
 from validation.noise import NOISES
 from validation.simulated import Figure, Floats, rate
 

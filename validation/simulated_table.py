@@ -16,19 +16,19 @@ import numpy as np
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.analysis import Analysis, estimate, is_verdict_pending
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.attribution import attribute_gain, find_cells
-from envmatrix.stats.change_points import change_points
-from envmatrix.stats.comparison import status_of
+from envmatrix.stats.attribution.main_effects import attribute_gain, find_cells
+from envmatrix.stats.comparisons.result import status_of
+from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS, compare_with_runs
 from envmatrix.stats.effects import Flag
+from envmatrix.stats.inference.change_points import change_points
+from envmatrix.stats.inference.slow_phases import too_short
+from envmatrix.stats.inference.welch import mean_of_logs
 from envmatrix.stats.measurements import Measurements, TrialOrder, first_blocks
 from envmatrix.stats.metrics import METRICS, THROUGHPUT
 from envmatrix.stats.pairing import log_ratios_over_copies
-from envmatrix.stats.racing import next_arms
-from envmatrix.stats.run_to_run import FEWEST_RUNS, compare_with_runs
+from envmatrix.stats.quality.slow_trials import SlowTrials
 from envmatrix.stats.selection import choose_best_set
-from envmatrix.stats.slow_phases import too_short
-from envmatrix.stats.slow_trials import SlowTrials
-from envmatrix.stats.welch import mean_of_logs
+from envmatrix.stats.stopping.racing import next_arms
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, Floats, rate
 from validation.simulated_models import ARMS, LEVELS, LIMIT_S, MARKED, MODELS, SELECTED, TRIAL_S, Model, Trials

@@ -22,7 +22,7 @@ from envmatrix.search.candidates import EQUAL_GAIN, Neighbours, simplify_row
 from envmatrix.search.search import REFERENCES, Batch, Budget, Proposal, Search
 from envmatrix.search.space import Codes, Space
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.pairing import summarise_pairs
 from envmatrix.stats.selection import told_gain
 from envmatrix.stats.selftest import autoregressive

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Plan, make_arms
-from envmatrix.stats.attribution import Cells, attribute_gain
-from envmatrix.stats.contrasts import Estimate
+from envmatrix.stats.attribution.contrasts import Estimate
+from envmatrix.stats.attribution.main_effects import Cells, attribute_gain
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.maxt import critical_value
-from envmatrix.stats.moderated_variance import moderated_errors
+from envmatrix.stats.inference.maxt import critical_value
+from envmatrix.stats.inference.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import Views, families
-from envmatrix.stats.precision import CONFIRMATIONS
-from envmatrix.stats.racing import FamilyData, final_levels, race_family, surely_near_best
+from envmatrix.stats.stopping.precision import CONFIRMATIONS
+from envmatrix.stats.stopping.racing import FamilyData, final_levels, race_family, surely_near_best
 from validation.noise import NOISES
 from validation.simulated import SIZE, Figure, absolute_t, over_two_copies, rate, trials_of
 from validation.simulated_choice import choices, simplicity

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envmatrix.api import tunes
-from envmatrix.api.programs import ProgramRequest
+from envmatrix.api.program.bench import ProgramRequest
+from envmatrix.api.tuning import search as tunes
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.search.progress import watch_step
 from envmatrix.search.study import StudyFolder

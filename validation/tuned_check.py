@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envmatrix.api import runs, tunes
+from envmatrix.api import runs
+from envmatrix.api.tuning import search as tunes
 from envmatrix.errors import NothingRanError
 from envmatrix.matrix import Matrix
 from envmatrix.matrix.override import with_design

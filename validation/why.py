@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from envmatrix.plan import Plan
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.explanation import Explanation, explain
+from envmatrix.stats.attribution.explanation import Explanation, explain
 from envmatrix.stats.measurements import Measurements, TrialOrder
 from envmatrix.stats.step_account import COLUMNS, PARTS
 from tests.synthetic import make_plan, make_run

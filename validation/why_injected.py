@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import envmatrix
+from envmatrix.stats.attribution.step_parts import StepParts, step_parts
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.step_parts import StepParts, step_parts
 
 PROGRAM = Path(__file__).with_name("costly_program.py")
 #: Kind of cost -> the part that it belongs to, and two sizes: seconds per step, processes of others, CPUs of a quota.

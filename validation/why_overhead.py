@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from envmatrix.stats.maxt import student_quantile
+from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.system import project
 from envmatrix.system.atomic_files import write_whole
 from validation.measured_parts import host_here

@@ -10,16 +10,16 @@ from envmatrix.api.result import Result
 from envmatrix.api.runs import find_run_to_read
 from envmatrix.errors import InputError, suggestion
 from envmatrix.report.catalog import REPORTS, render_report
-from envmatrix.report.exports import figure_pdf, figure_svg
+from envmatrix.report.formats.exports import figure_pdf, figure_svg
 from envmatrix.report.write import write_reports
-from envmatrix.stats.between_runs import compare_runs
-from envmatrix.stats.comparison import Comparison
+from envmatrix.stats.attribution.explanation import Explanation, why_not
+from envmatrix.stats.attribution.step_parts import step_parts
+from envmatrix.stats.comparisons.between_runs import compare_runs
+from envmatrix.stats.comparisons.result import Comparison
+from envmatrix.stats.comparisons.within_run import compare_environments, compare_sides
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.explanation import Explanation, why_not
 from envmatrix.stats.history import History, read_history
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.stats.step_parts import step_parts
-from envmatrix.stats.within_run import compare_environments, compare_sides
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.units import parse_tolerance
 

@@ -14,9 +14,9 @@ from envmatrix.errors import EnvmatrixError, InputError, StoreError, Where
 from envmatrix.results import RunFolder
 from envmatrix.results.atlas import AtlasEntry, read_entries, write_entry
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.atlas import Atlas, atlas_entry, read_atlas, this_processor
-from envmatrix.stats.atlas_advice import Advice, Prediction, predict
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.meta_analysis.atlas import Atlas, atlas_entry, read_atlas, this_processor
+from envmatrix.stats.meta_analysis.atlas_advice import Advice, Prediction, predict
 from envmatrix.system.progress import silent
 
 #: Most environments that the next command measures.

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, find_run, has_matrix, load_matrix, matrix_of_run, run_matrix_path
-from envmatrix.api.program_place import check_image
-from envmatrix.api.tunes import find_study
+from envmatrix.api.program.place import check_image
+from envmatrix.api.tuning.search import find_study
 from envmatrix.engines.catalog import DEFAULT
 from envmatrix.errors import EnvmatrixError, InputError, SkipEnvironmentError, StoreError, or_else, suggestion
 from envmatrix.matrix.model import Workload

@@ -15,16 +15,16 @@ from envmatrix.matrix import Design, Factor, Matrix
 from envmatrix.matrix.override import only_levels, with_design, with_levels
 from envmatrix.plan.environment import Environment, build_environment, complete_levels, library_for_level
 from envmatrix.results import Run, RunFolder
-from envmatrix.stats.confirmation import Wanted
-from envmatrix.stats.explanation import Explanation
-from envmatrix.stats.reasons import levels_changed
+from envmatrix.stats.attribution.confirmation import Wanted
+from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.stats.attribution.reasons import levels_changed
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment
 from envmatrix.trials.images import run_libraries
 from envmatrix.trials.overrides import with_changed_values
-from envmatrix.trials.program_files import changed_file_texts
+from envmatrix.trials.program.files import changed_file_texts
 
 
 def begin_confirmation(

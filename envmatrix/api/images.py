@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.api.places import PathLike, load_matrix
-from envmatrix.build.archive import rooted, rooted_name, write_docker_archive
-from envmatrix.build.context import (
+from envmatrix.build.debian.suites import BASES, Suite, suite_for_python
+from envmatrix.build.images.archive import rooted, rooted_name, write_docker_archive
+from envmatrix.build.images.context import (
     BuildInputs,
     bench_digest,
     bootstrapped_base,
@@ -16,9 +17,8 @@ from envmatrix.build.context import (
     system_packages,
     write_context,
 )
-from envmatrix.build.debian_suites import BASES, Suite, suite_for_python
-from envmatrix.build.definitions import make_recipe, standalone_definition, standalone_dockerfile
-from envmatrix.build.labels import OF_PUBLISHER, publisher_labels
+from envmatrix.build.images.definitions import make_recipe, standalone_definition, standalone_dockerfile
+from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import BuildsImages, check_architecture

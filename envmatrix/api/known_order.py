@@ -17,13 +17,13 @@ from envmatrix.plan.environment import resolve_environment
 from envmatrix.report.formatting import join_texts
 from envmatrix.results.anonymize import local_anonymizer
 from envmatrix.results.atlas import AtlasEntry, read_entries
-from envmatrix.stats.atlas import this_processor, work_digest
-from envmatrix.stats.known_effects import KnownEffect, Situation, known_effects
+from envmatrix.stats.meta_analysis.atlas import this_processor, work_digest
+from envmatrix.stats.meta_analysis.known_effects import KnownEffect, Situation, known_effects
 from envmatrix.system.printable import printable_line
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.feasibility import resolve_program_folder
-from envmatrix.trials.program_files import program_files
-from envmatrix.trials.program_variables import pass_available_variables
+from envmatrix.trials.program.files import program_files
+from envmatrix.trials.program.variables import pass_available_variables
 
 
 @dataclass(frozen=True)

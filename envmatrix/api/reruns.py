@@ -14,14 +14,14 @@ from envmatrix.matrix import Design, load
 from envmatrix.matrix.model import NAME
 from envmatrix.results import RunFolder
 from envmatrix.results.run import LauncherOptions
-from envmatrix.stats.comparison import Comparison
+from envmatrix.stats.comparisons.result import Comparison
+from envmatrix.stats.comparisons.within_run import compare_sides
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.stats.within_run import compare_sides
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.comparison_sides import Side, check_comparable, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment, find_design
 from envmatrix.trials.overrides import Overrides, select_engines, with_changed_values
-from envmatrix.trials.program_files import program_files
+from envmatrix.trials.program.files import program_files
 from envmatrix.units import parse_tolerance
 
 

@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 from envmatrix.errors import ExitCode
-from envmatrix.report.columns import Value, effect_values
-from envmatrix.report.html_file import to_answer_html
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.html_file import to_answer_html
+from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.summary import Summary, summarise
+from envmatrix.report.tables.columns import Value, effect_values
 from envmatrix.results import RunFolder, Trial
 from envmatrix.runner.loop import RunEnding
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")
 

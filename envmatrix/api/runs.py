@@ -29,9 +29,9 @@ from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import Experiment, design_environments, make_design_arms, reopen_experiment
 from envmatrix.trials.experiment import create_experiment as begin_experiment
-from envmatrix.trials.hooks import setup_and_cleanup
 from envmatrix.trials.interleaving_eligibility import decide_schedule, non_interleaved_arms
 from envmatrix.trials.overrides import Overrides, apply_overrides, select_engines
+from envmatrix.trials.program.hooks import setup_and_cleanup
 from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
 from envmatrix.units import as_duration
 

@@ -15,9 +15,9 @@ from envmatrix.api.background_bench import BackgroundBench
 from envmatrix.api.places import find_run
 from envmatrix.api.runs import load
 from envmatrix.errors import InputError, suggestion
-from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.results.elapsed import trials_elapsed_s
-from envmatrix.stats.explanation import to_json
+from envmatrix.stats.attribution.explanation import to_json
 
 #: The most characters of JSON in an answer, some 20,000 tokens: clients refuse or cut longer ones.
 MOST_CHARACTERS = 60_000

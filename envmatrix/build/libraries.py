@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
-from envmatrix.build.debian_packages import Apt, unpack_deb
+from envmatrix.build.debian.packages import Apt, unpack_deb
 from envmatrix.build.lockfile import PinnedPackage, Section
 from envmatrix.build.locks import Locks
-from envmatrix.build.pythons import Python
+from envmatrix.build.python.interpreters import Python
+from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.build.system_libraries import find_system_library, install_hints
 from envmatrix.build.unpack import unpack_wheel
-from envmatrix.build.wheelhouse import Wheelhouse
 from envmatrix.errors import EnvmatrixError, InputError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture

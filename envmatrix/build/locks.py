@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from envmatrix.build.builds_of_torch import local_version, resolve_one_build, strangers
 from envmatrix.build.cache import Cache, json_digest
-from envmatrix.build.debian_packages import Apt, distribution_name
+from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, find_section, read_lock, request_text
-from envmatrix.build.overlays import BasePython, overlay_pip_command
-from envmatrix.build.pip import ResolveRequest, is_reachable, pip_command, resolve
-from envmatrix.build.pythons import Python, cached_python
-from envmatrix.build.source_builds import check_python
-from envmatrix.build.wheelhouse import Wheelhouse
+from envmatrix.build.python.builds_of_torch import local_version, resolve_one_build, strangers
+from envmatrix.build.python.interpreters import Python, cached_python
+from envmatrix.build.python.overlays import BasePython, overlay_pip_command
+from envmatrix.build.python.pip import ResolveRequest, is_reachable, pip_command, resolve
+from envmatrix.build.python.source_builds import check_python
+from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.errors import EngineError, InputError, SkipEnvironmentError, Where
 from envmatrix.plan.environment import Image, Library, exists_for
 from envmatrix.system.architectures import PACKAGE_NAMES, this_architecture

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envmatrix.api.result import Result
     from envmatrix.api.runs import Watch
     from envmatrix.launchers.base import Ask
-    from envmatrix.stats.comparison import Comparison
+    from envmatrix.stats.comparisons.result import Comparison
     from envmatrix.stats.effects import Effect
     from envmatrix.trials.experiment import Experiment
 
@@ -46,8 +46,8 @@ def run_and_show(experiment: Experiment, arguments: argparse.Namespace, *, is_se
 
 def show_result(result: Result, *, as_json: bool, only_warnings: bool = False) -> None:
     """Print the answer of a run, or all of its warnings."""
-    from envmatrix.report.json_file import summary_to_json
-    from envmatrix.report.terminal import print_summary, print_warnings
+    from envmatrix.report.formats.json_file import summary_to_json
+    from envmatrix.report.formats.terminal import print_summary, print_warnings
 
     if as_json:
         common.print_json(summary_to_json(result.summary))
@@ -117,7 +117,7 @@ def gate_advice(result: Result, comparison: Comparison, allowed: float, then: st
 
     ``then`` is the command that compares again. Return '' if more blocks would not help.
     """
-    from envmatrix.stats.comparison import NARROW_ENOUGH
+    from envmatrix.stats.comparisons.result import NARROW_ENOUGH
     from envmatrix.units import MOST_BLOCKS, QUIET_FIRST, as_budget, as_hours, is_too_long
 
     plan = result.summary.run.plan

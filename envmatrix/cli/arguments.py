@@ -21,7 +21,7 @@ from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
-    from envmatrix.api.program_request import ProgramRequest
+    from envmatrix.api.program.request import ProgramRequest
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.trials.environment_shell import Session
     from envmatrix.trials.overrides import Overrides
@@ -211,7 +211,7 @@ def _read_like(options: argparse.Namespace) -> EnvironmentFile | None:
 
 def read_program(options: argparse.Namespace, engines: Sequence[str]) -> ProgramRequest:
     """Return the program and the options of ``add_program``. Raises InputError for more than one metric."""
-    from envmatrix.api.program_request import ProgramRequest
+    from envmatrix.api.program.request import ProgramRequest
     from envmatrix.cli.launching import read_place
 
     metric_options = [name for name in ("metric_regex", "metric_steps", "metric_json") if getattr(options, name)]

@@ -59,8 +59,8 @@ def _add(arguments: argparse.Namespace, folder: Path) -> int:
 
 def _show(arguments: argparse.Namespace, folder: Path) -> int:
     from envmatrix.api.atlas import read_atlas_folder
-    from envmatrix.report.atlas_page import to_html
-    from envmatrix.report.atlas_table import print_atlas
+    from envmatrix.report.formats.atlas_page import to_html
+    from envmatrix.report.tables.atlas import print_atlas
 
     atlas = read_atlas_folder(folder, signers=arguments.signers)
     if arguments.output:
@@ -75,7 +75,7 @@ def _show(arguments: argparse.Namespace, folder: Path) -> int:
 
 def _advise(arguments: argparse.Namespace, folder: Path) -> int:
     from envmatrix.api.atlas import advise
-    from envmatrix.report.advice_table import print_advice
+    from envmatrix.report.tables.advice import print_advice
 
     if arguments.output:
         raise InputError("--output is for `show`", remedy=f"envmatrix atlas advise --from {folder} --json")

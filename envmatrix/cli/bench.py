@@ -124,8 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_program(arguments: argparse.Namespace) -> int:
     """Run a program once, generate a matrix for it, and run that."""
-    from envmatrix.api import programs, runs
+    from envmatrix.api import runs
     from envmatrix.api.known_order import read_order_atlas
+    from envmatrix.api.program import bench
 
     _check_program(arguments)
     request = replace(
@@ -137,12 +138,12 @@ def _run_program(arguments: argparse.Namespace) -> int:
     overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
-    generated = programs.make_matrix(request, overrides, file, progress, show)
+    generated = bench.make_matrix(request, overrides, file, progress, show)
     if generated.more:
         progress(generated.more)
-    with programs.cleanup_on_failure(generated.matrix.workloads.values(), progress):
+    with bench.cleanup_on_failure(generated.matrix.workloads.values(), progress):
         if arguments.save:
-            programs.write_new_file(file, generated.text)
+            bench.write_new_file(file, generated.text)
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
             progress(f"wrote {file}: to run it again, `envmatrix bench{matrix_option}`")
         experiment = runs.begin_run(

@@ -14,7 +14,7 @@ from envmatrix.launchers.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from envmatrix.api.result import Result
-    from envmatrix.stats.comparison import Comparison
+    from envmatrix.stats.comparisons.result import Comparison
 
 #: The most differences that are printed for each effect.
 _MOST_DIFFERENCES = 8
@@ -160,7 +160,7 @@ def _report_comparison(
         _print_comparison(comparison)
         _print_differences(comparison, arguments, result)
     if arguments.junit:
-        from envmatrix.report.junit import comparison_to_junit
+        from envmatrix.report.formats.junit import comparison_to_junit
 
         common.write_or_print(comparison_to_junit(comparison, fail_undecided=arguments.fail_undecided), arguments.junit)
     if arguments.fail_slower is not None and result:

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the parts of each difference, their causes, and what is unknown."""
     from envmatrix.api.answers import explain
     from envmatrix.report.explanation import OF_PROCESS, are_of_process, tree_of
-    from envmatrix.stats.explanation import to_json
+    from envmatrix.stats.attribution.explanation import to_json
 
     if arguments.confirm:
         return _confirm(arguments)
@@ -63,7 +63,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
     from envmatrix.api.confirmations import begin_confirmation
     from envmatrix.api.runs import finish_run
     from envmatrix.report.explanation import confirmation_lines
-    from envmatrix.stats.confirmation import confirm
+    from envmatrix.stats.attribution.confirmation import confirm
 
     experiment, wanted = begin_confirmation(
         arguments.run_name,

@@ -21,8 +21,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read every run's summary and show each series with its change points."""
     from envmatrix.api.answers import history
-    from envmatrix.report.history_page import to_html
-    from envmatrix.report.history_table import print_history
+    from envmatrix.report.formats.history_page import to_html
+    from envmatrix.report.tables.history import print_history
 
     run_history = history(arguments.results)
     if arguments.output:

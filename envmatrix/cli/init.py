@@ -28,12 +28,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write a new matrix.yaml; never overwrite an existing file."""
-    from envmatrix.api import programs
-    from envmatrix.api.program_request import ProgramRequest
+    from envmatrix.api.program import bench
+    from envmatrix.api.program.request import ProgramRequest
 
     words = tuple(arguments.command or ("python", "train.py"))
     request = ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
-    text = programs.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
-    programs.write_new_file(arguments.output, text)
+    text = bench.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
+    bench.write_new_file(arguments.output, text)
     common.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")
     return 0

@@ -13,7 +13,7 @@ from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, usable_kinds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from envmatrix.api.program_place import ProgramPlace
+    from envmatrix.api.program.place import ProgramPlace
     from envmatrix.results.run import LauncherOptions
 
 _PREFIX = "launcher_option_"
@@ -63,7 +63,7 @@ def read_launcher_options(arguments: argparse.Namespace) -> LauncherOptions:
 
 def read_place(arguments: argparse.Namespace, engines: Iterable[str]) -> ProgramPlace:
     """Return where a program on the command line runs. Raises an error for a place that is not possible."""
-    from envmatrix.api.program_place import make_place
+    from envmatrix.api.program.place import make_place
     from envmatrix.cli.common import print_progress
 
     options = read_launcher_options(arguments)

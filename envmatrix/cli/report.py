@@ -31,9 +31,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Rewrite the reports of a run (also tune.json and report.html of a search), and print the result."""
-    from envmatrix.api import answers, tunes
+    from envmatrix.api import answers
+    from envmatrix.api.tuning import search
 
-    if study := tunes.find_study(arguments.run_name, arguments.results):
+    if study := search.find_study(arguments.run_name, arguments.results):
         return _report_search(study, arguments)
     if arguments.form:
         if arguments.price is not None:
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report_search(study: Path, arguments: argparse.Namespace) -> int:
-    from envmatrix.api import searches
+    from envmatrix.api.tuning import report
 
     if arguments.price is not None:
         raise InputError(
@@ -63,5 +64,5 @@ def _report_search(study: Path, arguments: argparse.Namespace) -> int:
             f"{study.name!r} is a search: its only formats are tune.json and report.html",
             remedy=f"its steps are runs: `envmatrix report --results {study} STEP --as {arguments.form or 'csv'}`",
         )
-    searching.show_search(searches.report_study(study), as_json=arguments.json)
+    searching.show_search(report.report_study(study), as_json=arguments.json)
     return 0

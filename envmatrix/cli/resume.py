@@ -32,9 +32,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Continue a run from its last trial; no trial is lost, repeated or reordered."""
-    from envmatrix.api import runs, tunes
+    from envmatrix.api import runs
+    from envmatrix.api.tuning import search
 
-    if study := tunes.find_study(arguments.run_name, arguments.results):
+    if study := search.find_study(arguments.run_name, arguments.results):
         if arguments.target is not None:
             raise InputError("--target: a search has no target", remedy="for more time, use --budget")
         if arguments.max_blocks is not None:
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError(
                 "a search continues where it was started", remedy="to use other nodes, start another search"
             )
-        tuning = tunes.resume_study(study, arguments.budget, common.print_progress, arguments.matrix)
+        tuning = search.resume_study(study, arguments.budget, common.print_progress, arguments.matrix)
         return searching.run_and_show_search(tuning, arguments)
     experiment = runs.reopen_run(
         arguments.run_name,

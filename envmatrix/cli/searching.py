@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from envmatrix.cli import common
 
 if TYPE_CHECKING:
-    from envmatrix.api.tunes import TuneResult
+    from envmatrix.api.tuning.search import TuneResult
     from envmatrix.search.loop import RunningSearch
 
 
 def run_and_show_search(tuning: RunningSearch, arguments: argparse.Namespace, *, is_set_up: bool = False) -> int:
     """Continue a search and print its result."""
-    from envmatrix.api import tunes
+    from envmatrix.api.tuning import search
     from envmatrix.search.progress import watch_step
 
     watch = partial(
@@ -24,7 +24,7 @@ def run_and_show_search(tuning: RunningSearch, arguments: argparse.Namespace, *,
         tell=common.print_progress,
         show_output=getattr(arguments, "show_output", False),
     )
-    result = tunes.finish_search(tuning, watch, is_set_up=is_set_up)
+    result = search.finish_search(tuning, watch, is_set_up=is_set_up)
     if result.interrupted:
         common.print_progress(f"to continue: envmatrix resume {result.name}")
         return result.exit_code

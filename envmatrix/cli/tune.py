@@ -13,7 +13,7 @@ from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
-    from envmatrix.api.search_request import SearchRequest
+    from envmatrix.api.tuning.request import SearchRequest
     from envmatrix.search.loop import RunningSearch
 
 
@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
             "no program or design given",
             remedy="your own program: `envmatrix tune -- python train.py`; a design: `envmatrix tune default`",
         )
-    from envmatrix.api import tunes
+    from envmatrix.api.tuning import search
 
-    tuning = tunes.begin_design_search(
+    tuning = search.begin_design_search(
         arguments.design,
         _make_search_request(arguments),
         arguments.engine,
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
-    from envmatrix.api import tunes
+    from envmatrix.api.tuning import search
 
     shared.refuse_design_options(
         {f"DESIGN ({arguments.design})": arguments.design, "--matrix": arguments.matrix},
@@ -81,12 +81,12 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
     )
     request = shared.read_program(arguments, [arguments.engine] if arguments.engine else ())
     show = common.print_progress if arguments.show_output else lambda _: None
-    return tunes.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
+    return search.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
 
 
 def _make_search_request(arguments: argparse.Namespace) -> SearchRequest:
     from envmatrix.api.known_order import read_order_atlas
-    from envmatrix.api.search_request import SearchRequest
+    from envmatrix.api.tuning.request import SearchRequest
 
     return SearchRequest(
         arguments.budget,

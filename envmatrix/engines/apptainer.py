@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envmatrix.build.archive import rooted, write_docker_archive
 from envmatrix.build.cache import (
     disk_errors,
     disk_full_error,
@@ -22,7 +21,8 @@ from envmatrix.build.cache import (
     is_disk_full,
     json_digest,
 )
-from envmatrix.build.context import (
+from envmatrix.build.images.archive import rooted, write_docker_archive
+from envmatrix.build.images.context import (
     BaseImage,
     bench_digest,
     bootstrapped_base,
@@ -30,11 +30,11 @@ from envmatrix.build.context import (
     gather_build_inputs,
     write_context,
 )
-from envmatrix.build.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
-from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listing
-from envmatrix.build.labels import publisher_labels
+from envmatrix.build.images.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
+from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
+from envmatrix.build.images.labels import publisher_labels
+from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.sbom import PACKAGES
 from envmatrix.engines import build_record as records
 from envmatrix.engines.apptainer_command import (
     HOST_VARIABLES,

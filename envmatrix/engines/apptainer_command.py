@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from envmatrix.build.definitions import MOUNT_FOLDER, USER
+from envmatrix.build.images.definitions import MOUNT_FOLDER, USER
 from envmatrix.engines.base import Job, Limits
 from envmatrix.engines.gpu_devices import AMD, INTEL, NVIDIA, gpu_maker, visible_gpus
 from envmatrix.engines.local import preload_variable

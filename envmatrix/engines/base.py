@@ -12,7 +12,7 @@ from typing import IO, Protocol, runtime_checkable
 from envmatrix.block.interleave import Running
 from envmatrix.block.process import Exit, Overlay, Place
 from envmatrix.build.cache import disk_errors
-from envmatrix.build.context import BaseImage
+from envmatrix.build.images.context import BaseImage
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library, exists_for
 from envmatrix.system.architectures import this_architecture

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
-from envmatrix.build.context import BuildInputs
-from envmatrix.build.debian_suites import bootstrap_argv
-from envmatrix.build.definitions import recipe_digest
-from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv
+from envmatrix.build.debian.suites import bootstrap_argv
+from envmatrix.build.images.context import BuildInputs
+from envmatrix.build.images.definitions import recipe_digest
+from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
+from envmatrix.build.images.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 from envmatrix.engines.base import Prepared
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture

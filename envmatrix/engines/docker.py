@@ -19,12 +19,12 @@ from envmatrix.block import interrupts
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
-from envmatrix.build.context import BaseImage, bench_digest, context_facts
-from envmatrix.build.definitions import MOUNT_FOLDER, USER
-from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, store_listing
-from envmatrix.build.labels import publisher_labels
+from envmatrix.build.images.context import BaseImage, bench_digest, context_facts
+from envmatrix.build.images.definitions import MOUNT_FOLDER, USER
+from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
+from envmatrix.build.images.labels import publisher_labels
+from envmatrix.build.images.sbom import PACKAGES
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.sbom import PACKAGES
 from envmatrix.engines import build_record as records
 from envmatrix.engines import docker_end
 from envmatrix.engines.base import QUOTA_PERIOD_US, Engine, Job, Mounts, NamedImage, Prepared, log_of, quota_us

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, json_digest
-from envmatrix.build.context import (
+from envmatrix.build.debian.suites import BASES
+from envmatrix.build.images.context import (
     BaseImage,
     BuildInputs,
     bench_digest,
@@ -21,9 +22,8 @@ from envmatrix.build.context import (
     gather_build_inputs,
     write_context,
 )
-from envmatrix.build.debian_suites import BASES
-from envmatrix.build.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
-from envmatrix.build.labels import TITLE, image_title, named_labels
+from envmatrix.build.images.definitions import STAGE_LABEL, USER, dockerfile, named_dockerfile
+from envmatrix.build.images.labels import TITLE, image_title, named_labels
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker_client import APIError, DockerClient, ImageNotFound, NotFound, docker_errors
 from envmatrix.errors import EngineError

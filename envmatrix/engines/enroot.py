@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envmatrix.build.cache import json_digest
-from envmatrix.build.definitions import MOUNT_FOLDER
+from envmatrix.build.images.definitions import MOUNT_FOLDER
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import find_program

@@ -13,17 +13,18 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from envmatrix.build import conda, modules
+from envmatrix.build import modules
 from envmatrix.build.cache import json_digest
-from envmatrix.build.file_listing import listing_argv, store_listing
+from envmatrix.build.images.file_listing import listing_argv, store_listing
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, sections_digest
 from envmatrix.build.locks import Locks
-from envmatrix.build.overlays import build_overlay, inspect_base_python
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.pythons import Python, cached_python, inspect_interpreter
-from envmatrix.build.source_builds import check_uv, fetch_wheels
+from envmatrix.build.python import conda
+from envmatrix.build.python.interpreters import Python, cached_python, inspect_interpreter
+from envmatrix.build.python.overlays import build_overlay, inspect_base_python
+from envmatrix.build.python.source_builds import check_uv, fetch_wheels
+from envmatrix.build.python.venvs import build_venv, site_packages
 from envmatrix.build.system_libraries import loader_cache
-from envmatrix.build.venvs import build_venv, site_packages
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import (

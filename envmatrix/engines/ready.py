@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from envmatrix.build.definitions import LIBRARIES
+from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.pythons import cached_python
+from envmatrix.build.python.interpreters import cached_python
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library

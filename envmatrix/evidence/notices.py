@@ -79,8 +79,8 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
         )
     elif 0 < len(cpus_at_end) < len(cpus_before):
         yield (
-            f"at the end of a trial, the first thread was bound to {len(cpus_at_end)} of {len(cpus_before)} CPUs: "
-            f"{_binding_cause(evidence)}. Processes that it forks, such as data loader workers, are bound too"
+            f"{_binding_cause(evidence)} binds the first thread, and processes that it forks, such as data loader "
+            f"workers, to {len(cpus_at_end)} of {len(cpus_before)} CPUs"
         )
 
 
@@ -109,5 +109,5 @@ def _binding_cause(evidence: Evidence) -> str:
     settings = [f"{name}={(evidence.variables or {})[name]}" for name in _BIND if name in (evidence.variables or {})]
     runtime = evidence.openmp.library if evidence.openmp and evidence.openmp.library else "the OpenMP runtime"
     if settings:
-        return f"{runtime} binds the first thread ({', '.join(settings)})"
-    return "no variable binds the first thread, so the program or one of its libraries did"
+        return f"{runtime} ({', '.join(settings)})"
+    return "the program or one of its libraries (not a variable)"

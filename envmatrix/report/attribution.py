@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envmatrix.plan import Arm
+from envmatrix.report.figures.svg import Scale, line_element, log_ticks, svg_drawing, text_element
 from envmatrix.report.formatting import NONE, format_bounds, format_ratio
-from envmatrix.report.plain_table import PlainTable
-from envmatrix.report.svg import Scale, line_element, log_ticks, svg_drawing, text_element
+from envmatrix.report.tables.plain import PlainTable
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.attribution import (
+from envmatrix.stats.attribution.contrasts import Estimate
+from envmatrix.stats.attribution.main_effects import (
     Attribution,
     Contrast,
     CumulativeStep,
@@ -21,7 +22,6 @@ from envmatrix.stats.attribution import (
     gains_over_reference,
     signed_logs,
 )
-from envmatrix.stats.contrasts import Estimate
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import interleaved_original

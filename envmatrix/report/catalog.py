@@ -53,23 +53,23 @@ REPORTS: Catalog[Report] = Catalog(
     group="envmatrix.reports",
     protocol="envmatrix.report.catalog:Report",
     built_in={
-        "json": "envmatrix.report.exports:json_report",
-        "markdown": "envmatrix.report.exports:markdown_report",
-        "html": "envmatrix.report.exports:html_report",
-        "csv": "envmatrix.report.exports:csv_report",
-        "trials-csv": "envmatrix.report.exports:trials_csv_report",
-        "parquet": "envmatrix.report.parquet:parquet_report",
-        "pyperf": "envmatrix.report.exports:pyperf_report",
-        "openmetrics": "envmatrix.report.openmetrics:openmetrics_report",
-        "junit": "envmatrix.report.junit:junit_report",
+        "json": "envmatrix.report.formats.exports:json_report",
+        "markdown": "envmatrix.report.formats.exports:markdown_report",
+        "html": "envmatrix.report.formats.exports:html_report",
+        "csv": "envmatrix.report.formats.exports:csv_report",
+        "trials-csv": "envmatrix.report.formats.exports:trials_csv_report",
+        "parquet": "envmatrix.report.formats.parquet:parquet_report",
+        "pyperf": "envmatrix.report.formats.exports:pyperf_report",
+        "openmetrics": "envmatrix.report.formats.openmetrics:openmetrics_report",
+        "junit": "envmatrix.report.formats.junit:junit_report",
     },
 )
 
 #: Figure -> the function that draws it as SVG from a Summary and one of its groups.
 FIGURES: Mapping[str, str] = {
-    "forest": "envmatrix.report.forest:forest_figure",
-    "start": "envmatrix.report.step_time_figure:start_figure",
-    "time": "envmatrix.report.timeline:time_figure",
+    "forest": "envmatrix.report.figures.forest:forest_figure",
+    "start": "envmatrix.report.figures.step_times:start_figure",
+    "time": "envmatrix.report.figures.timeline:time_figure",
 }
 
 

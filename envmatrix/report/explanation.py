@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from envmatrix.report.group import Group
-from envmatrix.stats.causes import Cause
-from envmatrix.stats.confirmation import Confirmation
-from envmatrix.stats.explanation import Explanation
+from envmatrix.stats.attribution.causes import Cause
+from envmatrix.stats.attribution.confirmation import Confirmation
+from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.stats.attribution.reasons import Finding, is_reason
+from envmatrix.stats.attribution.step_parts import Interval
 from envmatrix.stats.metrics import show_seconds
-from envmatrix.stats.reasons import Finding, is_reason
 from envmatrix.stats.step_account import FIRST_HALF
-from envmatrix.stats.step_parts import Interval
 
 #: Note for runs whose records have no counters of a single thread.
 OF_PROCESS = (
     "This run recorded CPU times of whole processes. The CPU times below are divided by the number of CPUs; counts, "
     "such as page faults, are not."
 )
-PARTS_NOTE = "Why: the change per step, split into parts (simultaneous 95 % intervals; more: `envmatrix explain`):"
+PARTS_NOTE = "Why: the change per step and its parts, with 95 % intervals (more: `envmatrix explain`):"
 #: Whether a cause is confirmed, in words.
 ANSWERS = {True: "confirmed", False: "not confirmed", None: "not yet confirmed or refuted"}
 _SCALES = ((1.0, "s", 1.0), (1e-3, "ms", 1e-4), (1e-6, "us", 0.0))
@@ -166,11 +166,11 @@ def finding_text(finding: Finding, found: Explanation) -> str:
         return said
     scale = Scale.of(found.parts.whole.mean)
     mean = finding.by.whole.mean
-    removes = "removes" if found.parts.whole.mean < 0 else "adds"
     saves = "saves" if mean < 0 else "costs"
     change = f"{saves} {scale.number(mean).lstrip('+-')} {scale.unit} per step"
-    other = f"{finding.by.arm.environment}, which {removes} only this cause, {change}"
-    return f"{said}. {ANSWERS[finding.confirmed].capitalize()}: {other}"
+    return (
+        f"{said} ({ANSWERS[finding.confirmed]} by {finding.by.arm.environment}, which changes only this and {change})"
+    )
 
 
 def confirmation_lines(found: Confirmation) -> list[str]:

@@ -30,15 +30,16 @@ from envmatrix.report.headline import (
     recommendation_reason,
     without_contention,
 )
+from envmatrix.report.steady_text import Answer
 from envmatrix.results import Run
+from envmatrix.stats.attribution.explanation import Explanation
 from envmatrix.stats.cost import Cost
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.explanation import Explanation
-from envmatrix.stats.failures import BROKEN_OUTCOMES
 from envmatrix.stats.metrics import Metric
+from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, SlowTrials
 from envmatrix.stats.selection import Choice
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, SlowTrials
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 from envmatrix.units import QUIET_FIRST
 
 
@@ -129,23 +130,26 @@ class Group:
     @property
     def headline(self) -> str:
         """The answer in one line: which environment is recommended, its gain, and what weakens it."""
-        claim, figures, doubts = self.answer
-        return f"{claim}{f' ({figures})' if figures else ''}.{doubts}"
+        answer = self.answer
+        later = f" {answer.later}: {answer.later_figures}." if answer.later else ""
+        return f"{answer.claim}{f' ({answer.figures})' if answer.figures else ''}.{later}{answer.doubts}"
 
     @property
-    def answer(self) -> tuple[str, str, str]:
-        """The claim, the figures that belong to it ('' if there are none), and sentences on what weakens it."""
+    def answer(self) -> Answer:
+        """The claim, the figures that belong to it, and sentences on what weakens it."""
         best = self.best.effect if self.best else None
         effects = [row.effect for row in self.rows if row.effect]
         control, gain = self.control.effect if self.control else None, self.choice.gain if self.choice else 1.0
-        busy, (claim, figures, doubts) = busy_machine(effects, best, self.baseline_name), self._gain or self._no_gain
+        busy, answer = busy_machine(effects, best, self.baseline_name), self._gain or Answer(self._no_gain)
+        claim = answer.claim
         if busy and not best:
             claim = f"{claim[0].lower()}{claim[1:]}. {QUIET_FIRST[0].upper()}{QUIET_FIRST[1:]}"
-        doubts += control_doubt(control, best, gain, self.baseline_name)
-        return f"{self.quota}{busy}{claim}", figures, doubts + (" Equal work not checked." if self.unchecked else "")
+        doubts = answer.doubts + control_doubt(control, best, gain, self.baseline_name)
+        doubts += " Equal work not checked." if self.unchecked else ""
+        return answer._replace(claim=f"{self.quota}{busy}{claim}", doubts=doubts)
 
     @property
-    def _gain(self) -> tuple[str, str, str] | None:
+    def _gain(self) -> Answer | None:
         best = self.best
         if not (best and best.effect and self.baseline and self.choice):
             return None
@@ -154,24 +158,25 @@ class Group:
         reference = self.baseline_name if effect.reference in own else reference_name(effect)
         tested = sum(row.effect is not None for row in self.rows)
         gain, as_fast = self.choice.gain, self.metric.as_fast_as(reference)
-        times = f"{format_speed_up(effect)} times {as_fast}"
         figures = f"95 % CI {format_bounds(effect.low, effect.high)}, {format_count(effect.blocks, 'block')}"
+        answer = Answer(f"{format_speed_up(effect)} times {as_fast}", figures)
         luck = correction(format_speed_up(effect), gain, tested)
         slow = f" {best.slow} than the others." if best.slow else ""
         if best.steady:
-            times, figures = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
+            answer = steady_text.steady_gain(best.steady, effect, as_fast, self.steps)
             if best.steady.verdict == "faster":
                 luck = correction(format_decided_ratio(best.steady.ratio), gain, tested)
                 effect = replace(effect, low=best.steady.low, high=best.steady.high)
-        return f"{best.arm.environment} is {times}", figures, luck + slow + without_contention(effect)
+        doubts = luck + slow + without_contention(effect)
+        return answer._replace(claim=f"{best.arm.environment} is {answer.claim}", doubts=doubts)
 
     @property
-    def _no_gain(self) -> tuple[str, str, str]:
+    def _no_gain(self) -> str:
         if not any(row.effect for row in self.rows):
-            return f"Nothing was compared with {self.baseline_name}", "", ""
+            return f"Nothing was compared with {self.baseline_name}"
         if not any(row.effect and row.effect.low is not None for row in self.rows):
-            return self._no_verdict, "", ""
-        return self._no_recommendation, "", ""
+            return self._no_verdict
+        return self._no_recommendation
 
     @property
     def _no_recommendation(self) -> str:
@@ -222,14 +227,16 @@ class Group:
         best, choice = self.best, self.choice
         if not best or not choice or choice.best_set == (choice.arm,):
             return ""
-        faster, names = self.metric.said("faster"), ", ".join(self.best_set)
-        reason = recommendation_reason(choice, faster, self.margin, is_first=best is self.rows[0])
-        recommended = f"Recommended: {best.arm.environment}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
+        faster, name = self.metric.said("faster"), best.arm.environment
+        others = ", ".join(other for other in self.best_set if other != name)
         if choice.outdone:
-            return f"{names} measured better, but not significantly {faster} than the reference. {recommended}"
-        several = len(self.best_set) > 1
-        tied = f"Tied for best: {names} (no significant difference between them)." if several else f"Best: {names}."
-        return f"{tied} {recommended}"
+            measured = f"{others} measured better, but not significantly {faster} than the reference."
+        else:
+            measured = f"Perhaps as good: {others} (no significant difference)."
+        if best is self.rows[0]:
+            return measured
+        reason = recommendation_reason(choice, faster, self.margin)
+        return f"{measured} Recommended: {name}{f', {reason}' if reason else ''}.{self._ahead(choice)}"
 
     def _ahead(self, choice: Choice) -> str:
         """Return what choosing the recommended one may cost; '' if it measured best."""
@@ -253,12 +260,12 @@ class Group:
     @property
     def _alone_note(self) -> str:
         """Return what the copies of the references are for that run separately."""
-        alone = {row.arm.name: row.arm.environment for row in self.alone}
+        alone = {row.arm.name: f"{row.arm.runs} *" for row in self.alone}
         names = [row.arm.environment for row in self.rows if row.effect and row.effect.reference in alone]
         copies = list_names(list(dict.fromkeys(alone.values())))
-        they = "it is" if len(names) == 1 else "they are"
-        copy = f'"{copies}", a further copy of {self.baseline_name} that is not paused either'
-        return f"{list_names(names)} must not be paused, so {they} compared with {copy}." if names else ""
+        they = "It is" if len(names) == 1 else "They are"
+        copy = f'"{copies}", a copy of {self.baseline_name} that ran without pauses too'
+        return f"* {list_names(names)} cannot be paused between steps. {they} compared with {copy}." if names else ""
 
     @property
     def has_cost(self) -> bool:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from envmatrix.report.formatting import format_bounds, format_decided_ratio, format_interval, format_ratio
-from envmatrix.stats.contention import told_busy
 from envmatrix.stats.effects import Effect, Flag, may_be_best
+from envmatrix.stats.quality.contention import told_busy
 from envmatrix.stats.selection import Choice
 
 #: Why an environment that is significantly faster is not recommended: said of one, and of several.
@@ -137,14 +137,12 @@ def barred(effects: Sequence[Effect]) -> list[str]:
     return reasons
 
 
-def recommendation_reason(choice: Choice, faster: str, margin: float, *, is_first: bool) -> str:
-    """Return why one environment of the best set is recommended; ``is_first``: it measured best of all."""
+def recommendation_reason(choice: Choice, faster: str, margin: float) -> str:
+    """Return why an environment that did not measure best is recommended."""
     if choice.outdone or choice.faster == 1:
         return f"the only one that is significantly {faster}" if choice.faster == 1 else ""
     if choice.alike == choice.near:
         return f"the best measured of the {choice.faster} that are significantly {faster}"
-    if is_first:
-        return "which measured best"
     return f"the one with the fewest changed settings among those within {percent_of(margin)} of the fastest"
 
 

@@ -16,9 +16,9 @@ from envmatrix.report.warning import RunWarning, WarningKind
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.contention import DISTURBED, quota_around
 from envmatrix.stats.measurements import Measurements, finite_medians
 from envmatrix.stats.pairing import logs_of
+from envmatrix.stats.quality.contention import DISTURBED, quota_around
 from envmatrix.system.printable import printable_line
 
 Floats = NDArray[np.float64]

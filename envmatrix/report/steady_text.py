@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from envmatrix.report.formatting import (
     format_bounds,
@@ -13,11 +14,24 @@ from envmatrix.report.formatting import (
     list_names,
 )
 from envmatrix.stats.effects import Effect
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 
-def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> tuple[str, str]:
-    """Return the claim about a recommended environment, and its figures; ``trial`` says which steps a trial has.
+class Answer(NamedTuple):
+    """The claim about the recommended environment, and its figures; the same of later steps if they are not its claim.
+
+    ``doubts`` are sentences on what weakens it.
+    """
+
+    claim: str
+    figures: str = ""
+    doubts: str = ""
+    later: str = ""
+    later_figures: str = ""
+
+
+def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str = "first steps") -> Answer:
+    """Return how fast the recommended environment is; ``trial`` says which steps a trial has.
 
     The claim is about the steady state if the environment is faster there, otherwise about its trials.
     """
@@ -25,11 +39,13 @@ def steady_gain(steady: SteadyEffect, effect: Effect, as_fast: str, trial: str =
     blocks = format_count(effect.blocks, "block")
     if steady.verdict == "faster":
         figures = f"95 % CI {bounds}; {trial}: {format_ratio(effect.ratio)}, 95 % CI {first_bounds}, {blocks}"
-        return f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures
-    later = f"it is about {as_fast}" if steady.verdict == "same" else "its gain is undecided"
-    figures = f"{trial}: 95 % CI {first_bounds}, {blocks}; {steady.seconds}: "
-    figures += f"{format_ratio(steady.ratio)}, 95 % CI {bounds}"
-    return f"{format_speed_up(effect)} times {as_fast} in its {trial}, but in {steady.seconds} {later}", figures
+        return Answer(f"{format_decided_ratio(steady.ratio)} times {as_fast} in {steady.seconds} of its steps", figures)
+    return Answer(
+        f"{format_speed_up(effect)} times {as_fast} in its {trial}",
+        f"95 % CI {first_bounds}, {blocks}",
+        later=f"In {steady.seconds}, {f'it is about {as_fast}' if steady.verdict == 'same' else 'no gain is shown'}",
+        later_figures=f"{format_ratio(steady.ratio)}, 95 % CI {bounds}",
+    )
 
 
 def only_at_first(effects: Mapping[str, tuple[Effect, SteadyEffect]], trial: str) -> str:
@@ -51,10 +67,9 @@ def steady_note(
     """Return what the steady effects are of, which still changed, and which environments have none."""
     if not steady:
         return ""
-    groups = format_count(min(one.groups for one in steady.values()), "block")
-    seconds = next(iter(steady.values())).seconds.capitalize()
-    until = f"each process went on until second {seconds.rpartition(' ')[2]}"
-    texts = [f"{seconds} (the steady effect): in {groups}, {until}, and its second half is compared."]
+    groups = min(one.groups for one in steady.values())
+    seconds = next(iter(steady.values())).seconds
+    texts = [f"{seconds.capitalize()} were measured in {groups} of the blocks."]
     if changing := [name for name, one in steady.items() if one.changes]:
         texts.append(f"The effect of {list_names(changing)} over {baseline} still changed: a longer run may differ.")
     texts += [f"{name} ended before: it {reason}." for name, reason in failed.items()]

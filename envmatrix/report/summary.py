@@ -8,33 +8,33 @@ from dataclasses import dataclass, field, replace
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.report.attribution import attributions, cumulative
-from envmatrix.report.engine_table import engine_table
 from envmatrix.report.formatting import format_confidence, list_numbers
 from envmatrix.report.group import Group, Row
 from envmatrix.report.headline import under_quota
-from envmatrix.report.operators import OperatorTable, operator_tables
-from envmatrix.report.plain_table import PlainTable, own_table
-from envmatrix.report.start_table import start_table, start_warnings
+from envmatrix.report.tables.engines import engine_table
+from envmatrix.report.tables.operators import OperatorTable, operator_tables
+from envmatrix.report.tables.plain import PlainTable, own_table
+from envmatrix.report.tables.starts import start_table, start_warnings
+from envmatrix.report.tables.workloads import workload_table
 from envmatrix.report.warning import RunWarning, one_per_cause
 from envmatrix.report.warnings import find_warnings
-from envmatrix.report.workload_table import workload_table
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.attribution import Attribution, CumulativeStep
-from envmatrix.stats.contention import quota_around
+from envmatrix.stats.attribution.explanation import Explanation, explain
+from envmatrix.stats.attribution.main_effects import Attribution, CumulativeStep
 from envmatrix.stats.cost import CostReader
-from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.explanation import Explanation, explain
+from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.metrics import MEMORY
 from envmatrix.stats.nodes import NodeReport, compare_nodes
 from envmatrix.stats.pairing import table_key
-from envmatrix.stats.racing import Race
+from envmatrix.stats.quality.contention import quota_around
+from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
+from envmatrix.stats.quality.slow_trials import SlowTrials, describe_slow_trials
 from envmatrix.stats.selection import choose_best_set
-from envmatrix.stats.slow_phases import short_run_note
-from envmatrix.stats.slow_trials import SlowTrials, describe_slow_trials
-from envmatrix.stats.startup import Start, first_seconds_note, starts
-from envmatrix.stats.steady_effect import SteadyEffect, steady_effects, steps_of_trial
+from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects, steps_of_trial
+from envmatrix.stats.steady_state.startup import Start, first_seconds_note, starts
+from envmatrix.stats.stopping.racing import Race
 
 
 @dataclass(frozen=True)

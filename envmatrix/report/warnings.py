@@ -10,14 +10,14 @@ from envmatrix.report.formatting import format_count, format_interval, format_ra
 from envmatrix.report.warning import RunWarning, WarningKind, one_per_cause
 from envmatrix.results import Run
 from envmatrix.stats.analysis import Analysis
-from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.equal_work import unchecked, unstable_checks
+from envmatrix.stats.inference.slow_phases import ENOUGH_MINUTES, format_span, too_short
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.missing_trials import missing_trials_text, trials_after_leaving
 from envmatrix.stats.nodes import mixed_blocks
-from envmatrix.stats.slow_phases import ENOUGH_MINUTES, format_span, too_short
-from envmatrix.stats.slow_trials import LEAST_BLOCKS, describe_slow_trials
+from envmatrix.stats.quality.cold_turns import cold_turns
+from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, describe_slow_trials
+from envmatrix.stats.stopping.missing_trials import missing_trials_text, trials_after_leaving
 from envmatrix.system.printable import printable_line
 
 
@@ -158,7 +158,7 @@ def _outcome_check(
 def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterator[RunWarning]:
     shared = {arm.name for arm in run.plan.arms if arm.is_control} | {arm.reference for arm in run.plan.arms}
     for name, slow in describe_slow_trials(run.plan, measured, analysis.primary, analysis.slow).items():
-        effect, (low, high) = analysis.find(name), slow.share
+        effect = analysis.find(name)
         usual = (
             f"; speed-up without slow trials {format_ratio(effect.usual)}, with them {format_ratio(effect.ratio)}"
             if effect
@@ -170,7 +170,7 @@ def _slow_trials(run: Run, measured: Measurements, analysis: Analysis) -> Iterat
         yield RunWarning(
             WarningKind.SLOW_TRIALS,
             name,
-            f"{slow} than the others (95 % CI of the share of slow trials: {low:.0%} to {high:.0%}){usual}",
+            f"{slow} than the others{usual}",
             (f"`envmatrix resume {run.name}` with a larger budget ({held}), and " if waits else "")
             + "find the cause in the slow trials' records",
         )

@@ -13,10 +13,10 @@ from envmatrix.results import Trial
 from envmatrix.results.elapsed import ElapsedTime
 from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.failure_hints import crowd_hint, keyboard_hint, missing_module_hint, outside_path_hint
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
-from envmatrix.trials.program_variables import dropped_variables_hint, missing_module_text
+from envmatrix.trials.program.failure_hints import crowd_hint, keyboard_hint, missing_module_hint, outside_path_hint
+from envmatrix.trials.program.variables import dropped_variables_hint, missing_module_text
 from envmatrix.units import as_budget, as_duration, as_hours, is_too_long
 
 _BROKEN_OUTCOMES = ("failed", "invalid", "timed_out")

@@ -8,7 +8,7 @@ from envmatrix.plan import Slot
 from envmatrix.plan.continuation import FULL_S, MIN_GROUPS, MIN_S, SHORT_GROUPS, seconds_of_steps, share
 from envmatrix.results import Reading, Trial
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.steady_effect import variances
+from envmatrix.stats.steady_state.effect import variances
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import Experiment
 from envmatrix.units import as_duration

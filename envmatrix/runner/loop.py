@@ -23,7 +23,7 @@ from envmatrix.runner.budget_check import FirstBlockCheck
 from envmatrix.runner.continuations import Continuations
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
-from envmatrix.stats.racing import Race
+from envmatrix.stats.stopping.racing import Race
 from envmatrix.system.machine_lock import alone_on_machine
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans

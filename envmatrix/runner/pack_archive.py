@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.debian_suites import SOURCE_DATE_EPOCH
+from envmatrix.build.debian.suites import SOURCE_DATE_EPOCH
 from envmatrix.errors import StoreError, Where
 from envmatrix.runner.pack_manifest import (
     MANIFEST_FILE,

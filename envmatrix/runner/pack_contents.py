@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.file_listing import listing_file
+from envmatrix.build.images.file_listing import listing_file
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import HasBills
 from envmatrix.errors import InputError

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from envmatrix.build.definitions import LIBRARIES
+from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, read_lock
 from envmatrix.build.locks import Locks
-from envmatrix.build.pythons import cached_python
-from envmatrix.build.wheelhouse import Wheelhouse
+from envmatrix.build.python.interpreters import cached_python
+from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import EnvmatrixError
 from envmatrix.plan.environment import Image, Library

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, file_digest, remove_tree
-from envmatrix.build.file_listing import store_listing
+from envmatrix.build.images.file_listing import store_listing
 from envmatrix.build.locks import Locks
-from envmatrix.build.wheelhouse import Wheelhouse
+from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import StoreError, Where
 from envmatrix.matrix import Design, Matrix

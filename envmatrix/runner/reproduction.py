@@ -9,12 +9,12 @@ from envmatrix.errors import ExitCode, first_code
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.analysis import Analysis, estimate
-from envmatrix.stats.comparison import flag_cautions, unchecked_work_cautions
+from envmatrix.stats.comparisons.replication import Replication, compare_effects
+from envmatrix.stats.comparisons.result import flag_cautions, unchecked_work_cautions
 from envmatrix.stats.effects import Effect, Flag
+from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.observed_host import observed_host
-from envmatrix.stats.replication import Replication, compare_effects
-from envmatrix.stats.slow_phases import short_run_note
 from envmatrix.system.host import Host
 
 _HOST_FIELDS = ("cpu_model", "cpus", "numa_nodes", "memory_bytes", "kernel", "distribution", "hypervisor")

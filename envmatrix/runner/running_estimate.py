@@ -10,10 +10,10 @@ from envmatrix.results import Reading, Trial
 from envmatrix.runner.time_to_decision import decision_forecast, effect_label
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import Effect, Flag, may_be_best
-from envmatrix.stats.equal_work import unchecked, unstable_checks
 from envmatrix.stats.measurements import MeasurementBuilder, Measurements
-from envmatrix.stats.precision import is_precise_enough
-from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
+from envmatrix.stats.stopping.precision import is_precise_enough
+from envmatrix.stats.stopping.racing import Race, next_arms
 
 _CAVEATS = {
     Flag.UNEQUAL_WORK: "other work",

@@ -12,16 +12,16 @@ import numpy as np
 from envmatrix.search.search import REFERENCES, Batch, Search
 from envmatrix.search.space import Space
 from envmatrix.search.steps import Step, dropped_levels, spent_s
-from envmatrix.stats.comparison import format_exact_ratio
-from envmatrix.stats.contention import EXPLAINED, told_busy
+from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.stats.comparisons.result import format_exact_ratio
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, may_be_best
-from envmatrix.stats.explanation import Explanation
 from envmatrix.stats.metrics import THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_from_log
+from envmatrix.stats.quality.contention import EXPLAINED, told_busy
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
 from envmatrix.stats.selection import told_gain
-from envmatrix.stats.slow_trials import LEAST_BLOCKS
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 
 _WITHHELD_NOTES: Mapping[str, str] = {
     Flag.SLOW_TRIALS: f"; with outliers, a verdict needs {LEAST_BLOCKS} blocks",

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.search.space import Space
-from envmatrix.stats.known_effects import KnownEffect
+from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

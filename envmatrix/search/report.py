@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from envmatrix.report.explanation import line_of, reasons_of
+from envmatrix.report.figures.svg import line_element, marker_element, svg_drawing, text_element, ticks
+from envmatrix.report.formats.html_file import page_environment, page_values
 from envmatrix.report.formatting import format_bounds, format_count, format_ratio
-from envmatrix.report.html_file import page_environment, page_values
-from envmatrix.report.svg import line_element, marker_element, svg_drawing, text_element, ticks
 from envmatrix.results import Run
 from envmatrix.search.answer import TuneAnswer
 from envmatrix.search.search import REFERENCES, Search
 from envmatrix.search.study import Study
-from envmatrix.stats.explanation import to_json as why_json
+from envmatrix.stats.attribution.explanation import to_json as why_json
 from envmatrix.system.printable import printable_line
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from envmatrix.search.candidates import (
 from envmatrix.search.known_cells import known_first, known_gains
 from envmatrix.search.model import Ints, Posterior, Terms, fit
 from envmatrix.search.space import Space
-from envmatrix.stats.known_effects import KnownEffect
+from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 
 Floats = NDArray[np.float64]
 Phase = Literal["evidence", "screen", "race", "confirm"]

@@ -14,16 +14,16 @@ from envmatrix.results.elapsed import covered_s
 from envmatrix.search.search import REFERENCES, Batch, Phase
 from envmatrix.search.space import Space
 from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.attribution.explanation import Explanation, explain
 from envmatrix.stats.effects import Effect, Flag
-from envmatrix.stats.equal_work import unchecked, unstable_checks
-from envmatrix.stats.explanation import Explanation, explain
+from envmatrix.stats.inference.slow_phases import short_run_note
 from envmatrix.stats.measurements import Measurements, fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT, Metric
 from envmatrix.stats.nodes import NodeGain, gains_by_node
 from envmatrix.stats.pairing import logs_of
-from envmatrix.stats.slow_phases import short_run_note
-from envmatrix.stats.slow_trials import describe_slow_trials
-from envmatrix.stats.steady_effect import SteadyEffect, steady_effects, steps_of_trial
+from envmatrix.stats.quality.equal_work import unchecked, unstable_checks
+from envmatrix.stats.quality.slow_trials import describe_slow_trials
+from envmatrix.stats.steady_state.effect import SteadyEffect, steady_effects, steps_of_trial
 
 #: Longest gap between trials that counts as search time (s); longer ones are waits or a sleeping machine.
 _LONGEST_GAP_S = 10.0

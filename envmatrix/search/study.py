@@ -18,7 +18,7 @@ from envmatrix.results.folder import RunFolder
 from envmatrix.results.run import LauncherOptions
 from envmatrix.search.search import Search
 from envmatrix.search.space import build_space
-from envmatrix.stats.known_effects import KnownEffect
+from envmatrix.stats.meta_analysis.known_effects import KnownEffect
 from envmatrix.system.atomic_files import (
     append_line,
     read_text,

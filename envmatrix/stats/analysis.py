@@ -12,9 +12,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.matrix.readers import NOT_IN_EFFECT
 from envmatrix.plan import Arm, Plan
 from envmatrix.plan.environment import Environment
-from envmatrix.stats.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.arm_facts import ArmFacts
-from envmatrix.stats.contention import Waiting, contended, cpu_waits
 from envmatrix.stats.effects import (
     LEVEL,
     Effect,
@@ -26,11 +24,9 @@ from envmatrix.stats.effects import (
     verdict_of,
     withheld,
 )
-from envmatrix.stats.equal_work import unequal_work
-from envmatrix.stats.failures import fails_more, fastest_filled, fill_with_slowest, reference_fails_more, surely_slower
+from envmatrix.stats.inference.moderated_variance import moderated_errors
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import METRICS, Metric
-from envmatrix.stats.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import (
     Bools,
     Family,
@@ -44,9 +40,19 @@ from envmatrix.stats.pairing import (
     ratio_from_log,
 )
 from envmatrix.stats.primary_metric import own_metrics, primary_metrics
-from envmatrix.stats.racing import Race, next_arms
+from envmatrix.stats.quality.contention import Waiting, contended, cpu_waits
+from envmatrix.stats.quality.equal_work import unequal_work
+from envmatrix.stats.quality.failures import (
+    fails_more,
+    fastest_filled,
+    fill_with_slowest,
+    reference_fails_more,
+    surely_slower,
+)
+from envmatrix.stats.quality.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
 from envmatrix.stats.separate_references import rescale_to_interleaved
-from envmatrix.stats.slow_trials import needs_more_blocks, slow_trial_mask, with_and_without_slow
+from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
+from envmatrix.stats.stopping.racing import Race, next_arms
 
 OPPOSITE: Mapping[Verdict, Verdict] = {"faster": "slower", "slower": "faster"}
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from envmatrix.stats.maxt import adjusted_p, critical_value
+from envmatrix.stats.inference.maxt import adjusted_p, critical_value
 from envmatrix.stats.pairing import ratio_from_log
 
 Verdict = Literal["faster", "slower", "same", "undecided"]

@@ -16,8 +16,8 @@ from envmatrix.errors import StoreError
 from envmatrix.plan.interleaving import turn_length_text
 from envmatrix.plan.schedule import CONTROL
 from envmatrix.results import RunFolder
-from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_RUNS, change_points, fewest_runs
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Flag
+from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, change_points, fewest_runs
 from envmatrix.stats.metrics import VALUE, finite_or_nan
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.system.regular_files import read_bytes

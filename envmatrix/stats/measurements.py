@@ -16,11 +16,12 @@ from envmatrix.evidence.evidence import System
 from envmatrix.evidence.record import Record, Result
 from envmatrix.plan import Plan
 from envmatrix.results import NodeCheck, Reading, RunFolder, Trial
-from envmatrix.stats import later_steps, step_account
+from envmatrix.stats import step_account
 from envmatrix.stats.arm_facts import ArmFacts, count_text, note_texts, note_trial
 from envmatrix.stats.evidence_texts import EvidenceTextReader, EvidenceTexts
+from envmatrix.stats.inference.slow_phases import apart
 from envmatrix.stats.metrics import METRICS, THROUGHPUT, VALUE, check_column, finite_or_nan, own_column
-from envmatrix.stats.slow_phases import apart
+from envmatrix.stats.steady_state import later_steps
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

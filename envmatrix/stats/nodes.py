@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
 from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.inference.slow_phases import apart
+from envmatrix.stats.inference.welch import Mean, quotient
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.metrics import Metric
 from envmatrix.stats.pairing import Family, families, log_ratios, logs_of, ratio_from_log, summarise_pairs
-from envmatrix.stats.slow_phases import apart
-from envmatrix.stats.welch import Mean, quotient
 
 Floats = NDArray[np.float64]
 _SIGNIFICANCE = 0.05

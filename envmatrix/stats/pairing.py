@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envmatrix.plan import Arm, Plan
+from envmatrix.stats.inference.slow_phases import standard_errors
 from envmatrix.stats.metrics import Metric
-from envmatrix.stats.slow_phases import standard_errors
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

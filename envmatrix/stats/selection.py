@@ -16,8 +16,8 @@ from envmatrix.stats.analysis import Analysis
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, Effect, may_be_best
 from envmatrix.stats.measurements import Measurements
 from envmatrix.stats.pairing import Views, families, log_ratios_over_copies, logs_of, ratio_from_log, summarise_pairs
-from envmatrix.stats.racing import decision_blocks, lead_lower_bounds, surely_not_best
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
+from envmatrix.stats.stopping.racing import decision_blocks, lead_lower_bounds, surely_not_best
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import Analysis, estimate
 from envmatrix.stats.effects import CONFIDENCE, LEVEL
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.measurements import Measurements, read_measurements
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
 

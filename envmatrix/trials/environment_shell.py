@@ -21,10 +21,11 @@ from envmatrix.system.host import this_host
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
-from envmatrix.trials import orphans, own_program
+from envmatrix.trials import orphans
 from envmatrix.trials.experiment import check_placement, snapshot_bench
 from envmatrix.trials.images import Images, build_places, held_libraries, open_engines
-from envmatrix.trials.program_mounts import folders_to_mount
+from envmatrix.trials.program import invocation
+from envmatrix.trials.program.mounts import folders_to_mount
 from envmatrix.trials.trial import (
     base_variables,
     environment_variables,
@@ -102,12 +103,12 @@ class Session:
             arguments: tuple[str, ...] = ("-m", "bench", "evidence", f"--record={record}")
             if command or self.prepared.without_torch:
                 program = _IDLE_PROGRAM.model_copy(update={"command": command} if command else {})
-                arguments = own_program.command_arguments(program, record, self.prepared.python, inner_paths["bench"])
+                arguments = invocation.command_arguments(program, record, self.prepared.python, inner_paths["bench"])
             log = work.parent / f"{work.name}.log"
             limit_s = _PROGRAM_LIMIT_S if command else _EVIDENCE_LIMIT_S
             job = self._job(mounts, (self.prepared.python, *arguments), limit_s, log)
             if command:
-                job = own_program.place_program_files(self.engine, job, Path.cwd(), inner_paths["files"])
+                job = invocation.place_program_files(self.engine, job, Path.cwd(), inner_paths["files"])
             exit_status = self.engine.run(job)
             output = log.read_text(errors="replace") if log.exists() else ""
             log.unlink(missing_ok=True)

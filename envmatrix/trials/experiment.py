@@ -23,7 +23,6 @@ from envmatrix.results.run import LauncherOptions
 from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials import own_program
 from envmatrix.trials.comparison_sides import Side, check_sides, make_side_arms, save_side_matrices
 from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
@@ -48,8 +47,9 @@ from envmatrix.trials.images import (
     side_matrix_path,
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule
-from envmatrix.trials.program_files import program_files
-from envmatrix.trials.program_variables import check_passed_variables, pass_available_variables
+from envmatrix.trials.program import invocation
+from envmatrix.trials.program.files import program_files
+from envmatrix.trials.program.variables import check_passed_variables, pass_available_variables
 from envmatrix.version import __version__
 
 #: Attributes that place an environment's processes -> name of one item.
@@ -217,7 +217,7 @@ def _prepare_all(
     unavailable |= {(name, engine): reason for name, reason in unfit.items() for engine in names}
     check_sides(sides, environments_by_name, prepared_images, unavailable)
     check_home_access(placed_workloads, engines)
-    own_program.report_links(placed_workloads.values(), engines.values(), progress)
+    invocation.report_links(placed_workloads.values(), engines.values(), progress)
     _report_unsized_shm(design, engines, progress)
     return prepared_images, unavailable, environments_by_name, arms, engines
 

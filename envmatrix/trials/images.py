@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, has_stamp
-from envmatrix.build.file_listing import listing_differences
+from envmatrix.build.images.file_listing import listing_differences
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Engine, Prepared, check_architecture, check_quota, library_path
 from envmatrix.engines.build_record import prepared_fields, prepared_from

@@ -23,8 +23,9 @@ from envmatrix.plan.interleaving import InterleavedGroup
 from envmatrix.results import Trial, trial_of
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.progress import ProgressCallback
-from envmatrix.trials import orphans, own_program
+from envmatrix.trials import orphans
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.program import invocation
 from envmatrix.trials.retry import rebuild_image
 from envmatrix.trials.trial import (
     check_image_present,
@@ -189,7 +190,7 @@ class _Company:
         job = make_job(self.experiment, slot, work, gate=True)
         program = program_folder(self.experiment, slot, job)
         job = (
-            own_program.place_program_files(self.experiment.engines[slot.arm.engine], job, *program) if program else job
+            invocation.place_program_files(self.experiment.engines[slot.arm.engine], job, *program) if program else job
         )
         job = replace(job, env={**job.env, **orphans.trial_mark(self.experiment.run.name, slot)})
         # The supervisor's own limit is behind those of getting ready (some at once), turns, finishing, and going on.

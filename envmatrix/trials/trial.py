@@ -27,11 +27,12 @@ from envmatrix.system.host import parse_cpus
 from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.system.shared_files import read_with_retry
-from envmatrix.trials import orphans, own_program
+from envmatrix.trials import orphans
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import last_line, why_program_failed
-from envmatrix.trials.program_files import changed_file_texts
-from envmatrix.trials.program_variables import starting_variables, words_in_sources
+from envmatrix.trials.program import invocation
+from envmatrix.trials.program.files import changed_file_texts
+from envmatrix.trials.program.variables import starting_variables, words_in_sources
 from envmatrix.trials.verification import Verification, verify_evidence
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -121,7 +122,7 @@ def bench_arguments(
     record = f"{inner_paths['work']}/{RECORD}"
     gate_folder = f"{inner_paths['work']}/{FOLDER}" if gate else ""
     if workload.command:
-        return own_program.command_arguments(workload, record, python, inner_paths["bench"], gate_folder)
+        return invocation.command_arguments(workload, record, python, inner_paths["bench"], gate_folder)
     option_arguments = bench_options.command_line_arguments(workload.options)
     gate_arguments = (f"--gate={gate_folder}",) if gate else ()
     look_arguments = (f"--look={look_s:.1f}",) if look_s is not None else ()
@@ -180,7 +181,7 @@ def program_folder(experiment: Experiment, slot: Slot, job: Job) -> tuple[Path, 
     return (
         job.mounts.read[_FILES_MOUNT],
         inner_path,
-        own_program.metric_file(experiment.run.workloads[slot.arm.workload]),
+        invocation.metric_file(experiment.run.workloads[slot.arm.workload]),
     )
 
 
@@ -201,7 +202,7 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
         job = make_job(experiment, slot, work)
         job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
         program = program_folder(experiment, slot, job)
-        job = own_program.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
+        job = invocation.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
         check_image_present(experiment.engines[slot.arm.engine], job)
         exit_status = _run_job(experiment.engines[slot.arm.engine], job)
         return replace(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api import tunes
-from envmatrix.report.atlas_page import to_html as atlas_html
-from envmatrix.report.history_page import to_html as history_html
+from envmatrix.api.tuning import search
+from envmatrix.report.formats.atlas_page import to_html as atlas_html
+from envmatrix.report.formats.history_page import to_html as history_html
 from envmatrix.report.write import write_reports
-from envmatrix.stats.atlas import read_atlas
 from envmatrix.stats.history import read_history
+from envmatrix.stats.meta_analysis.atlas import read_atlas
 from envmatrix.system.process import run
 from tests.synthetic import Machine, make_plan, write_run
 from tests.unit import test_tune_loop as tuned
@@ -86,7 +86,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
         patched.chdir(path)
         (path / "matrix.yaml").write_text(tuned.MATRIX.format(python=sys.executable))
         tuned.Machine(patched, {"large": 0.2, "there": 0.1, "broken": None})
-        tunes.finish_search(tuned.begun(), tuned.watch)
+        search.finish_search(tuned.begun(), tuned.watch)
     tune = path / "results" / "mine" / "report.html"
     long = tune.read_text().replace("=large", "=as-large-as-the-names-of-real-levels-are")  # long names must fit
     assert long.count("real-levels") > 1

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from envmatrix.api import tunes
-from envmatrix.api.program_place import make_place
-from envmatrix.api.program_request import ProgramRequest
+from envmatrix.api.program.place import make_place
+from envmatrix.api.program.request import ProgramRequest
+from envmatrix.api.tuning import search
 from envmatrix.results.folder import RunFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -73,7 +73,7 @@ def test_a_program_on_the_command_line_is_searched_on_two_nodes(project, monkeyp
     options = {"nodelist": ("n1", "n2"), "nodes": "2"}
     place = make_place((), "", "slurm", options, print)
     request = ProgramRequest((sys.executable, "fast.py"), place=place)
-    begun = tunes.begin_program_search(request, tunes.SearchRequest(name="own"), print, print)
+    begun = search.begin_program_search(request, search.SearchRequest(name="own"), print, print)
     assert (begun.study.place.launcher, begun.study.place.width, begun.study.place.options) == ("slurm", 2, options)
     assert begun.study.place.host is not None, "the nodes were looked at"
     assert begun.study.design.workloads == ("fast",)

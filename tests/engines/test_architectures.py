@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.debian_packages import Apt, distribution_name
+from envmatrix.build.debian.packages import Apt, distribution_name
 from envmatrix.build.libraries import LibraryBuilder, fetch_packages
 from envmatrix.build.lockfile import read_lock
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.pythons import cached_python
+from envmatrix.build.python.interpreters import cached_python
 from envmatrix.plan.environment import Image, Library, all_libraries
 from envmatrix.system import project
 from tests import shipped_levels

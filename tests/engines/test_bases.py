@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.context import system_packages
-from envmatrix.build.debian_suites import Suite
+from envmatrix.build.debian.suites import Suite
+from envmatrix.build.images.context import system_packages
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker import DockerEngine

@@ -15,14 +15,14 @@ from urllib.parse import quote
 
 import pytest
 
-from envmatrix.build import builds_of_torch
-from envmatrix.build.builds_of_torch import strangers
 from envmatrix.build.cache import file_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
-from envmatrix.build.overlays import inspect_base_python
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.pythons import inspect_interpreter
+from envmatrix.build.python import builds_of_torch
+from envmatrix.build.python.builds_of_torch import strangers
+from envmatrix.build.python.interpreters import inspect_interpreter
+from envmatrix.build.python.overlays import inspect_base_python
 from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.local import LocalEngine
 from envmatrix.plan.environment import Image

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.file_listing import ENGINE_PATHS, listing_argv, listing_differences, store_listing
+from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, listing_differences, store_listing
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.apptainer_command import lacks_privilege

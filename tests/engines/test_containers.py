@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import file_digest
-from envmatrix.build.file_listing import listing_differences
+from envmatrix.build.images.file_listing import listing_differences
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.apptainer import ApptainerEngine
 from envmatrix.engines.base import Engine, Job, Prepared, library_path

@@ -13,8 +13,8 @@ import pytest
 from envmatrix.build.cache import Cache, file_digest
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
-from envmatrix.build.pythons import cached_python
-from envmatrix.build.source_builds import fetch_wheels
+from envmatrix.build.python.interpreters import cached_python
+from envmatrix.build.python.source_builds import fetch_wheels
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineError, ExitCode, InputError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, SourceBuild

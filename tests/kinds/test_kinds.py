@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from envmatrix.build.pythons import uv_program
+from envmatrix.build.python.interpreters import uv_program
 from tests.local.conftest import Project
 
 pytestmark = pytest.mark.timeout(900)

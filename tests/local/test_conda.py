@@ -5,7 +5,7 @@ import json
 import pytest
 
 from envmatrix.build.cache import Cache
-from envmatrix.build.conda import ensure_conda_environment
+from envmatrix.build.python.conda import ensure_conda_environment
 from envmatrix.errors import EngineError
 from envmatrix.plan.environment import Image
 from tests.conda_channel import SITE, add, add_python

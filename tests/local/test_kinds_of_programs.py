@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import Cache, json_digest
-from envmatrix.build.pythons import uv_program
+from envmatrix.build.python.interpreters import uv_program
 from envmatrix.system.project import cache_folder
 from tests import held
 

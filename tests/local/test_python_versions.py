@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from envmatrix.build.pythons import find_python
+from envmatrix.build.python.interpreters import find_python
 from envmatrix.errors import SkipEnvironmentError
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

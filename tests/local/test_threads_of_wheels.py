@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.cache import Cache, json_digest
-from envmatrix.build.pythons import uv_program
+from envmatrix.build.python.interpreters import uv_program
 from envmatrix.evidence import checks
 from envmatrix.evidence.record import read_evidence
 from envmatrix.plan.environment import Environment, Image

@@ -80,7 +80,7 @@ def test_the_package_tells_type_checkers_that_it_is_typed():
 
 
 def test_nothing_of_the_interface_prints_or_exits():
-    for file in (PACKAGE / "api").glob("*.py"):
+    for file in (PACKAGE / "api").rglob("*.py"):
         calls = {node.func.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)
                  and isinstance(node.func, ast.Name)}  # fmt: skip
         assert not calls & {"print", "exit", "quit", "input"}, file

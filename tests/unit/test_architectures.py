@@ -10,12 +10,12 @@ import pytest
 from bench import processor
 from bench.evidence import onednn
 from envmatrix.build.cache import Cache
-from envmatrix.build.debian_packages import Apt
-from envmatrix.build.debian_suites import bootstrap_argv
+from envmatrix.build.debian.packages import Apt
+from envmatrix.build.debian.suites import bootstrap_argv
 from envmatrix.build.lockfile import read_lock
 from envmatrix.build.locks import Locks, image_request_text
-from envmatrix.build.pip import target_options
-from envmatrix.build.pythons import Python
+from envmatrix.build.python.interpreters import Python
+from envmatrix.build.python.pip import target_options
 from envmatrix.engines.base import Prepared, check_architecture
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.launchers import ssh

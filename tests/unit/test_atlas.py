@@ -16,8 +16,8 @@ from envmatrix.__main__ import main
 from envmatrix.api.atlas import add_to_atlas, read_atlas_folder
 from envmatrix.results import RunFolder
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest, read_entry
-from envmatrix.stats.atlas import read_atlas
-from envmatrix.stats.random_effects import combine_runs, random_effects
+from envmatrix.stats.meta_analysis.atlas import read_atlas
+from envmatrix.stats.meta_analysis.random_effects import combine_runs, random_effects
 from tests.committed import REFERENCES
 from tests.synthetic import HOST, Machine, make_plan, write_run
 

@@ -8,8 +8,8 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.api import atlas as api
-from envmatrix.stats.atlas import read_atlas
-from envmatrix.stats.atlas_advice import predict
+from envmatrix.stats.meta_analysis.atlas import read_atlas
+from envmatrix.stats.meta_analysis.atlas_advice import predict
 from tests.unit.test_known_order import HERE, effect, entry, malloc, one_thread, written
 
 RATIOS = (1.10, 1.12, 1.13, 1.14, 1.15, 1.17)

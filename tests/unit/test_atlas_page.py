@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.report.atlas_page import to_html
+from envmatrix.report.formats.atlas_page import to_html
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, digest
-from envmatrix.stats.atlas import read_atlas
+from envmatrix.stats.meta_analysis.atlas import read_atlas
 from tests.unit.test_atlas import EFFECT, entry
 
 

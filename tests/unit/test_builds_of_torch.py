@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.builds_of_torch import PYTORCH_INDEX, resolve_one_build, strangers
 from envmatrix.build.lockfile import PinnedPackage, read_lock
-from envmatrix.build.pip import ResolveRequest
+from envmatrix.build.python.builds_of_torch import PYTORCH_INDEX, resolve_one_build, strangers
+from envmatrix.build.python.pip import ResolveRequest
 from envmatrix.errors import EngineError
 
 LOCKS = Path(__file__).parents[2] / "containers" / "locks"

@@ -10,8 +10,8 @@ import pytest
 from bench.cold import first_half_extra_s, turn_start
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.warning import WarningKind
-from envmatrix.stats.cold_turns import cold_turns
 from envmatrix.stats.measurements import TURN_START, fold_trials
+from envmatrix.stats.quality.cold_turns import cold_turns
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 
 PLAN = make_plan(("fast",))

@@ -16,17 +16,17 @@ from rich.console import Console
 
 import envmatrix
 from bench import counters
-from envmatrix.report.history_columns import SERIES_COLUMNS
-from envmatrix.report.html_file import to_html
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import to_renderable
 from envmatrix.report.summary import Summary, summarise_measurements
-from envmatrix.report.terminal import to_renderable
+from envmatrix.report.tables.history_columns import SERIES_COLUMNS
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder, Trial
-from envmatrix.stats.contention import Waiting, contended
 from envmatrix.stats.effects import Contended, Effect, Flag, unless_contended, verdict_of
 from envmatrix.stats.measurements import fold_trials
+from envmatrix.stats.quality.contention import Waiting, contended
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 
 SPEED = {"pytorch-ci": 4.32, "tcmalloc": 1.01}

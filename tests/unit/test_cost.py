@@ -15,11 +15,11 @@ from envmatrix.__main__ import main
 from envmatrix.api import runs
 from envmatrix.matrix.metrics import MetricSource
 from envmatrix.matrix.model import Workload
-from envmatrix.report.html_file import to_html
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.units import parse_price
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run

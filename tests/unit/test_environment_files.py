@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program_request import ProgramRequest
+from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError
 from envmatrix.matrix.environment_files import read_environment_file
 from envmatrix.matrix.model import Workload

@@ -15,18 +15,18 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import FOR_ANY
-from envmatrix.report.exports import trials_csv
-from envmatrix.report.html_file import to_html
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.exports import trials_csv
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.stats.between_runs import compare_runs
+from envmatrix.stats.comparisons.between_runs import compare_runs
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effects import Flag
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.within_run import compare_environments
-from envmatrix.trials.program_files import LARGEST_BYTES, changed_file_texts, program_files
+from envmatrix.trials.program.files import LARGEST_BYTES, changed_file_texts, program_files
 from tests.synthetic import Machine, copied, make_plan, make_run, make_trials, write_run
 
 PLAN = make_plan(("cheat", "honest"))

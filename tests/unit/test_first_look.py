@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.api import program_environments, programs
-from envmatrix.api.program_budget import time_text
-from envmatrix.api.program_metric import choose_metric
-from envmatrix.api.program_request import ProgramRequest
+from envmatrix.api.program import bench
+from envmatrix.api.program import environments as program_environments
+from envmatrix.api.program.budget import time_text
+from envmatrix.api.program.metric import choose_metric
+from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError, NothingRanError
 from envmatrix.evidence.record import Record
 from envmatrix.matrix.parse import parse
@@ -17,8 +18,8 @@ from envmatrix.matrix.template import FOR_ANY, FOR_TORCH
 from envmatrix.plan.environment import all_libraries
 from envmatrix.trials import orphans
 from envmatrix.trials.overrides import Overrides, apply_overrides
-from envmatrix.trials.python_wrappers import unwrap_command
-from envmatrix.trials.trial_run import find_program
+from envmatrix.trials.program.python_wrappers import unwrap_command
+from envmatrix.trials.program.trial_run import find_program
 from envmatrix.units import as_budget, parse_duration
 from tests import shipped_levels
 
@@ -35,8 +36,8 @@ def test_a_first_look_runs_alone_and_nothing_of_an_earlier_trial_beside_it(tmp_p
         done.append("looked")
         return SimpleNamespace(output="it")
 
-    monkeypatch.setattr(programs, "run_once", look)
-    seen = programs._run_program(None, None, 2, lambda _: None, done.append)
+    monkeypatch.setattr(bench, "run_once", look)
+    seen = bench._run_program(None, None, 2, lambda _: None, done.append)
     assert (seen.output, done) == ("it", ["swept", "looked", "it", "looked", "it"])
 
 
@@ -65,15 +66,15 @@ def lacking(monkeypatch, *libraries):
 def made(tmp_path, monkeypatch):
     """Return a function that makes a matrix for a program with this run time."""
     monkeypatch.chdir(tmp_path)
-    for module in (programs, program_environments):
+    for module in (bench, program_environments):
         monkeypatch.setattr(module, "usable_environments", lambda torch: list(FOR_TORCH if torch else FOR_ANY))
     lacking(monkeypatch)
 
     def make(wall_s, said=None, atlas=None, **asked):
         seen = SimpleNamespace(wall_s=wall_s, output="", record=Record(evidence=None), arrivals=())
-        monkeypatch.setattr(programs, "_run_program", lambda *_: seen)
+        monkeypatch.setattr(bench, "_run_program", lambda *_: seen)
         request = ProgramRequest(("python", "mine.py"), atlas=atlas)
-        return programs.make_matrix(
+        return bench.make_matrix(
             request, Overrides(**asked), Path("matrix.yaml"), ([] if said is None else said).append, print
         )
 
@@ -99,7 +100,7 @@ def test_a_first_look_that_was_disturbed_makes_the_run_no_longer(made):
 
 @pytest.mark.parametrize(("processes", "schedule"), [(0, "auto"), (1, "sequential")])
 def test_a_program_that_was_seen_to_work_on_a_gpu_takes_no_turns(made, monkeypatch, processes, schedule):
-    monkeypatch.setattr(programs, "_gpu_process_count", lambda _: processes)
+    monkeypatch.setattr(bench, "_gpu_process_count", lambda _: processes)
     found = made(5.0)
     assert (found.matrix.designs["default"].schedule, found.on_gpu) == (schedule, processes)
 
@@ -197,7 +198,7 @@ def test_a_budget_is_written_as_it_is_read_and_hardly_longer(seconds, text):
     ],
 )
 def test_a_program_is_called_as_its_script_or_module_is(words, called):
-    assert programs._program_label(words.split()) == called
+    assert bench._program_label(words.split()) == called
 
 
 @pytest.mark.parametrize(

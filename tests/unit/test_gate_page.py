@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.comparison import status_of
+from envmatrix.stats.comparisons.result import status_of
 from envmatrix.stats.effects import LEVEL, draw_conclusion
+from envmatrix.stats.inference.slow_phases import apart
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import summarise_pairs
-from envmatrix.stats.slow_phases import apart
 from tests.synthetic import Machine, make_plan, make_trials
 from validation.expected_widths import TABLES, blocks_to_pass, half_width
 

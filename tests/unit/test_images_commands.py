@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.api import images
-from envmatrix.build import debian_packages, pip, venvs
+from envmatrix.build.debian import packages
+from envmatrix.build.python import pip, venvs
 from envmatrix.build.system_libraries import install_hints
 from envmatrix.engines.base import Prepared, library_path
 from envmatrix.engines.local import preload_variable
@@ -32,7 +33,7 @@ def test_resolving_asks_pip_for_a_report_and_installs_nothing() -> None:
 def test_a_hostile_requirement_stays_one_argument_after_the_options(text: str) -> None:
     argv = pip.resolve_argv(["pip"], pip.ResolveRequest((text,)), Path("r"))
     assert argv[argv.index("--") + 1 :] == [text]
-    argv = debian_packages.print_uris_argv((), text)
+    argv = packages.print_uris_argv((), text)
     assert argv[argv.index("--") + 1 :] == [text]
 
 

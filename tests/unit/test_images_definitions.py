@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envmatrix.build.definitions import (
+from envmatrix.build.images.definitions import (
     Recipe,
     docker_quote,
     environment_variables,
@@ -23,7 +23,7 @@ from envmatrix.build.definitions import (
     standalone_dockerfile,
     unfilled_variables,
 )
-from envmatrix.build.labels import REVISION, SOURCE, public_url, publisher_labels
+from envmatrix.build.images.labels import REVISION, SOURCE, public_url, publisher_labels
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Environment, Image
 from envmatrix.version import __version__

@@ -2,7 +2,7 @@
 
 import pytest
 
-from envmatrix.build import debian_suites
+from envmatrix.build.debian import suites
 from envmatrix.errors import EngineError
 
 STANZA = "Types: deb\n# a comment\nURIs: http://mirror.example/debian/\nSuites: bookworm\nComponents: main\n"
@@ -11,17 +11,17 @@ LINE = "deb [signed-by=/k.gpg arch=amd64] https://old.example/debian bookworm ma
 
 
 def test_both_forms_of_apt_sources_are_read_and_security_is_passed_over():
-    assert debian_suites.mirrors_in([SECURITY, STANZA]) == ["http://mirror.example/debian"]
-    assert debian_suites.mirrors_in(["# deb http://no.example x main\n" + LINE]) == ["https://old.example/debian"]
+    assert suites.mirrors_in([SECURITY, STANZA]) == ["http://mirror.example/debian"]
+    assert suites.mirrors_in(["# deb http://no.example x main\n" + LINE]) == ["https://old.example/debian"]
 
 
 def test_a_named_mirror_comes_first(monkeypatch):
-    monkeypatch.setenv(debian_suites.VARIABLE, "http://mine.example/debian/")
-    assert debian_suites.debian_mirror() == "http://mine.example/debian"
+    monkeypatch.setenv(suites.VARIABLE, "http://mine.example/debian/")
+    assert suites.debian_mirror() == "http://mine.example/debian"
 
 
 def test_where_none_is_known_it_says_how_to_name_one(monkeypatch):
-    monkeypatch.delenv(debian_suites.VARIABLE, raising=False)
-    monkeypatch.setattr(debian_suites, "_is_debian", lambda: False)
+    monkeypatch.delenv(suites.VARIABLE, raising=False)
+    monkeypatch.setattr(suites, "_is_debian", lambda: False)
     with pytest.raises(EngineError, match="no Debian mirror"):
-        debian_suites.debian_mirror()
+        suites.debian_mirror()

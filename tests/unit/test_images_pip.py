@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from envmatrix.build import pythons, source_builds, wheelhouse
 from envmatrix.build.cache import Cache
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.pip import ResolveRequest, resolve
+from envmatrix.build.python import interpreters, source_builds, wheelhouse
+from envmatrix.build.python.pip import ResolveRequest, resolve
 from envmatrix.errors import EngineError, EnvmatrixError
 from tests.engines.conftest import write_wheel
 
@@ -64,7 +64,7 @@ def test_an_index_that_does_not_answer_is_the_networks_fault(tmp_path, wheels, m
 
 def test_a_missing_uv_is_told_before_anything_is_downloaded(tmp_path, wheels, monkeypatch):
     cache = Cache(tmp_path / "cache")
-    monkeypatch.setattr(pythons.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(interpreters.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EnvmatrixError, match="uv is not installed") as refused:
         source_builds.check_uv(cache, [PinnedPackage("torch", "2.13.0", "0" * 64)])

@@ -10,8 +10,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from envmatrix.build.cache import file_digest
+from envmatrix.build.images.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 from envmatrix.build.lockfile import PinnedPackage
-from envmatrix.build.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
 
 STATUS = """Package: libc6
 Status: install ok installed

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import image_request_text
-from envmatrix.build.pip import ResolveRequest, download_argv, resolve_argv
-from envmatrix.build.source_builds import build_argv, build_variables, check_glibc, edit_source, unpack_source
+from envmatrix.build.python.pip import ResolveRequest, download_argv, resolve_argv
+from envmatrix.build.python.source_builds import build_argv, build_variables, check_glibc, edit_source, unpack_source
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.matrix.parse import MatrixError, parse
 from envmatrix.plan import environment as environments

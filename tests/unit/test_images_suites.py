@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.build.debian_suites import host_apt_options
+from envmatrix.build.debian.suites import host_apt_options
 
 
 @pytest.mark.skipif(shutil.which("apt-config") is None, reason="apt is not installed")

@@ -13,7 +13,7 @@ import pytest
 
 from envmatrix.block.overlay import find_root, remove_folder
 from envmatrix.matrix.model import Workload
-from envmatrix.trials.own_program import report_links
+from envmatrix.trials.program.invocation import report_links
 
 NOBODY = 65534
 #: Runs the words from argv[5] on in argv[1], works in argv[2], and leaves out the old metric argv[3].

@@ -11,9 +11,10 @@ import pytest
 from bench import processor
 from bench.evidence import machine as bench_machine
 from envmatrix.__main__ import main
-from envmatrix.api import known_order, tunes
+from envmatrix.api import known_order
 from envmatrix.api.known_order import OrderAtlas, order_text, read_order_atlas
-from envmatrix.api.search_request import SearchRequest
+from envmatrix.api.tuning import search as tunes
+from envmatrix.api.tuning.request import SearchRequest
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.template import FOR_ANY
@@ -21,10 +22,10 @@ from envmatrix.results import RunFolder
 from envmatrix.results.atlas import AtlasEntry, ProcessorFacts, StoredEffect, digest
 from envmatrix.search.search import Budget, Search
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.atlas import this_processor, work_digest
 from envmatrix.stats.effects import Flag
-from envmatrix.stats.known_effects import KnownEffect, Situation, known_effects
 from envmatrix.stats.measurements import read_measurements
+from envmatrix.stats.meta_analysis.atlas import this_processor, work_digest
+from envmatrix.stats.meta_analysis.known_effects import KnownEffect, Situation, known_effects
 from tests.synthetic import Machine, make_plan, make_run, write_run
 from tests.unit import test_first_look, test_tune_command
 from validation import simulated_tuning

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,7 +26,7 @@ ORDER = [
     {"cli"}, {"__main__"},
 ]  # fmt: skip
 _TARGET = re.compile(r"(envmatrix(?:\.\w+)+):[\w.]+\Z")
-LONGEST_FUNCTION, LONGEST_FILE, MOST_ANY = 50, 400, 60
+LONGEST_FUNCTION, LONGEST_FILE, MOST_MODULES, MOST_ANY = 50, 400, 20, 60
 
 
 @lru_cache(maxsize=1)
@@ -107,11 +108,24 @@ def test_the_block_runner_needs_nothing_but_the_standard_library_of_an_old_pytho
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    assert list(circles()) == []
+    assert list(circles({module: ours(module) for module in modules()})) == []
 
 
-def circles() -> Iterator[tuple[str, ...]]:
-    """Yield the groups of modules that import each other in a cycle (Tarjan's strongly connected components)."""
+def folder(module: str) -> str:
+    return modules()[module].parent.relative_to(PACKAGE).as_posix()
+
+
+def test_no_sub_folder_imports_itself_by_way_of_others():
+    found: dict[str, set[str]] = {}
+    for module in modules():
+        if "/" in folder(module):
+            others = {folder(name) for name in ours(module) if "/" in folder(name)} - {folder(module)}
+            found.setdefault(folder(module), set()).update(others)
+    assert list(circles(found)) == []
+
+
+def circles(imports: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
+    """Yield the groups of names that import each other in a cycle (Tarjan's strongly connected components)."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -120,7 +134,7 @@ def circles() -> Iterator[tuple[str, ...]]:
     def visit(module: str) -> None:
         number[module] = low[module] = len(number)
         stack.append(module)
-        for name in sorted(ours(module)):
+        for name in sorted(imports[module]):
             if name not in number:
                 visit(name)
                 low[module] = min(low[module], low[name])
@@ -129,10 +143,10 @@ def circles() -> Iterator[tuple[str, ...]]:
         if low[module] == number[module]:
             group = stack[stack.index(module) :]
             del stack[stack.index(module) :]
-            if len(group) > 1 or module in ours(module):
+            if len(group) > 1 or module in imports[module]:
                 found.append(tuple(sorted(group)))
 
-    for module in sorted(modules()):
+    for module in sorted(imports):
         if module not in number:
             visit(module)
     yield from found
@@ -170,7 +184,7 @@ NAMED = {
     ("envmatrix.cli.reproduce", "here"), ("envmatrix.api.packs", "here"), ("envmatrix.api.runs", "here"),
     ("envmatrix.api.environments", "local"), ("envmatrix.api.images", "local"),
     ("envmatrix.trials.feasibility", "slurm"),  # whose srun a level may name
-    ("envmatrix.build.labels", "ssh"),
+    ("envmatrix.build.images.labels", "ssh"),
 }  # fmt: skip
 
 
@@ -201,6 +215,12 @@ def test_functions_are_short():
 def test_files_are_short():
     lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in modules().items()}
     assert {module: lines for module, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def test_folders_have_few_modules():
+    count = Counter(folder(module) for module in modules())
+    del count["cli"]  # one module per command
+    assert {name: number for name, number in count.items() if number > MOST_MODULES} == {}
 
 
 def test_what_can_be_typed_is():

@@ -20,9 +20,9 @@ from envmatrix.api.runs import load
 from envmatrix.api.served_runs import MOST_CHARACTERS, ServedRuns
 from envmatrix.cli.parser import parse
 from envmatrix.errors import InputError
-from envmatrix.report.json_file import summary_to_json
+from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.results import RunFolder
-from envmatrix.stats.explanation import to_json
+from envmatrix.stats.attribution.explanation import to_json
 from tests.synthetic import Machine, copied, make_plan, write_run
 from tests.unit.test_extensions import MATRIX, PLUGINS, WORK
 

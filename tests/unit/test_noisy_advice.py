@@ -14,10 +14,10 @@ from envmatrix.report.summary import summarise_measurements
 from envmatrix.results import trial_of
 from envmatrix.runner.budget_check import FirstBlockCheck, budget_too_short_text
 from envmatrix.runner.time_to_decision import blocks_until
-from envmatrix.stats.comparison import ArmComparison
+from envmatrix.stats.comparisons.result import ArmComparison
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.slow_trials import SlowTrials
+from envmatrix.stats.quality.slow_trials import SlowTrials
 from envmatrix.units import LONGEST_S, MOST_BLOCKS
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 from tests.unit.test_contention import BUSY, waited

@@ -15,7 +15,7 @@ from envmatrix.plan.environment import Environment, Image
 from envmatrix.report.summary import summarise_measurements
 from envmatrix.report.warning import WarningKind
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.trials.program_variables import describe_shell_variables
+from envmatrix.trials.program.variables import describe_shell_variables
 from envmatrix.trials.verification import verify_evidence
 from tests.synthetic import Machine, make_plan, make_run, make_trials
 from tests.unit.test_proof import evidence_of
@@ -33,11 +33,10 @@ CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0
         ({"cpu": {**CPU, "thread_affinity": {"0": 3}}}, "all of its 3 threads are bound to CPU 0, one of the 2"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "openmp": {"library": "libgomp"},
           "variables": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}},
-         "at the end of a trial, the first thread was bound to 1 of 2 CPUs: "
-         "libgomp binds the first thread (OMP_PROC_BIND=close, OMP_PLACES=cores). "
-         "Processes that it forks, such as data loader workers, are bound too"),
+         "libgomp (OMP_PROC_BIND=close, OMP_PLACES=cores) binds the first thread, and processes that it forks, "
+         "such as data loader workers, to 1 of 2 CPUs"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "variables": {}},
-         "no variable binds the first thread, so the program or one of its libraries did"),
+         "the program or one of its libraries (not a variable) binds the first thread, and"),
     ],
 )  # fmt: skip
 def test_it_is_told_with_its_cause(evidence, words):

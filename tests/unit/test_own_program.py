@@ -12,7 +12,7 @@ from envmatrix.engines.docker import allow_writes
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import MetricSource, Workload
 from envmatrix.trials.feasibility import check_program_exists
-from envmatrix.trials.own_program import link_files, metric_file, place_program_files
+from envmatrix.trials.program.invocation import link_files, metric_file, place_program_files
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def job(work):
 
 
 def test_by_links_a_program_finds_what_lies_next_to_its_folder_and_writes_nothing_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("envmatrix.trials.own_program.make_overlay", lambda *_: None)
+    monkeypatch.setattr("envmatrix.trials.program.invocation.make_overlay", lambda *_: None)
     files, work = tmp_path / "repository" / "project", tmp_path / "work"
     for folder in (files, work, tmp_path / "common", tmp_path / "repository" / "data"):
         folder.mkdir(parents=True)

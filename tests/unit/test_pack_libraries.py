@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from envmatrix.build import wheelhouse
 from envmatrix.build.cache import Cache, json_digest
-from envmatrix.build.definitions import LIBRARIES
+from envmatrix.build.images.definitions import LIBRARIES
 from envmatrix.build.libraries import LibraryBuilder
 from envmatrix.build.lockfile import Lock, PinnedPackage, Section, parse_lock
 from envmatrix.build.locks import Locks
-from envmatrix.build.pythons import cached_python
-from envmatrix.build.wheelhouse import Wheelhouse
+from envmatrix.build.python import wheelhouse
+from envmatrix.build.python.interpreters import cached_python
+from envmatrix.build.python.wheelhouse import Wheelhouse
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError
 from envmatrix.plan.environment import Image, Library

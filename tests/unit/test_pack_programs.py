@@ -18,7 +18,7 @@ from envmatrix.runner.pack_programs import (
     use_local_programs,
     use_packed_programs,
 )
-from envmatrix.trials.program_files import program_files
+from envmatrix.trials.program.files import program_files
 
 
 class Matrix(SimpleNamespace):

@@ -12,7 +12,7 @@ from envmatrix.build.cache import file_digest
 from envmatrix.cli.reproduce import describe_reproduction
 from envmatrix.errors import InputError
 from envmatrix.plan import Plan, make_arms
-from envmatrix.report.html_file import provenance
+from envmatrix.report.formats.html_file import provenance
 from envmatrix.report.summary import summarise
 from envmatrix.runner.reproduction import (
     Difference,
@@ -22,9 +22,9 @@ from envmatrix.runner.reproduction import (
     run_differences,
 )
 from envmatrix.stats.analysis import Analysis, estimate
+from envmatrix.stats.comparisons.replication import answer_of, compare_effects, difference_interval
 from envmatrix.stats.effects import LEVEL, Effect, Flag
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.replication import answer_of, compare_effects, difference_interval
 from tests.synthetic import HOST, NODE, Machine, make_environment, make_plan, slowed, write_run
 
 PLAN = Plan("d", make_arms(("a", "b"), ("w",), ("local",), "base"), 1, 2, 40, 0.03, 0.03, 60)

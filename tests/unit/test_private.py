@@ -14,7 +14,7 @@ import pytest
 from bench import variables
 from bench.evidence import outside
 from bench.evidence.tree import Program
-from envmatrix.build.definitions import environment_variables
+from envmatrix.build.images.definitions import environment_variables
 from envmatrix.cli import parser
 from envmatrix.evidence.evidence import Evidence
 from envmatrix.matrix.model import Workload

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from envmatrix.api.program_place import ProgramPlace, check_place, make_place, passable
-from envmatrix.api.program_request import ProgramRequest
+from envmatrix.api.program.place import ProgramPlace, check_place, make_place, passable
+from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import EngineError, EnvmatrixError, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.parse import parse
 from envmatrix.matrix.template import MatrixTemplate
-from envmatrix.trials import program_mounts
-from envmatrix.trials.program_mounts import folders_to_mount
+from envmatrix.trials.program import mounts
+from envmatrix.trials.program.mounts import folders_to_mount
 
 IN_IMAGE = ProgramPlace("docker", "team/train:1", ("0", "1"))
 
@@ -168,10 +168,10 @@ def test_the_folder_above_a_programs_own_is_mounted_for_its_data_unless_another_
     for name in ("program", "data"):
         (above / name).mkdir(parents=True)
     words = [f"--data={above}/data", f"--models={tmp_path}"]
-    monkeypatch.setattr(program_mounts.os, "geteuid", lambda: above.stat().st_uid)
+    monkeypatch.setattr(mounts.os, "geteuid", lambda: above.stat().st_uid)
     above.chmod(0o755)
     assert folders_to_mount(above / "program", words, []) == (str(above), str(tmp_path))
-    monkeypatch.setattr(program_mounts.os, "geteuid", lambda: above.stat().st_uid + 1)
+    monkeypatch.setattr(mounts.os, "geteuid", lambda: above.stat().st_uid + 1)
     assert folders_to_mount(above / "program", words[:1], []) == (str(above / "program"), str(above / "data"))
 
 
@@ -179,5 +179,5 @@ def test_a_root_mounts_the_folder_above_only_if_the_containers_user_can_read_it(
     program = tmp_path / "above" / "program"
     program.mkdir(parents=True)
     program.parent.chmod(0o700)
-    expected = program if program_mounts.os.geteuid() == 0 else program.parent
+    expected = program if mounts.os.geteuid() == 0 else program.parent
     assert folders_to_mount(program, [], []) == (str(expected),)

@@ -10,8 +10,8 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system import bench_options
-from envmatrix.trials.failure_hints import find_failure_hints, outside_path_hint
-from envmatrix.trials.program_variables import (
+from envmatrix.trials.program.failure_hints import find_failure_hints, outside_path_hint
+from envmatrix.trials.program.variables import (
     check_passed_variables,
     dropped_variables_hint,
     missing_module_name,

@@ -12,13 +12,13 @@ from envmatrix.api.environments import best_export_lines
 from envmatrix.matrix import load
 from envmatrix.matrix.model import factorial_cells
 from envmatrix.plan import make_arms, shown_name
-from envmatrix.report.html_file import to_html
-from envmatrix.report.junit import to_junit
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.junit import to_junit
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.within_run import compare_environments
 from envmatrix.system.project import default_matrix
 from envmatrix.trials.experiment import make_design_arms
 from tests.synthetic import Machine, make_plan, make_run, make_trials

@@ -14,7 +14,7 @@ from envmatrix.results import trial_of
 from envmatrix.runner.progress import BarProgress, LineProgress
 from envmatrix.runner.time_to_decision import blocks_until, decision_forecast
 from envmatrix.system.progress import Heartbeat
-from envmatrix.trials import hooks
+from envmatrix.trials.program import hooks
 from tests.synthetic import make_plan
 
 PLAN = make_plan(())

@@ -14,14 +14,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from envmatrix.report import columns
-from envmatrix.report.columns import COLUMNS, Cell, Column, columns_of
-from envmatrix.report.exports import effects_csv
-from envmatrix.report.html_file import to_html
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.exports import effects_csv
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import print_summary
+from envmatrix.report.tables import columns
+from envmatrix.report.tables.columns import COLUMNS, Cell, Column, columns_of
 from tests.synthetic import Machine, make_plan, write_run
 
 

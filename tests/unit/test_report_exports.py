@@ -15,7 +15,7 @@ import pytest
 
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
-from envmatrix.report.exports import effects_csv, figure_svg, pyperf_json, trials_csv
+from envmatrix.report.formats.exports import effects_csv, figure_svg, pyperf_json, trials_csv
 from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import TICK_DIGITS, show_rate

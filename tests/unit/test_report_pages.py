@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from envmatrix.report.evidence_table import evidence_table
+from envmatrix.report.figures.svg import palette
+from envmatrix.report.formats.history_page import history_views
+from envmatrix.report.formats.history_page import to_html as history_html
+from envmatrix.report.formats.html_file import to_html
 from envmatrix.report.glossary import code_markup
-from envmatrix.report.history_page import history_views
-from envmatrix.report.history_page import to_html as history_html
-from envmatrix.report.html_file import to_html
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.svg import palette
+from envmatrix.report.tables.evidence import evidence_table
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.stats.history import History, Point, Series, read_history

@@ -9,10 +9,10 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.report.catalog import FIGURES
-from envmatrix.report.exports import figure_pdf, figure_svg
+from envmatrix.report.figures.svg import svg_drawing, text_element
+from envmatrix.report.figures.svg_to_pdf import to_pdf
+from envmatrix.report.formats.exports import figure_pdf, figure_svg
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.svg import svg_drawing, text_element
-from envmatrix.report.svg_to_pdf import to_pdf
 from envmatrix.stats.measurements import fold_trials
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
 

@@ -11,17 +11,17 @@ from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.steady_state_runs import steady_state_slot
 from envmatrix.report.catalog import draw_figure
-from envmatrix.report.exports import figure_svg
+from envmatrix.report.formats.exports import figure_svg
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import NONE
-from envmatrix.report.html_file import to_html
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
-from envmatrix.report.start_table import step_time_sparkline
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import print_summary
+from envmatrix.report.tables.starts import step_time_sparkline
 from envmatrix.report.warning import WarningKind
 from envmatrix.results import trial_of
-from envmatrix.stats.startup import first_seconds_note
+from envmatrix.stats.steady_state.startup import first_seconds_note
 from tests.synthetic import Machine, make_plan, write_run
 
 COURSES = {

@@ -6,10 +6,10 @@ import io
 
 from rich.console import Console
 
-from envmatrix.report.html_file import to_html
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import Summary, summarise
-from envmatrix.report.terminal import print_summary
 from tests.synthetic import Machine, make_plan, write_run
 
 

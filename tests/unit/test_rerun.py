@@ -21,8 +21,8 @@ from envmatrix.errors import ExitCode, InputError, NoTrialError, SkipEnvironment
 from envmatrix.results import RunFolder
 from envmatrix.runner import loop
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.maxt import student_quantile
-from envmatrix.stats.slow_phases import LONGER
+from envmatrix.stats.inference.maxt import student_quantile
+from envmatrix.stats.inference.slow_phases import LONGER
 from envmatrix.trials import experiment, images
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.retry import rebuild_image

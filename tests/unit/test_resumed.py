@@ -19,8 +19,8 @@ from envmatrix.api.result import Result
 from envmatrix.cli import answer
 from envmatrix.engines.base import Prepared
 from envmatrix.errors import InputError, StoppedRunError, StoreError, Where
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials

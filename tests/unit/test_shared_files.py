@@ -21,7 +21,7 @@ from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import read_anonymizer
 from envmatrix.system.shared_files import PAUSES_S
 from envmatrix.trials.images import load_supplied_images
-from envmatrix.trials.program_files import changed_file_texts, program_files
+from envmatrix.trials.program.files import changed_file_texts, program_files
 from envmatrix.trials.trial import load_record
 from tests.synthetic import make_design, make_plan
 

@@ -8,8 +8,9 @@ import pytest
 
 from envmatrix.block import memory
 from envmatrix.matrix.model import Design
-from envmatrix.stats import contrasts, equal_work, racing, selection, slow_phases, slow_trials, steady
-from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
+from envmatrix.stats import selection
+from envmatrix.stats.attribution import contrasts
+from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS
 from envmatrix.stats.effects import (
     ALL_ANALYSES_LEVEL,
     CONFIDENCE,
@@ -18,9 +19,13 @@ from envmatrix.stats.effects import (
     ONE_SIDED_SHARE,
     two_sided_level,
 )
-from envmatrix.stats.maxt import DRAWS
-from envmatrix.stats.precision import CONFIRMATIONS
-from envmatrix.stats.run_to_run import FEWEST_RUNS
+from envmatrix.stats.inference import slow_phases
+from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
+from envmatrix.stats.inference.maxt import DRAWS
+from envmatrix.stats.quality import equal_work, slow_trials
+from envmatrix.stats.steady_state import detection
+from envmatrix.stats.stopping import racing
+from envmatrix.stats.stopping.precision import CONFIRMATIONS
 from envmatrix.trials import interleaving_eligibility
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -77,9 +82,9 @@ MINUTES = slow_phases.LEAST_PHASES * slow_phases.PHASE_S / 60
         ("noise", f"and up to {slow_phases._MISS_SHARES[0][1]} below {slow_phases._MISS_SHARES[0][0]:.0f} minutes"),
         (
             "steady-state",
-            f"Levels alike to {100 * steady.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
+            f"Levels alike to {100 * detection.TOLERANCE:.0f} % are one, and the last one must have lasted a third",
         ),
-        ("steady-state", f"{steady._PENALTY:.0f} log n times"),
+        ("steady-state", f"{detection._PENALTY:.0f} log n times"),
         ("choosing", f"in {selection._HALVES} random halves of the blocks"),
         ("choosing", f"(at most {racing._MAX_DECISIONS} looks)"),
         (

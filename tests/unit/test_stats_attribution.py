@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envmatrix.stats.attribution import (
+from envmatrix.stats.attribution.contrasts import ContrastFamily, contrast_family, estimate_contrasts
+from envmatrix.stats.attribution.main_effects import (
     Cells,
     attribute_gain,
     contrasts,
@@ -17,7 +18,6 @@ from envmatrix.stats.attribution import (
     find_cells,
     gains_over_reference,
 )
-from envmatrix.stats.contrasts import ContrastFamily, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import THROUGHPUT

@@ -15,13 +15,13 @@ from envmatrix.errors import ExitCode, InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.results import RunFolder
 from envmatrix.stats.analysis import estimate
-from envmatrix.stats.between_runs import comparability_problems, compare_runs
-from envmatrix.stats.comparison import blocks_needed, status_of
+from envmatrix.stats.comparisons.between_runs import comparability_problems, compare_runs
+from envmatrix.stats.comparisons.result import blocks_needed, status_of
+from envmatrix.stats.comparisons.run_to_run import is_same_setup
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.effects import LEVEL
+from envmatrix.stats.inference.welch import mean_of_logs, quotient
 from envmatrix.stats.measurements import fold_trials, read_measurements
-from envmatrix.stats.run_to_run import is_same_setup
-from envmatrix.stats.welch import mean_of_logs, quotient
-from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import HOST, Machine, make_plan, make_run, make_trials, slowed, write_run
 from validation.simulated_runs import rerun
 from validation.simulated_runs import stored as stored_runs

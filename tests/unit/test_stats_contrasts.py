@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envmatrix.stats.contrasts import ContrastFamily, contrast_family, estimate_contrasts
+from envmatrix.stats.attribution.contrasts import ContrastFamily, contrast_family, estimate_contrasts
 from envmatrix.stats.effects import LEVEL
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.pairing import Views
 
 #: Three cells, each against the first.

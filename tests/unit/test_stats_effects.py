@@ -16,14 +16,14 @@ from envmatrix.plan import Arm
 from envmatrix.results import Trial
 from envmatrix.stats.analysis import estimate
 from envmatrix.stats.effects import LEVEL, Flag, draw_conclusion, two_sided_level, verdict_of
-from envmatrix.stats.maxt import adjusted_p, critical_value, null_maxima
+from envmatrix.stats.inference.maxt import adjusted_p, critical_value, null_maxima
+from envmatrix.stats.inference.moderated_variance import moderated_errors
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import MEMORY, THROUGHPUT
-from envmatrix.stats.moderated_variance import moderated_errors
 from envmatrix.stats.pairing import log_ratios, summarise_pairs
-from envmatrix.stats.precision import is_precise_enough, narrow_enough
 from envmatrix.stats.primary_metric import primary_metric
-from envmatrix.trials.own_program import metric_arguments
+from envmatrix.stats.stopping.precision import is_precise_enough, narrow_enough
+from envmatrix.trials.program.invocation import metric_arguments
 from tests.synthetic import Machine, make_plan, make_trials
 from validation.simulated_limits import NOISE, Runs, resumed, stopped
 

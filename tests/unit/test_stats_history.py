@@ -14,14 +14,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from envmatrix.matrix.model import Workload
-from envmatrix.report import history_columns
-from envmatrix.report.history_columns import SeriesColumn, sparkline
-from envmatrix.report.history_page import to_html
-from envmatrix.report.history_table import print_history
+from envmatrix.report.formats.history_page import to_html
+from envmatrix.report.tables import history_columns
+from envmatrix.report.tables.history import print_history
+from envmatrix.report.tables.history_columns import SeriesColumn, sparkline
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
-from envmatrix.stats.change_points import FALSE_ALARM_RATE, MIN_SEGMENT_LENGTH, best_split, change_points, fewest_runs
 from envmatrix.stats.history import Change, History, Point, Series, read_history
+from envmatrix.stats.inference.change_points import (
+    FALSE_ALARM_RATE,
+    MIN_SEGMENT_LENGTH,
+    best_split,
+    change_points,
+    fewest_runs,
+)
 from tests.synthetic import Machine, make_plan, make_run, make_trials, slowed, write_run
 
 

@@ -12,18 +12,18 @@ from scipy.stats import t as student
 
 from envmatrix.errors import InputError
 from envmatrix.report.attribution import waterfall_rows
-from envmatrix.report.forest import forest
+from envmatrix.report.figures.forest import forest
+from envmatrix.report.figures.heat_map import heat_map
 from envmatrix.report.formatting import format_bounds, format_interval, format_ratio
-from envmatrix.report.heat_map import heat_map
 from envmatrix.report.summary import summarise
 from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
 from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.comparisons.replication import compare_effects
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.history import read_history
 from envmatrix.stats.measurements import first_blocks
-from envmatrix.stats.replication import compare_effects
-from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, write_mixed, write_run
 from validation.simulated_pairs import arms_of as arms_of_run
 from validation.simulated_pairs import picked
@@ -193,7 +193,7 @@ def test_environments_that_meet_nowhere_are_an_error_and_no_empty_answer(tmp_pat
 
 def test_a_run_is_precise_enough_by_the_intervals_of_its_table(tmp_path):
     """A run never ends as precise enough if its table has an interval wider than the target."""
-    from envmatrix.stats.precision import is_precise_enough
+    from envmatrix.stats.stopping.precision import is_precise_enough
 
     plan = make_plan(("a", "b"), race=True, max_blocks=30)
     folder = write_run(tmp_path / "run", plan, Machine({"a": 1.2}, noise=0.03), 30, 6)

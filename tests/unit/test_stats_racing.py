@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from envmatrix.stats.effects import LEVEL, two_sided_level
-from envmatrix.stats.maxt import critical_value, student_quantile
+from envmatrix.stats.inference.maxt import critical_value, student_quantile
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import Views, families
-from envmatrix.stats.racing import _is_same_as_reference, decision_blocks, next_arms, surely_not_best
+from envmatrix.stats.stopping.racing import _is_same_as_reference, decision_blocks, next_arms, surely_not_best
 from tests.synthetic import Machine, make_plan, make_trials
 
 PLAN = make_plan(("best", "worst", "twin"), max_blocks=40)

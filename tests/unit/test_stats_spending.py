@@ -12,18 +12,18 @@ from rich.console import Console
 
 import envmatrix
 from envmatrix.api.answers import figure, write_report
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.summary import summarise
-from envmatrix.report.terminal import print_summary
 from envmatrix.results import RunFolder
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.stats import alpha_spending
-from envmatrix.stats.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.stats.analysis import between, estimate
+from envmatrix.stats.comparisons.replication import compare_effects
 from envmatrix.stats.effects import ALL_ANALYSES_LEVEL, FIRST_ANALYSIS_SHARE, LEVEL
-from envmatrix.stats.maxt import critical_value
+from envmatrix.stats.inference.maxt import critical_value
 from envmatrix.stats.measurements import fold_trials
-from envmatrix.stats.replication import compare_effects
+from envmatrix.stats.stopping import alpha_spending
+from envmatrix.stats.stopping.alpha_spending import confidence_level, interim_analysis_blocks
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.resume import apply_resume_changes
 from tests.synthetic import Machine, make_plan, make_trials, write_run

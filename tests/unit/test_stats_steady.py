@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from envmatrix.stats.steady import MIN_STEPS, classify, level_changes
+from envmatrix.stats.steady_state.detection import MIN_STEPS, classify, level_changes
 from validation.simulation import all_figures
 
 

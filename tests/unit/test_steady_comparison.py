@@ -11,9 +11,9 @@ from envmatrix.errors import ExitCode
 from envmatrix.plan import continuation
 from envmatrix.plan.continuation import seconds_of_steps
 from envmatrix.results import RunFolder
-from envmatrix.stats.between_runs import compare_runs
+from envmatrix.stats.comparisons.between_runs import compare_runs
+from envmatrix.stats.comparisons.within_run import compare_environments
 from envmatrix.stats.measurements import read_measurements
-from envmatrix.stats.within_run import compare_environments
 from tests.synthetic import MATRIX_TEXT, Machine, make_plan, make_run, make_trials
 from tests.unit.test_continuations import went_on
 from validation.measured_continuations import going_on_for, lines_of

@@ -9,12 +9,12 @@ import re
 import pytest
 
 from bench.cold import first_half_extra_s
-from envmatrix.api.tunes import TuneResult
+from envmatrix.api.tuning.search import TuneResult
 from envmatrix.report.explanation import ANSWERS, confirmation_lines, line_of, reasons_of
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
-from envmatrix.stats.confirmation import Wanted, confirm
-from envmatrix.stats.reasons import RULES as RULES_OF_REASONS
+from envmatrix.stats.attribution.confirmation import Wanted, confirm
+from envmatrix.stats.attribution.reasons import RULES as RULES_OF_REASONS
 from tests.committed import RESULTS
 from tests.step_runs import STEPS, run_of, why
 from tests.synthetic import make_environment
@@ -108,8 +108,8 @@ def test_an_environment_that_changes_only_the_cause_confirms_it_or_not(tmp_path,
     assert (finding.confirmed, finding.by.arm.environment) == (confirmed, "tuned")
     said = reasons_of(why(summary, "tcmalloc"))[-1]
     assert said.startswith("cause: in baseline, memory is returned")
-    assert (". Confirmed: tuned, which removes only this cause, saves " in said) is confirmed
-    assert (". Not confirmed: tuned, which removes only this cause, costs " in said) is (gain > 0)
+    assert (" (confirmed by tuned, which changes only this and saves " in said) is confirmed
+    assert (" (not confirmed by tuned, which changes only this and costs " in said) is (gain > 0)
 
 
 MEMORY = "memory is returned to the kernel and faulted in again"

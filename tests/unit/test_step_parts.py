@@ -14,17 +14,17 @@ from envmatrix.api import answers
 from envmatrix.errors import InputError
 from envmatrix.evidence.record import StepThread, read_record
 from envmatrix.report.explanation import _percent, are_of_process, line_of, reasons_of, tree_of
-from envmatrix.report.exports import effects_csv, trials_csv
-from envmatrix.report.html_file import to_html
-from envmatrix.report.json_file import summary_to_json
-from envmatrix.report.markdown import to_markdown
+from envmatrix.report.formats.exports import effects_csv, trials_csv
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.json_file import summary_to_json
+from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.summary import summarise
 from envmatrix.results import RunFolder
-from envmatrix.stats import step_parts
-from envmatrix.stats.explanation import to_json
+from envmatrix.stats.attribution import step_parts
+from envmatrix.stats.attribution.explanation import to_json
+from envmatrix.stats.attribution.step_parts import Interval, Together
 from envmatrix.stats.measurements import finite_medians
 from envmatrix.stats.step_account import PARTS
-from envmatrix.stats.step_parts import Interval, Together
 from tests.committed import RESULTS
 from tests.step_runs import FAULT_MS, USUAL, ms, run_of, why
 from tests.unit.test_report_attributed import printed

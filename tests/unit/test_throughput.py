@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from bench.errors import RunError
 from bench.metric import MetricSource as TrialSource
 from bench.metric import Numbers, WantedNumbers
-from envmatrix.api.program_metric import choose_metric
+from envmatrix.api.program.metric import choose_metric
 from envmatrix.errors import InputError
 from envmatrix.matrix.metrics import MetricSource
-from envmatrix.matrix.throughput import has_pytest_benchmark_table, step_line_pattern, throughput_candidates
+from envmatrix.matrix.output.throughput import has_pytest_benchmark_table, step_line_pattern, throughput_candidates
 
 PRINTED = [
     case

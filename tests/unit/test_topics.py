@@ -12,17 +12,17 @@ from rich.console import Console
 from envmatrix.__main__ import main
 from envmatrix.errors import EngineGoneError, EnvmatrixError, StoreError
 from envmatrix.matrix.parse import MatrixError
+from envmatrix.report.formats.html_file import to_html
+from envmatrix.report.formats.markdown import to_markdown
+from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.glossary import link_words
-from envmatrix.report.html_file import to_html
-from envmatrix.report.markdown import to_markdown
 from envmatrix.report.summary import summarise_measurements
-from envmatrix.report.terminal import print_summary
 from envmatrix.report.warning import WarningKind
-from envmatrix.stats.comparison import Status
+from envmatrix.stats.comparisons.replication import Answer
+from envmatrix.stats.comparisons.result import Status
 from envmatrix.stats.effects import Flag, Verdict
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.metrics import Metric, show_value
-from envmatrix.stats.replication import Answer
 from envmatrix.system import project
 from envmatrix.system.plugins import ExtensionError
 from envmatrix.system.topics import (

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from envmatrix.api import tunes
+from envmatrix.api.tuning import search
 from envmatrix.cli import parser
 from envmatrix.errors import InputError
 from envmatrix.matrix.override import with_design, with_includes
@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(folder, words, said):
 
 def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
     said = []
-    begun = tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, said.append)
+    begun = search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, said.append)
     assert begun.study.factors == {"size": ("large",), "place": ("there",)}
     assert begun.study.budget == 300.0
     assert begun.space.named == {"both": 3}
@@ -92,11 +92,13 @@ def test_a_design_is_searched_over_the_levels_of_its_environments(folder):
 
 def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_it_is_about_to(folder):
     def begin():
-        return tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
+        return search.begin_design_search(
+            "default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None
+        )
 
     begun = begin()
     with pytest.raises(InputError, match="this search has not run anything yet") as caught:
-        tunes.resume_study(tunes.find_study("mine"), None, lambda _: None)
+        search.resume_study(search.find_study("mine"), None, lambda _: None)
     assert "the search starts over under the same name" in caught.value.remedy
     begin()
     begun.folder.lock()
@@ -105,22 +107,22 @@ def test_a_search_of_which_nothing_was_run_begins_anew_under_its_name_but_where_
     begun.folder.unlock()
     (folder / "results" / "other").mkdir()
     with pytest.raises(InputError, match="it already exists"):
-        tunes.begin_design_search("default", tunes.SearchRequest("5m", name="other"), None, None, lambda _: None)
+        search.begin_design_search("default", search.SearchRequest("5m", name="other"), None, None, lambda _: None)
 
 
 def test_resume_without_a_name_goes_on_with_the_newest_a_search_or_a_run(folder):
-    begun = tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
+    begun = search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None)
     run = folder / "results" / "a-run" / "run.json"
     run.parent.mkdir()
     run.write_text("{}")
     os.utime(run, (1.0, 1.0))
-    assert tunes.find_study(None) == begun.folder.path
+    assert search.find_study(None) == begun.folder.path
     os.utime(begun.folder.file, (0.5, 0.5))
-    assert tunes.find_study(None) is None
+    assert search.find_study(None) is None
 
 
 def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
-    tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
+    search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None)
     for words, said in (["--nodes", "2"], "where it was started"), (["--target", "1%"], "a search has no"):
         with pytest.raises(InputError, match=said):
             parser.run_command(parser.parse(["resume", "mine", *words]))
@@ -128,7 +130,7 @@ def test_a_search_goes_on_where_it_began_and_with_no_target_of_its_own(folder):
 
 def test_a_budget_that_is_no_duration_is_told_to_whoever_asks_from_python_too(folder):
     with pytest.raises(InputError, match="--budget: 'soon' is no duration"):
-        tunes.begin_design_search("default", tunes.SearchRequest("soon", name="mine"), None, None, lambda _: None)
+        search.begin_design_search("default", search.SearchRequest("soon", name="mine"), None, None, lambda _: None)
     assert not (folder / "results").exists()
 
 
@@ -141,12 +143,12 @@ def test_steps_are_in_order_however_many_there_are(tmp_path):
 
 
 def test_a_budget_that_confirms_nothing_is_refused_with_the_one_that_does(folder):
-    begun = tunes.begin_design_search("default", tunes.SearchRequest("5m", name="mine"), None, None, lambda _: None)
+    begun = search.begin_design_search("default", search.SearchRequest("5m", name="mine"), None, None, lambda _: None)
     with pytest.raises(InputError, match=r"20s cannot confirm anything: at 2\.0 s a trial") as error:
-        tunes.check_budget(begun.search, 20.0, 2.0)
+        search.check_budget(begun.search, 20.0, 2.0)
     assert f"{begun.search.fewest_trials()} trials" in error.value.message
     assert "--budget" in error.value.remedy
-    tunes.check_budget(begun.search, begun.search.fewest_trials() * 2.0, 2.0)
+    search.check_budget(begun.search, begun.search.fewest_trials() * 2.0, 2.0)
 
 
 def test_a_step_is_a_matrix_of_its_own_with_texts_as_they_were_written(folder):

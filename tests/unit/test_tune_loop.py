@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.api import tunes
+from envmatrix.api.tuning import search
 from envmatrix.engines.local import LocalEngine
 from envmatrix.errors import EngineGoneError, InputError, NothingRanError, StoppedRunError, StoreError
 from envmatrix.launchers.local import Here
@@ -55,7 +55,7 @@ class Machine:
         self.chance = random.Random(4)
         monkeypatch.setattr(loop, "run_with_rebuild", self.run)
         monkeypatch.setattr(loop, "_remove_leftovers", lambda *_: None)
-        monkeypatch.setattr(tunes, "time", SimpleNamespace(time=lambda: self.clock))
+        monkeypatch.setattr(search, "time", SimpleNamespace(time=lambda: self.clock))
         monkeypatch.setattr(loop, "alone_on_machine", lambda _: contextlib.nullcontext())
         monkeypatch.setattr(Here, "trials", self.trials)
         made, prepare = {}, LocalEngine.prepare
@@ -109,12 +109,14 @@ def watch(experiment, label):
 
 def begun(said=None, budget="120s", **more):
     progress = said.append if said is not None else lambda _: None
-    return tunes.begin_design_search("default", tunes.SearchRequest(budget, name="mine", **more), None, None, progress)
+    return search.begin_design_search(
+        "default", search.SearchRequest(budget, name="mine", **more), None, None, progress
+    )
 
 
 def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(machine, tmp_path):
     said = []
-    result = tunes.finish_search(begun(said), watch)
+    result = search.finish_search(begun(said), watch)
     assert result.settings == {"size": "large", "place": "there"}
     low, high = result.interval
     assert low < 1.3 < high
@@ -142,7 +144,7 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
     assert not body["equal_work_checked"]
     assert short in str(result)
     assert short in page
-    early = tunes.TuneResult(result.folder, interrupted=True)
+    early = search.TuneResult(result.folder, interrupted=True)
     assert (early.interval, early.settings, early.ratio) == (None, {}, None), "nobody ends it for what it shows so far"
     assert early.answer.headline == "Not finished yet: size=large, place=there is being confirmed."
 
@@ -151,9 +153,9 @@ def test_a_search_finds_the_fewest_settings_confirms_them_and_tells_what_failed(
 def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(machine, at, is_confirmed):
     machine.stops_at = at
     with pytest.raises(Stopped):
-        tunes.finish_search(begun(), watch)
+        search.finish_search(begun(), watch)
     machine.stops_at = None
-    result = tunes.finish_search(tunes.resume_study(tunes.find_study("mine"), None, lambda _: None), watch)
+    result = search.finish_search(search.resume_study(search.find_study("mine"), None, lambda _: None), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert len(machine.ran) == len(set(machine.ran)) == sum(result.answer.phases.values())
     confirmation = StudyFolder(result.folder).steps()[-1].load()
@@ -161,7 +163,7 @@ def test_a_killed_search_goes_on_from_its_trials_and_loses_and_repeats_none(mach
 
 
 def resumed(budget=None):
-    return tunes.TuneResult(tunes.find_study("mine")).resume(budget=budget)
+    return search.TuneResult(search.find_study("mine")).resume(budget=budget)
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])
@@ -177,8 +179,8 @@ def test_a_search_killed_before_the_run_of_a_step_was_written_goes_on_all_the_sa
 
     monkeypatch.setattr(RunFolder, "create", killed)
     with pytest.raises(Stopped):
-        tunes.finish_search(begun(), watch)
-    result = tunes.finish_search(begun(), watch) if step == 1 else resumed()
+        search.finish_search(begun(), watch)
+    result = search.finish_search(begun(), watch) if step == 1 else resumed()
     assert result.settings == {"size": "large", "place": "there"}
     assert len(machine.ran) == sum(result.answer.phases.values())
 
@@ -192,7 +194,7 @@ def test_what_every_step_has_to_say_as_it_gets_ready_is_told_once(machine, monke
 
     monkeypatch.setattr(LocalEngine, "prepare", prepared)
     said = []
-    tunes.finish_search(begun(said), watch)
+    search.finish_search(begun(said), watch)
     assert said.count("data: made up") == 1
 
 
@@ -204,7 +206,7 @@ def test_each_step_is_told_what_memory_processes_had_in_those_before_it(machine,
         return groups(*given, usual=usual, **more)
 
     monkeypatch.setattr(loop, "TrialGrouper", made)
-    tunes.finish_search(begun(), watch)
+    search.finish_search(begun(), watch)
     assert told[0] == {}
     assert all(usual == {"own": 2**28} for usual in told[1:])
     assert len(told) > 3
@@ -214,7 +216,7 @@ def test_each_step_is_told_what_memory_processes_had_in_those_before_it(machine,
 @pytest.mark.parametrize("at", [0, 40])
 def test_ctrl_c_ends_it_and_what_is_written_says_so_until_it_is_over(machine, at):
     machine.stops_at, machine.trouble = at, lambda _: KeyboardInterrupt()
-    result = tunes.finish_search(begun(), watch)
+    result = search.finish_search(begun(), watch)
     assert (result.exit_code, result.settings) == (130, {})
     assert json.loads((result.folder / "tune.json").read_text())["interrupted"] is True
     assert "Not finished yet" in (result.folder / "report.html").read_text()
@@ -225,7 +227,7 @@ def test_ctrl_c_ends_it_and_what_is_written_says_so_until_it_is_over(machine, at
 
 def test_the_page_of_a_search_is_made_again_from_its_trials_on_any_machine(machine, tmp_path, monkeypatch, capsys):
     """Guards against `envmatrix report SEARCH` refusing a search as not a run."""
-    result = tunes.finish_search(begun(), watch)
+    result = search.finish_search(begun(), watch)
     written = {name: (result.folder / name).read_text() for name in ("tune.json", "report.html")}
     for name in written:
         (result.folder / name).write_text(written[name].replace("size=large", "old"))
@@ -239,7 +241,7 @@ def test_the_page_of_a_search_is_made_again_from_its_trials_on_any_machine(machi
 def test_what_is_shown_of_a_search_that_was_killed_while_it_confirmed_claims_nothing(machine, capsys):
     machine.stops_at = 112
     with pytest.raises(Stopped):
-        tunes.finish_search(begun(), watch)
+        search.finish_search(begun(), watch)
     assert main(["report", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["headline"].startswith(
         "Not finished yet: size=large, place=there is being"
@@ -257,7 +259,7 @@ def test_what_is_shown_of_a_search_that_was_killed_while_it_confirmed_claims_not
 @pytest.mark.parametrize("step", ["002-", "confirm"])
 def test_a_baseline_that_fails_in_one_step_alone_costs_that_step_alone(machine, step):
     said, machine.down = [], (step,)
-    result = tunes.finish_search(begun(said), watch)
+    result = search.finish_search(begun(said), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert sum(line.startswith("the baseline failed in this step") for line in said) == 1
     assert result.answer.dropped == {"size=broken": "failed: no metric in its output"}, "nothing else is to blame"
@@ -266,14 +268,14 @@ def test_a_baseline_that_fails_in_one_step_alone_costs_that_step_alone(machine, 
 def test_a_baseline_that_fails_twice_in_a_row_ends_the_search_which_goes_on_when_that_is_mended(machine):
     machine.down = ("003-", "004-")
     with pytest.raises(NothingRanError, match="the baseline fails") as caught:
-        tunes.finish_search(begun(), watch)
+        search.finish_search(begun(), watch)
     assert "envmatrix resume mine" in caught.value.remedy
     assert resumed().settings == {"size": "large", "place": "there"}
 
 
 def test_a_longer_budget_gives_a_search_that_was_over_more_fresh_blocks(machine):
     machine.noise = 0.05
-    first = tunes.finish_search(begun(), watch)
+    first = search.finish_search(begun(), watch)
     ran, again = len(machine.ran), resumed("240s")
     assert again.answer.effect.blocks > first.answer.effect.blocks + 10
     assert {run for run, _ in machine.ran[ran:]} == {StudyFolder(again.folder).steps()[-1].path.name}
@@ -284,10 +286,10 @@ def test_a_longer_budget_gives_a_search_that_was_over_more_fresh_blocks(machine)
 def test_a_search_that_was_given_no_budget_takes_as_many_trials_as_it_needs(machine):
     said = []
     machine.wall_s = 100.0
-    result = tunes.finish_search(begun(said, budget=None), watch)
+    result = search.finish_search(begun(said, budget=None), watch)
     assert result.answer.effect.blocks >= 6
     assert any(line.startswith("no --budget was given: using ") for line in said)
-    fewest = tunes.resume_study(result.folder, None, lambda _: None).search.fewest_trials()
+    fewest = search.resume_study(result.folder, None, lambda _: None).search.fewest_trials()
     assert 1200 < result.answer.spent_s <= 1.05 * 1.15 * fewest * 100
 
 
@@ -297,7 +299,7 @@ def test_what_stops_a_search_says_how_the_search_goes_on(machine):
 
     machine.stops_at, machine.trouble = 30, gone
     with pytest.raises(EngineGoneError) as caught:
-        tunes.finish_search(begun(), watch)
+        search.finish_search(begun(), watch)
     assert caught.value.remedy == "when it is back, `envmatrix resume mine` goes on"
     machine.trouble = lambda _: StoreError("No space left on device", remedy="free some space")
     with pytest.raises(StoppedRunError, match="the search was stopped") as full:
@@ -312,22 +314,22 @@ def test_locks_are_looked_for_beside_the_matrix_that_it_began_with(machine, tmp_
     (tmp_path / "matrix.yaml").rename(tmp_path / "there" / "other.yaml")
     machine.stops_at = 3
     with pytest.raises(Stopped):
-        tunes.finish_search(
-            tunes.begin_design_search(
-                "default", tunes.SearchRequest("120s", name="mine"), None, "there/other.yaml", lambda _: None
+        search.finish_search(
+            search.begin_design_search(
+                "default", search.SearchRequest("120s", name="mine"), None, "there/other.yaml", lambda _: None
             ),
             watch,
         )
     (tmp_path / "matrix.yaml").write_text("no matrix at all: [")
-    again = tunes.resume_study(tunes.find_study("mine"), None, lambda _: None)
+    again = search.resume_study(search.find_study("mine"), None, lambda _: None)
     assert again.matrix.path == "there/other.yaml"
 
 
 def test_nobody_else_writes_to_a_search_that_goes_on(machine):
     machine.stops_at = 30
     with pytest.raises(Stopped):
-        tunes.finish_search(begun(), watch)
-    holder = StudyFolder(tunes.find_study("mine"))
+        search.finish_search(begun(), watch)
+    holder = StudyFolder(search.find_study("mine"))
     holder.lock()
     with pytest.raises(StoreError, match="another envmatrix is writing"):
         resumed()
@@ -335,9 +337,9 @@ def test_nobody_else_writes_to_a_search_that_goes_on(machine):
 
 
 def test_a_search_that_is_over_is_resumed_without_a_further_trial(machine):
-    tunes.finish_search(begun(), watch)
+    search.finish_search(begun(), watch)
     ran = len(machine.ran)
-    again = tunes.finish_search(tunes.resume_study(tunes.find_study("mine"), None, lambda _: None), watch)
+    again = search.finish_search(search.resume_study(search.find_study("mine"), None, lambda _: None), watch)
     assert len(machine.ran) == ran
     assert again.settings == {"size": "large", "place": "there"}
 
@@ -345,21 +347,21 @@ def test_a_search_that_is_over_is_resumed_without_a_further_trial(machine):
 def test_a_budget_holds_where_much_time_lies_between_the_trials(machine):
     machine.between_s = 0.4  # overhead of starting and ending trials of one second
     machine.slow_from = 60  # the machine becomes slower at some time
-    result = tunes.finish_search(begun(), watch)
+    result = search.finish_search(begun(), watch)
     assert result.settings == {"size": "large", "place": "there"}
     assert 0.9 * 120 < result.answer.spent_s <= 1.05 * 120
 
 
 def test_nothing_is_recommended_where_nothing_gains(machine):
     machine.gains = {"large": -0.2, "there": -0.1, "broken": None, "yes": -0.1}
-    result = tunes.finish_search(begun(), watch)
+    result = search.finish_search(begun(), watch)
     assert (result.settings, result.ratio, result.lines) == ({}, None, "")
     assert "no configuration is expected to be better" in result.answer.headline
 
 
 def test_where_every_candidate_fails_that_is_said(machine):
     machine.gains = {"large": None, "there": None, "broken": None, "yes": None}
-    result = tunes.finish_search(begun(), watch)
+    result = search.finish_search(begun(), watch)
     assert result.exit_code == 4
     assert "no configuration had a successful trial" in result.answer.headline
     assert set(result.answer.dropped) >= {"size=large", "size=broken", "place=there", "inert=yes"}
@@ -367,7 +369,7 @@ def test_where_every_candidate_fails_that_is_said(machine):
 
 def test_what_takes_hopelessly_long_is_told_of_as_that(machine):
     machine.gains["broken"] = -9.0
-    result = tunes.finish_search(begun(), watch)
+    result = search.finish_search(begun(), watch)
     assert result.settings == {"size": "large", "place": "there"}
     said = "timed_out: ran past its limit and was ended after 10 s (`trial_limit`, or four times the baseline)"
     assert result.answer.dropped == {"size=broken": said}
@@ -376,13 +378,13 @@ def test_what_takes_hopelessly_long_is_told_of_as_that(machine):
 def test_a_baseline_that_fails_ends_the_search(machine):
     machine.gains = {"small": None}
     with pytest.raises(NothingRanError, match="the baseline fails") as caught:
-        tunes.finish_search(begun(), watch)
+        search.finish_search(begun(), watch)
     assert "start another search (another --name, or remove results/mine)" in caught.value.remedy
 
 
 def test_a_budget_that_turns_out_too_small_ends_it_after_each_level_was_seen_once(machine):
     with pytest.raises(InputError, match=r"cannot confirm anything: at 1\.0 s a trial") as caught:
-        tunes.finish_search(begun(budget="20s"), watch)
+        search.finish_search(begun(budget="20s"), watch)
     assert {run for run, _ in machine.ran} == {"001-evidence-mine"}
     budget = re.search("continue with `envmatrix resume mine --budget (.*)`", caught.value.remedy)[1]
     assert resumed(budget).settings == {"size": "large", "place": "there"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from envmatrix.api import tunes
+from envmatrix.api.tuning import search as tunes
 from envmatrix.errors import InputError
 from envmatrix.launchers.local import Here
 from envmatrix.matrix.parse import parse

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from envmatrix.api import tunes
+from envmatrix.api.tuning import search
 from envmatrix.errors import InputError
 from envmatrix.search.optuna_sampler import SAMPLERS, propose_rows
 from envmatrix.search.search import Batch, Budget, Search
@@ -57,9 +57,9 @@ def test_a_search_with_it_asks_it_alone_once_the_space_was_seen_and_confirms_as_
 
 
 def test_a_search_on_disk_keeps_its_sampler(machine):  # noqa: F811
-    result = tunes.finish_search(begun(sampler="tpe"), watch)
+    result = search.finish_search(begun(sampler="tpe"), watch)
     assert result.settings == {"size": "large", "place": "there"}
-    assert tunes.resume_study(result.folder, None, lambda _: None).search.sampler == "tpe"
+    assert search.resume_study(result.folder, None, lambda _: None).search.sampler == "tpe"
 
 
 def test_an_unknown_sampler_and_a_missing_optuna_are_told_before_anything_is_written(machine, monkeypatch, tmp_path):  # noqa: F811

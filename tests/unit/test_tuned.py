@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from envmatrix.api import tunes
+from envmatrix.api.tuning import search
 from tests.unit.test_tune_loop import Machine, Stopped, machine  # noqa: F401 - a fixture
 from validation import tuned
 from validation.tuned import commit, due, measure
@@ -206,9 +206,9 @@ def test_tries_of_a_design_and_of_a_program_are_checked_apart_and_each_goes_on_a
 
     def begin_program(program, sought, progress, _show):
         searched.append((program.words, sought.budget))
-        return tunes.begin_design_search("default", sought, None, None, progress)
+        return search.begin_design_search("default", sought, None, None, progress)
 
-    monkeypatch.setattr(tunes, "begin_program_search", begin_program)
+    monkeypatch.setattr(search, "begin_program_search", begin_program)
     killed(machine, asked, 30)
     other = again(asked, program=["python", "own.py", "-v"])
     killed(machine, again(other, tries=2), 140)

@@ -13,7 +13,7 @@ from envmatrix.search.report import answer_lines, to_json
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.metrics import VALUE
 from envmatrix.stats.pairing import ratio_from_log
-from envmatrix.stats.steady_effect import SteadyEffect
+from envmatrix.stats.steady_state.effect import SteadyEffect
 from validation.simulated_tuning import FEW, FEW_TRIALS, FIRST, METHODS, Found, searched
 
 

@@ -10,17 +10,17 @@ from envmatrix.launchers.catalog import LAUNCHERS, adapt_schedule
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.interleaving import comparison_roots, unused_reference_copies, with_separate_references
 from envmatrix.plan.schedule import make_arms
-from envmatrix.report.forest import forest
+from envmatrix.report.figures.forest import forest
 from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.report.write import write_reports
 from envmatrix.runner.steady_state_runs import SteadyStateRuns
 from envmatrix.stats.analysis import between
 from envmatrix.stats.effects import LEVEL, Flag
-from envmatrix.stats.maxt import critical_value, null_maxima
+from envmatrix.stats.inference.maxt import critical_value, null_maxima
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.stats.pairing import families
-from envmatrix.stats.racing import next_arms
 from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.stats.stopping.racing import next_arms
 from envmatrix.trials import interleaving_eligibility
 from envmatrix.trials.batches import TrialGrouper
 from tests.synthetic import (
@@ -297,8 +297,8 @@ def test_reports_show_the_copy_and_who_is_compared_with_it(tmp_path):
     write_reports(folder, progress=pytest.fail)
     text = (folder.path / "report.md").read_text()
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
-    assert "a (against baseline alone)" in rows
-    assert "| reference |" in rows["baseline alone"]
+    assert "a \\*" in rows
+    assert "| reference |" in rows["baseline \\*"]
     assert "turns of 3 timed steps" in rows["schedule"]
     assert "48 of 72 trials, the others one after the other and against baseline alone" in rows["schedule"]
     assert "b is 1.5" in text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envmatrix.__main__ import main
-from envmatrix.build import debian_suites
+from envmatrix.build.debian import suites
 from envmatrix.engines import apptainer
 from envmatrix.engines.docker_client import APIError, docker_errors
 from envmatrix.errors import EngineError
@@ -32,7 +32,7 @@ FULL = (
 def test_a_full_disk_while_a_base_is_made_is_no_fault_of_the_mirror(said):
     done = Finished(("mmdebstrap",), Exit(1, 1.0), "", said + "\n")
     with pytest.raises(EngineError, match="no space left on device") as caught:
-        debian_suites._check_finished(done, "no base", Path("/cache"))
+        suites._check_finished(done, "no base", Path("/cache"))
     assert "mirror" not in str(caught.value)
 
 

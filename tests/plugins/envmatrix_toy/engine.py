@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envmatrix.build.context import BaseImage
+from envmatrix.build.images.context import BaseImage
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared, log_of
 from envmatrix.plan.environment import Environment, Image, Library

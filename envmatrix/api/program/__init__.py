@@ -1,0 +1,1 @@
+"""A program on the command line: its options, its first run, its environments and its benchmark."""

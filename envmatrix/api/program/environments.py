@@ -1,0 +1,112 @@
+"""Environments to try for a program: those that differ on this machine, and that it does not override itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from envmatrix.api.program.budget import arm_time_s, fit_budget
+from envmatrix.evidence.evidence import OwnSetting
+from envmatrix.matrix import Matrix
+from envmatrix.matrix.parse import parse
+from envmatrix.matrix.template import FOR_ANY, FOR_TORCH, MatrixTemplate
+from envmatrix.plan.environment import resolve_environment
+from envmatrix.system.host import this_host
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.experiment import none_available_error, snapshot_bench
+from envmatrix.trials.images import build_places, open_engines, prepare_images
+from envmatrix.trials.overrides import Overrides
+from envmatrix.trials.program.settings import find_conflict
+from envmatrix.trials.program.trial_run import TrialRunResult
+from envmatrix.units import as_budget, is_too_long
+
+
+def usable_environments(torch: bool) -> list[str]:
+    """Return the environments that differ from the baseline on this machine."""
+    host = this_host()
+    useless = {"one-thread"} if len(host.cpus) == 1 else set()
+    useless |= {"pinned"} if host.physical_cpus == host.cpus else set()
+    return [name for name in (FOR_TORCH if torch else FOR_ANY) if name not in useless]
+
+
+def overridden_environments(template: MatrixTemplate, settings: Iterable[OwnSetting]) -> dict[str, str]:
+    """Return the usable environments that a program overrides by its own ``settings`` -> the cause."""
+    own, names = list(settings), usable_environments(template.torch)
+    if not own:
+        return {}
+    matrix, facts = parse(replace(template, environments=names).text(), Path("matrix.yaml")), this_host().facts()
+    conflicts = {}
+    for name in names:
+        environment = resolve_environment(matrix, name, facts)
+        cause = find_conflict(own, environment.variables, environment.claims, environment.cpus)
+        if cause:
+            conflicts[name] = cause
+    return conflicts
+
+
+def fit_environments(
+    starter: MatrixTemplate, trial_s: float, overrides: Overrides, progress: ProgressCallback
+) -> tuple[MatrixTemplate, dict[str, str]]:
+    """Return a template with those of its environments that fit into the time, and name -> why others are unavailable.
+
+    An unavailable environment makes room for the next one; those that the user named stay. Raises NothingRanError if
+    all are unavailable.
+    """
+    usable, requested = starter.environments, tuple(overrides.environments or ())
+    arms, _ = fit_budget(trial_s, len(requested) or len(usable), overrides)
+    names, matrix = requested or usable, parse(starter.text(), Path("matrix.yaml"))
+    selected: tuple[str, ...] = requested
+    unavailable: dict[str, str] = {}
+    if set(names) <= set(matrix.environments):  # the later error for an unknown name lists all
+        available, unavailable = _find_available(matrix, names, arms - 2, starter.engine, progress)
+        if unavailable and not available:
+            raise none_available_error(unavailable)
+        selected = requested or tuple(available)
+    if not set(selected) <= set(usable):  # requested ones that the template cannot list
+        selected = tuple(usable[: arms - 2])
+    if unavailable and not requested:
+        first, reason = next(iter(unavailable.items()))
+        why = f"{first}: {reason.splitlines()[0].rstrip(':')}"
+        progress(f"left out, because not available on this machine: {', '.join(unavailable)} ({why})")
+    _, budget_s = fit_budget(trial_s, len(requested) or len(selected), overrides)
+    claims_first = overrides.budget is None
+    return replace(starter, environments=selected, budget_s=budget_s, claims_first=claims_first), unavailable
+
+
+def _find_available(
+    matrix: Matrix, names: Sequence[str], count: int, engine: str, progress: ProgressCallback
+) -> tuple[list[str], dict[str, str]]:
+    """Return the first ``count`` of ``names`` that can be prepared here, and why others cannot.
+
+    Only the libraries of environments that are tried are fetched, and a missing one is not tried again.
+    """
+    engines = open_engines([engine], build_places(Path(matrix.path), snapshot_bench()[1]))
+    environments = [resolve_environment(matrix, name, {}) for name in names]
+    reasons: dict[str, str] = {}
+    while True:
+        tried = {entry.name: entry for entry in [one for one in environments if one.name not in reasons][:count]}
+        libraries = {library.key: library for entry in tried.values() for library in entry.libraries}
+        images, unavailable = prepare_images(tried, engines, tuple(libraries.values()), progress)
+        if not unavailable:
+            return list(tried), reasons
+        reasons |= {name: reason for (name, _), reason in unavailable.items()}
+        missing = {key: reason for image in images.values() for key, reason in image.missing.items()}
+        lacking = [(one.name, key) for one in environments for key, _ in one.preload if key in missing]
+        reasons |= {name: f"library {key} is not available: {missing[key]}" for name, key in lacking}
+
+
+def left_out_text(
+    starter: MatrixTemplate, first_run: TrialRunResult, overrides: Overrides, excluded: Iterable[str]
+) -> str:
+    """Return one line on the environments that are not tested yet, and the budget that tests all; '' if none.
+
+    ``excluded``: environments that cannot be tested.
+    """
+    usable = [name for name in usable_environments(starter.torch) if name not in set(excluded)]
+    left_out = [name for name in usable if name not in starter.environments]
+    if overrides.environments or not left_out:
+        return ""
+    all_s = arm_time_s(first_run.wall_s * len(starter.workloads), overrides) * (len(usable) + 2)
+    budget_note = "" if is_too_long(all_s) else f" (`--budget {as_budget(all_s)}` tests all)"
+    return f"not tested yet: {', '.join(left_out)}{budget_note}"

@@ -1,0 +1,1 @@
+"""The search of `envmatrix tune`: its arguments, its space, its run and its report."""

@@ -1,0 +1,394 @@
+"""Search the best environment for a program within a budget, and confirm it; resumable from its trials."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+from envmatrix.api.known_order import order_search, read_order_atlas
+from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, parse_fraction, split_names
+from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
+from envmatrix.api.program.place import make_place
+from envmatrix.api.program.request import ProgramRequest as AskedProgram
+from envmatrix.api.runs import find_run_host
+from envmatrix.api.tuning.request import SearchRequest
+from envmatrix.api.tuning.space import make_default_space
+from envmatrix.block import interrupts
+from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
+from envmatrix.matrix import Design, Matrix
+from envmatrix.matrix.model import NAME
+from envmatrix.plan.export_lines import export_lines
+from envmatrix.results.run import LauncherOptions
+from envmatrix.runner.loop import RunEnding
+from envmatrix.search.answer import TuneAnswer, make_answer
+from envmatrix.search.loop import RunningSearch, Watch, announce, check_budget, minimum_time_s, run_search
+from envmatrix.search.optuna_sampler import check_sampler
+from envmatrix.search.progress import watch_step
+from envmatrix.search.report import answer_lines, subject_text, to_html, to_json
+from envmatrix.search.search import Search
+from envmatrix.search.space import design_levels, select_factors
+from envmatrix.search.steps import Step, read_step
+from envmatrix.search.study import Place, Study, StudyFolder, make_search
+from envmatrix.stats.steady_state.effect import SteadyEffect
+from envmatrix.system.atomic_files import write_whole
+from envmatrix.system.bench_options import node_count
+from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.system.write_retry import retry_writes
+from envmatrix.trials.experiment import Experiment, find_design, reopen_experiment
+from envmatrix.trials.overrides import Overrides, select_engines
+from envmatrix.trials.program.hooks import setup_and_cleanup
+from envmatrix.trials.trial import preload_paths
+from envmatrix.units import parse_duration
+from envmatrix.version import __version__
+
+#: Default budget (seconds), if that is enough to confirm anything.
+_DEFAULT_BUDGET_S = 1200.0
+_TARGET_WIDTH = 0.01
+_RECIPE_FILE = "recipe.sh"
+#: The answer of a search, written at its end.
+ANSWER_FILE = "tune.json"
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """Search on disk: study.json, tune.json, report.html, a run per step. ``interrupted``: ``resume`` continues it."""
+
+    folder: Path
+    interrupted: bool = False
+
+    @cached_property
+    def _search_and_steps(self) -> tuple[Search, list[Step]]:
+        folder = StudyFolder(self.folder)
+        study = folder.load()
+        steps = folder.steps()
+        search = make_search(_study_matrix(folder), study, steps[0].load().host if steps else None)
+        return search, [read_step(step, search.space) for step in steps]
+
+    @cached_property
+    def answer(self) -> TuneAnswer:
+        """The answer of the search. Raises StoreError if the folder cannot be read."""
+        return make_answer(*self._search_and_steps, StudyFolder(self.folder).sessions(), interrupted=self.interrupted)
+
+    @property
+    def name(self) -> str:
+        """Name of the search."""
+        return self.folder.name
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Factor -> level of the recommended recipe; {} if nothing is significantly faster than the baseline."""
+        return self.answer.settings
+
+    @property
+    def ratio(self) -> float | None:
+        """The speed-up of the confirmed recipe over the baseline, on fresh blocks (None: none was confirmed)."""
+        return self.answer.effect.ratio if self.answer.effect else None
+
+    @property
+    def gain(self) -> float | None:
+        """``ratio`` as in the headline: corrected for being reported only if its interval is above 1."""
+        return self.answer.gain
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of ``ratio``."""
+        effect = self.answer.effect
+        return (effect.low, effect.high) if effect and effect.low is not None and effect.high is not None else None
+
+    @property
+    def steady(self) -> SteadyEffect | None:
+        """The effect of the confirmed recipe in later steps, with its interval and seconds (None: none was measured).
+
+        ``gain`` is of these steps if the recipe is faster in them.
+        """
+        return self.answer.steady
+
+    @property
+    def lines(self) -> str:
+        """The shell lines that set up the recommended recipe, '' if nothing is recommended."""
+        file = self.folder / _RECIPE_FILE
+        return file.read_text(encoding="utf-8") if self.settings and file.exists() else ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of ``envmatrix tune``: 4 if no candidate ever ran successfully."""
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        return ExitCode.FINE if self.answer.ran_well else ExitCode.NOTHING_RAN
+
+    def resume(self, *, budget: float | str | None = None, progress: ProgressCallback = silent) -> TuneResult:
+        """Continue a stopped search, or give its confirmation more time. Arguments and errors: ``tune``."""
+        return finish_search(
+            resume_study(self.folder, budget, progress), partial(watch_step, quiet=False, tell=progress)
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the answer in the format of tune.json."""
+        return to_json(self.name, self.answer, self.lines)
+
+    def write(self) -> None:
+        """Write tune.json and report.html."""
+        write_whole(self.folder / ANSWER_FILE, json.dumps(self.to_json(), indent=1) + "\n")
+        folder = StudyFolder(self.folder)
+        subject = subject_text(folder.load(), folder.steps()[0].load())
+        page = to_html(self.name, self.answer, *self._search_and_steps, self.lines, subject)
+        write_whole(self.folder / "report.html", page)
+
+    def __str__(self) -> str:
+        return "\n".join(answer_lines(self.answer))
+
+
+def tune(
+    program: str | Sequence[str], *, budget: float | str | None = None, factors: Names | None = None,
+    engine: str | None = None, matrix: PathLike | None = None, name: str | None = None, results: PathLike = "results",
+    metric_regex: str = "", metric_json: str = "", launcher: str = DEFAULT,
+    launcher_options: LauncherOptions | None = None, sampler: str = "", metric_steps: str = "",
+    image: str = "", atlas: PathLike | None = None, progress: ProgressCallback = silent,
+) -> TuneResult:  # fmt: skip
+    """Search the best environment for a program within a budget, and confirm its gain on fresh blocks.
+
+    Args:
+        program: a command line as a list of words, or the name of a design of a matrix.
+        budget: time of all trials: seconds, or '90s', '20m', '2h'; None: 20 minutes, or more if needed.
+        factors: only these are searched, as names or 'a,b'; None: all setting factors, or the design's.
+        engine: where processes start; None: here ('local'), or the design's first one.
+        matrix: the matrix with the design; None: ./matrix.yaml, otherwise the built-in one.
+        name: of the search; None: the program and the time.
+        results: the folder in which the folder of the search is created.
+        metric_regex: the program's speed: a number in ( ) in its output; '': chosen as ``envmatrix bench`` does.
+        metric_json: the program's speed: FILE:KEY of a JSON file that it writes.
+        launcher: runs trials in parallel on its nodes: 'here' or another launcher's name.
+        launcher_options: its options, such as {'nodes': 4}.
+        sampler: Optuna's 'tpe', 'nsga2' or 'random', to propose candidates to screen; '': the built-in model.
+        metric_steps: the program's speed: a pattern of the lines that it prints at each step.
+        image: the ready image that a program runs in, with ``engine`` 'docker' or 'apptainer'; '': its own Python.
+        atlas: whose known effects order the candidates; None: ./atlas, if it exists.
+        progress: receives lines of progress; ``print`` shows them.
+
+    Returns:
+        The TuneResult, with its report written into its folder.
+
+    Raises:
+        InputError: an argument is wrong, the space is empty, or the budget is too small to confirm anything.
+        EngineError: an engine is missing or its build failed.
+        NothingRanError: the program or the baseline fails.
+        StoreError: the folder cannot be written.
+
+    """
+    watch = partial(watch_step, quiet=False, tell=progress)
+    sought = SearchRequest(budget, split_names(factors), name, results, sampler, read_order_atlas(atlas, progress))
+    if isinstance(program, str):
+        tuning = begin_design_search(program, sought, engine, matrix, progress, launcher, launcher_options or {})
+        return finish_search(tuning, watch)
+    place = make_place([engine] if engine else (), image, launcher, launcher_options or {}, progress)
+    request = AskedProgram(
+        tuple(program), metric_regex=metric_regex, metric_json=metric_json, metric_steps=metric_steps, place=place
+    )
+    tuning = begin_program_search(request, sought, progress, lambda _: None)
+    return finish_search(tuning, watch, is_set_up=True)
+
+
+def begin_program_search(
+    request: AskedProgram, search_request: SearchRequest, progress: ProgressCallback, show: Callable[[str], None]
+) -> RunningSearch:
+    """Run a program once, and create the study of its default space. Raises the errors of ``tune``."""
+    file = Path("matrix.yaml")
+    generated = make_matrix(request, Overrides(), file, _without_plan_lines(progress), show)
+    with cleanup_on_failure(generated.matrix.workloads.values(), progress):
+        matrix, levels = make_default_space(generated, file)
+        design = matrix.designs["default"].model_copy(update={"target": _TARGET_WIDTH})
+        place, location = request.place, None
+        if place.is_elsewhere:
+            design, location = _place_search(matrix, design, place.launcher, place.launcher_options, progress)
+        environment_names = [env_name for env_name in matrix.environments if env_name != design.baseline]
+        return _create_study(
+            matrix, design, levels, environment_names, search_request, f"tune-{generated.name}", progress,
+            trial_s=generated.took_s, location=location,
+        )  # fmt: skip
+
+
+def begin_design_search(
+    name_of_design: str, search_request: SearchRequest, engine: str | None, matrix: PathLike | None,
+    progress: ProgressCallback, launcher: str = DEFAULT, launcher_options: LauncherOptions | None = None,
+) -> RunningSearch:  # fmt: skip
+    """Create the study of a design: its factors, or the levels of its environments. Raises the errors of ``tune``."""
+    whole = load_matrix(matrix, progress)
+    design = find_design(whole, name_of_design)
+    if len(design.workloads) != 1:
+        message = (
+            f"design {name_of_design!r} has {len(design.workloads)} workloads; a search finds the best "
+            "environment for one"
+        )
+        raise InputError(message, remedy="tune a design with one workload")
+    engines = select_engines(design, [engine] if engine else None, progress)
+    design = design.model_copy(update={"engines": engines[:1], "target": _TARGET_WIDTH, "race": False})
+    design, location = _place_search(whole, design, launcher, launcher_options or {}, progress)
+    levels = design_levels(whole, design)
+    search_name = f"tune-{name_of_design}-{datetime.datetime.now(datetime.timezone.utc):%Y%m%d-%H%M%S}"
+    return _create_study(
+        whole, design, levels, design.environments, search_request, search_name, progress, location=location
+    )
+
+
+def _place_search(
+    matrix: Matrix, design: Design, launcher: str, launcher_options: LauncherOptions, progress: ProgressCallback
+) -> tuple[Design, Place]:
+    """Return the design adapted to the launcher, and where it runs. Raises InputError if that is impossible."""
+    kind = LAUNCHERS.make(launcher)
+    design = adapt_schedule(kind, design, progress)
+    host = find_run_host(matrix, design, design.engines, launcher, launcher_options, progress)
+    span = node_count(matrix.workloads[design.workloads[0]].options)
+    return design, Place(
+        launcher=launcher, options=launcher_options, width=kind.width(design, launcher_options, span), host=host
+    )
+
+
+def resume_study(
+    folder: Path, budget: float | str | None, progress: ProgressCallback, matrix: PathLike | None = None
+) -> RunningSearch:
+    """Load a stopped search to continue it; ``budget`` is a new one for the whole search.
+
+    ``matrix``: whose locks are used (None: the original ones). A longer budget adds blocks to a confirmation that has
+    ended.
+    """
+    study_folder = StudyFolder(folder)
+    study = study_folder.load()
+    if budget is not None:
+        study = study.model_copy(update={"budget": parse_fraction("--budget", budget, parse_duration), "asked": True})
+    whole = _study_matrix(study_folder, matrix)
+    return RunningSearch(study_folder, study, whole, make_search(whole, study), progress)
+
+
+def find_study(name: PathLike | None, results: PathLike = "results") -> Path | None:
+    """Return the folder of a search by its path or name, or None.
+
+    Without a name: the newest search, but None if a run is newer.
+    """
+    if name is None:
+        candidates = [*Path(results).glob("*/study.json"), *Path(results).glob("*/run.json")]
+        newest = max(candidates, key=lambda file: file.stat().st_mtime, default=None)
+        return newest.parent if newest and newest.name == "study.json" else None
+    return next((path for path in (Path(name), Path(results) / name) if (path / "study.json").exists()), None)
+
+
+def finish_search(tuning: RunningSearch, watch: Watch, *, is_set_up: bool = False) -> TuneResult:
+    """Run a search until it ends or is interrupted, and write its result."""
+    workloads = [tuning.matrix.workloads[name] for name in tuning.study.design.workloads]
+    tuning.folder.lock()
+    try:
+        tuning.begin_session(time.time())
+        with retry_writes(tuning.progress), setup_and_cleanup(workloads, tuning.progress, is_set_up=is_set_up):
+            ending = _search_until_end(tuning, watch)
+    except StoreError as error:
+        prefix = f"{error.remedy}; " if error.remedy else ""
+        remedy = f"{prefix}`envmatrix resume {tuning.study.name}` continues; no finished trial is lost"
+        raise StoppedRunError(f"{error.message}; the search was stopped", where=error.where, remedy=remedy) from error
+    finally:
+        tuning.folder.unlock()
+    result = TuneResult(tuning.folder.path, interrupted=ending is not None)
+    if steps := tuning.folder.steps():
+        if result.settings:
+            write_whole(
+                result.folder / _RECIPE_FILE,
+                _recipe_lines(reopen_experiment(steps[-1], Path(tuning.matrix.path), silent)) + "\n",
+            )
+        else:  # the recommendation of a shorter budget no longer applies
+            (result.folder / _RECIPE_FILE).unlink(missing_ok=True)
+        result.write()
+    return result
+
+
+def _search_until_end(tuning: RunningSearch, watch: Watch) -> RunEnding | None:
+    """Run a search; Ctrl-C between two of its steps has the same effect as Ctrl-C within one."""
+    try:
+        return run_search(tuning, watch, engine=tuning.study.design.engines[0])
+    except KeyboardInterrupt:
+        if not tuning.folder.steps():
+            raise  # no step exists that could be resumed
+        interrupts.mark_handled()
+        return RunEnding("interrupted", interrupted=True)
+
+
+def _recipe_lines(experiment: Experiment) -> str:
+    arm = experiment.plan.arms[-1]
+    environment = experiment.run.environments[arm.runs]
+    prepared = experiment.prepared[environment.image_key, arm.engine]
+    return export_lines(environment, preload_paths(prepared, environment), "sh")
+
+
+def _create_study(
+    matrix: Matrix, design: Design, levels: Mapping[str, tuple[str, ...]], environment_names: Sequence[str],
+    search_request: SearchRequest, default_name: str, progress: ProgressCallback, *, trial_s: float | None = None,
+    location: Place | None = None,
+) -> RunningSearch:  # fmt: skip
+    name = search_request.name or default_name
+    if search_request.sampler:
+        check_sampler(search_request.sampler)
+    if not NAME.match(name):
+        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")
+    folder = StudyFolder(Path(search_request.results) / name)
+    if folder.path.exists() and not folder.is_unused:
+        raise InputError(
+            "it already exists",
+            where=Where(folder.path),
+            remedy="pass another --name, or continue it: `envmatrix resume`",
+        )
+    factors = select_factors(levels, search_request.factors)
+    known = order_search(
+        search_request.atlas, matrix, design.baseline, design.workloads, factors, progress,
+        is_elsewhere=location is not None and location.launcher != DEFAULT,
+    )  # fmt: skip
+    study = Study(
+        name=name,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        envmatrix=__version__,
+        design=design,
+        budget=_DEFAULT_BUDGET_S,
+        factors=factors,
+        named=tuple(environment_names),
+        trial_s=trial_s,
+        place=location,
+        sampler=search_request.sampler,
+        asked=search_request.budget is not None,
+        known=known,
+    )
+    search = make_search(matrix, study)
+    default_s = max(_DEFAULT_BUDGET_S, minimum_time_s(search, trial_s or 0.0))
+    given_s = (
+        default_s
+        if search_request.budget is None
+        else parse_fraction("--budget", search_request.budget, parse_duration)
+    )
+    if trial_s is not None:
+        check_budget(search, given_s, trial_s)
+    study = study.model_copy(update={"budget": given_s})
+    announce(search, study, progress)
+    folder.create(study)
+    return RunningSearch(folder, study, matrix, search, progress)
+
+
+def _study_matrix(folder: StudyFolder, beside: PathLike | None = None) -> Matrix:
+    """Return the matrix that the first step of a study stored. ``beside``: a matrix next to its locks."""
+    steps = folder.steps()
+    if not steps:
+        remedy = "run its original command again: the search starts over under the same name"
+        raise InputError("this search has not run anything yet", where=Where(folder.path), remedy=remedy)
+    run = steps[0].load_for_resume()
+    matrix = matrix_of_run(steps[0], run, beside)
+    return matrix.model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})
+
+
+def _without_plan_lines(progress: ProgressCallback) -> ProgressCallback:
+    """Return a callback without the lines on a benchmark's plan, which do not apply to a search."""
+
+    def tell(line: str) -> None:
+        if not line.startswith(("environments:", "6 blocks of ", "one block takes")):
+            progress(line)
+
+    return tell

@@ -1,0 +1,38 @@
+"""The default search space of a user's program: factors that can affect it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envmatrix.api.program.bench import GeneratedMatrix
+from envmatrix.evidence.checks import parse_claims
+from envmatrix.matrix import Matrix
+from envmatrix.matrix.override import with_includes
+from envmatrix.trials.program.settings import find_conflict
+
+#: Factors for a program on a GPU: GPU memory, loading of modules, communication, and the host's memory and threads.
+#: With OpenMP runtimes, affinities and wait policies there would be too many combinations to search.
+_GPU_FACTORS = ("malloc", "hugepages", "threads", "cuda-allocator", "cuda-loading", "nccl")
+
+
+def make_default_space(generated: GeneratedMatrix, file: Path) -> tuple[Matrix, dict[str, tuple[str, ...]]]:
+    """Return the matrix of a program with the whole search space, as if it were in ``file``, and its levels by factor.
+
+    TF32 is left out: it changes results, and nothing checks the results of a program on the command line. So are
+    levels that the program overrides itself.
+    """
+    libraries = ["recipes" if generated.torch else "malloc", "hugepages"]
+    libraries += ["cuda"] if generated.on_gpu else []
+    libraries += ["collectives"] if generated.on_gpu > 1 else []
+    matrix = with_includes(generated.text, file, [f"envmatrix:{library}" for library in libraries])
+    levels = {
+        factor.name: tuple(
+            level
+            for level, body in factor.levels.items()
+            if level == factor.reference
+            or not find_conflict(generated.own, body.env, parse_claims(body.claims), body.cpus)
+        )
+        for factor in matrix.factors.values()
+        if not factor.is_image and (factor.name in _GPU_FACTORS or not generated.on_gpu)
+    }
+    return matrix, levels

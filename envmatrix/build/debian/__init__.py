@@ -1,0 +1,1 @@
+"""Debian packages and suites, fetched on the host without root."""

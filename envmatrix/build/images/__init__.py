@@ -1,0 +1,1 @@
+"""Image definitions: their build context, labels, contents and bills of materials."""

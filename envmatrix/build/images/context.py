@@ -1,0 +1,184 @@
+"""Collect the build context of an image: all its files, fetched and verified on the host."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envmatrix.build.cache import disk_errors, json_digest
+from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
+from envmatrix.build.images.archive import write_folders_tar
+from envmatrix.build.images.definitions import LIBRARIES, Recipe, make_recipe, python_inside, recipe_digest
+from envmatrix.build.images.labels import build_arguments
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages, sections_digest
+from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.locks import Locks
+from envmatrix.build.paths import BuildPaths
+from envmatrix.build.python.interpreters import python_for_wheels
+from envmatrix.build.python.source_builds import EnvironmentWheels, check_glibc, fetch_wheels
+from envmatrix.build.python.wheelhouse import link_or_copy
+from envmatrix.errors import SkipEnvironmentError
+from envmatrix.plan.environment import Image, Library
+from envmatrix.system import bench_options
+from envmatrix.system.progress import ProgressCallback
+
+_REQUIRED_PACKAGES = ("python3", "numactl")
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """The base of an image. ``reference`` is used in FROM; ``status`` is the text of its dpkg status file."""
+
+    suite: str
+    reference: str
+    digest: str
+    status: str
+    choice: str
+
+
+@dataclass(frozen=True)
+class BuildInputs:
+    """All inputs of an image, on the host and verified by hash. ``key`` changes with any of them."""
+
+    image: Image
+    base: BaseImage
+    debs: tuple[PinnedPackage, ...]
+    deb_files: tuple[Path, ...]
+    wheels: tuple[PinnedPackage, ...]
+    wheel_files: tuple[Path, ...]
+    folders: LibraryFolders
+    lock: str = ""
+    lock_digest: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+    built: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Digest of all inputs except bench/, which is mounted during a benchmark."""
+        pins = [pin.sha256 for pin in (*self.debs, *self.wheels)]
+        recipe = recipe_digest(bool(self.image.requirements))
+        return json_digest(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
+
+    @property
+    def python(self) -> str:
+        """Path of the Python inside the image."""
+        return python_inside(bool(self.image.requirements))
+
+    def libraries(self) -> dict[str, str]:
+        """Return library key -> folder inside the image."""
+        return {key: f"{LIBRARIES}/{key}" for key in self.folders.folders}
+
+    def build_arguments(self, bench: str) -> dict[str, str]:
+        """Return the build arguments for the labels of the image."""
+        return build_arguments(self.base.reference, self.base.digest, self.lock_digest, bench)
+
+    def recipe(self, stage: str = "build") -> Recipe:
+        """Return the recipe for the text of the definition."""
+        return make_recipe(self.image, self.base.reference, stage)
+
+
+def container_suite(image: Image) -> str:
+    """Return the Debian suite of an image. Raises SkipEnvironmentError if no container can provide the image."""
+    if image.ready:
+        raise SkipEnvironmentError(
+            f"nothing to build: image {image.name} uses {image.ready} as it is", remedy="run it as it is"
+        )
+    if image.on_host:
+        raise SkipEnvironmentError(
+            f"image {image.name} is a Python of this machine, which containers cannot use",
+            remedy="use `--engine local` for it",
+        )
+    return suite_for_python(image.suite, image.python)
+
+
+def gather_build_inputs(
+    places: BuildPaths, image: Image, libraries: Sequence[Library], base: BaseImage, progress: ProgressCallback
+) -> BuildInputs:
+    """Lock, fetch and verify all inputs of ``image`` on ``base``."""
+    locks = Locks(places.locks, places.cache)
+    suite = Suite(base.suite, places.cache)
+    python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
+    packages = system_packages(image, suite)
+    lock, system = locks.system_lock(
+        suite.distribution, packages, base.choice, progress, lambda: suite.closure(packages, base.status)
+    )
+    deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
+    wheels = EnvironmentWheels((), ())
+    lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
+    if image.requirements:
+        path, section = locks.image_lock(image, python, progress)
+        check_glibc(image, base.suite)
+        wheels = fetch_wheels(places.cache, image, (path, section), python, progress)
+        lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
+    folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries, image)
+    return BuildInputs(
+        image,
+        base,
+        system.packages,
+        tuple(deb_files),
+        wheels.pins,
+        wheels.files,
+        folders,
+        lock_name,
+        lock_digest,
+        {"libraries": json_digest(dict(folders.facts))},
+        wheels.facts,
+    )
+
+
+def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
+    """Return the Debian packages that an image adds to its base."""
+    return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *_named_packages(image, suite))
+
+
+def _named_packages(image: Image, suite: Suite) -> list[str]:
+    """Return the image's own Debian packages; of alternatives, the first that the suite has."""
+    return [suite.apt.find(alternatives).name if "|" in alternatives else alternatives for alternatives in image.apt]
+
+
+def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
+    """Write the build context to ``folder``, with hard links if the file system supports them."""
+    with disk_errors(folder):
+        for name in ("debs", "wheels", "bench"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for file in ingredients.deb_files:
+            link_or_copy(file, folder / "debs" / file.name)
+        for file in ingredients.wheel_files:
+            link_or_copy(file, folder / "wheels" / file.name)
+        requirements = "".join(pin.text() for pin in ingredients.wheels)
+        (folder / "wheels" / "requirements.txt").write_text(requirements, encoding="utf-8")
+        write_folders_tar(ingredients.folders.folders, folder / "lib.tar")
+        shutil.copytree(
+            bench, folder / "bench", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
+        )
+
+
+def context_facts(ingredients: BuildInputs) -> dict[str, str]:
+    """Return the facts about an image for run.json: base, lock, and the version of each package."""
+    return {
+        "base": ingredients.base.reference,
+        "base_digest": ingredients.base.digest,
+        "base_choice": ingredients.base.choice,
+        "lock": ingredients.lock,
+        "lock_digest": ingredients.lock_digest,
+        **{f"package {pin.name}": pin.version for pin in ingredients.wheels},
+        **ingredients.built,
+        **{f"system {pin.name}": pin.version for pin in ingredients.debs},
+        **dict(ingredients.folders.facts),
+    }
+
+
+def bench_digest(places: BuildPaths) -> str:
+    """Return the digest of the current bench/."""
+    return bench_options.folder_digest(places.bench)
+
+
+def bootstrapped_base(image: Image, places: BuildPaths, progress: ProgressCallback) -> tuple[BaseImage, Path]:
+    """Return a base made by mmdebstrap (bit-identical on all machines with the same mirror), and its tar."""
+    suite = Suite(container_suite(image), places.cache)
+    tar = suite.bootstrap(progress)
+    digest = base_digest(tar)
+    reference = f"envmatrix/base:{suite.name}-{digest[7:19]}"
+    return BaseImage(suite.name, reference, digest, dpkg_status(tar), f"debian {suite.name} by mmdebstrap"), tar

@@ -1,0 +1,1 @@
+"""Python packages: resolved, downloaded, built and installed into venvs."""

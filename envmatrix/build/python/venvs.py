@@ -1,0 +1,173 @@
+"""Build venvs offline from the wheelhouse; venvs on one disk share files by hard links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
+from envmatrix.build.lockfile import PinnedPackage
+from envmatrix.build.python.interpreters import Python, uv_program
+from envmatrix.build.python.wheelhouse import find_links_folders
+from envmatrix.errors import EngineError
+from envmatrix.system.process import Finished, run
+from envmatrix.system.progress import ProgressCallback
+from envmatrix.units import as_packages
+
+_BUILD_S = 1800.0
+
+
+def venv_argv(uv: str, python: str, folder: Path) -> list[str]:
+    """Return the command that creates an empty, movable venv (``--relocatable``)."""
+    return [
+        uv,
+        "venv",
+        "--quiet",
+        "--no-config",
+        "--offline",
+        "--no-python-downloads",
+        "--relocatable",
+        "--allow-existing",
+        "--python",
+        python,
+        str(folder),
+    ]
+
+
+def install_argv(uv: str, folder: Path, wheels: Sequence[Path], requirements: Path) -> list[str]:
+    """Return the command that installs a lock offline from folders of wheels."""
+    return [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--no-config",
+        "--offline",
+        "--no-index",
+        "--no-deps",
+        "--require-hashes",
+        "--link-mode",
+        "hardlink",
+        "--python",
+        str(folder / "bin" / "python"),
+        *(f"--find-links={shelf}" for shelf in wheels),
+        "--requirement",
+        str(requirements),
+    ]
+
+
+def uv_variables(cache: Cache) -> dict[str, str]:
+    """Return all variables for uv; the host's settings do not reach the build."""
+    host_variables = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
+    return {**host_variables, "UV_CACHE_DIR": str(cache.root / "uv"), "UV_CONCURRENT_BUILDS": "1", "LC_ALL": "C.UTF-8"}
+
+
+def venv_folder(cache: Cache, python: Python, pins: Sequence[PinnedPackage]) -> Path:
+    """Return the folder of the venv for exactly these packages and this Python."""
+    compile_command = compile_argv(Path(), Path())
+    key = json_digest(python.path, python.version, [(pin.name, pin.sha256) for pin in pins], compile_command)
+    return cache.root / "venvs" / key[:24]
+
+
+def build_venv(
+    cache: Cache, python: Python, pins: Sequence[PinnedPackage], wheels: Sequence[Path], progress: ProgressCallback
+) -> Path:
+    """Build or reuse the venv; ``wheels`` are the files of ``pins``."""
+    folder = venv_folder(cache, python, pins)
+
+    def build(place: Path) -> None:
+        progress(f"building a venv of {as_packages(len(pins))} on Python {python.version}")
+        _check_finished(
+            cache, run(venv_argv(uv_program(), python.path, place), limit_s=_BUILD_S, env=uv_variables(cache))
+        )
+        install_into(cache, place, pins, wheels)
+
+    cache.folder(folder, build)
+    return folder
+
+
+def install_into(cache: Cache, venv: Path, pins: Sequence[PinnedPackage], wheels: Sequence[Path]) -> None:
+    """Install exactly these packages into an empty venv."""
+    if not pins:
+        return
+    with cache.scratch("venv") as scratch:
+        requirements = scratch / "requirements.txt"
+        requirements.write_text("".join(pin.text() for pin in pins), encoding="utf-8")
+        argv = install_argv(uv_program(), venv, find_links_folders(cache, wheels), requirements)
+        _check_finished(cache, run(argv, limit_s=_BUILD_S, env=uv_variables(cache)))
+        _remove_download_notes(site_packages(venv))
+        share_bytecode(cache, venv)
+
+
+def _remove_download_notes(packages: Path) -> None:
+    """Remove uv's record of each wheel file's time, which would differ between machines.
+
+    RECORD is replaced, not edited in place: uv's cache may share the file by a hard link.
+    """
+    for note in packages.glob("*.dist-info/uv_cache.json"):
+        record_file = note.with_name("RECORD")
+        line = f"{note.parent.name}/{note.name},".encode()
+        other_entries = [
+            entry for entry in record_file.read_bytes().splitlines(keepends=True) if not entry.startswith(line)
+        ]
+        record_file.unlink()
+        record_file.write_bytes(b"".join(other_entries))
+        note.unlink()
+
+
+def site_packages(folder: Path) -> Path:
+    """Return the folder of a venv's packages."""
+    return next((folder / "lib").glob("python*/site-packages"))
+
+
+def compile_argv(folder: Path, packages: Path) -> list[str]:
+    """Return the command that compiles modules to bytecode without the venv's path or times."""
+    program = str(folder / "bin" / "python")
+    return [
+        program,
+        "-m",
+        "compileall",
+        "-q",
+        "-f",
+        "-j",
+        "0",
+        "--invalidation-mode",
+        "unchecked-hash",
+        "-s",
+        str(packages),
+        str(packages),
+    ]
+
+
+def share_bytecode(cache: Cache, folder: Path) -> None:
+    """Compile a venv's modules, and share equal bytecode files among all venvs.
+
+    Trials never write bytecode, so that imports cost the same in each. Modules that do not compile (templates, tests of
+    syntax errors) are ignored, because Python would not import them either.
+    """
+    packages = site_packages(folder)
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1"}
+    run(compile_argv(folder, packages), limit_s=_BUILD_S, cwd=folder, env=variables)
+    for file in packages.rglob("*.pyc"):
+        name = file_digest(file)
+        shared_file = cache.root / "bytecode" / name[:2] / name
+        if not shared_file.exists():
+            shared_file.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                shared_file.hardlink_to(file)
+        else:
+            file.unlink()
+            file.hardlink_to(shared_file)
+
+
+def _check_finished(cache: Cache, result: Finished) -> None:
+    if result.exit.ok:
+        return
+    if is_disk_full(result.stderr):
+        raise disk_full_error(cache.root)
+    raise EngineError(
+        f"uv could not build a venv: {result.last_words(6)}",
+        remedy=f"if a cached file may be damaged, remove {cache.root} and try again",
+    )

@@ -1,0 +1,297 @@
+"""Find the number in a program's output that measures its speed, and a pattern that reads it from later outputs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from envmatrix.matrix.output.patterns import OutputText, shortest_pattern
+from envmatrix.matrix.output.printed import (
+    BYTES,
+    STEP_TIME,
+    STEPS,
+    UNSPECIFIED_TIME,
+    Reading,
+    is_evaluation_label,
+    speed_readings,
+)
+from envmatrix.system.bench_options import quantities
+
+#: Numbers within this relative difference are the same number printed twice.
+_SAME_TOLERANCE = 0.01
+#: Lines read from the start and the end of a longer output.
+_HEAD_AND_TAIL_LINES = (500, 1500)
+#: With more bar lengths than this, the lengths are counts, such as numbers of requests.
+_MAX_BARS = 3
+#: A program's own clock may exceed its wall time by this much: seconds, and factor.
+_CLOCK_S, _CLOCK = 0.1, 1.1
+_BAR = re.compile(r"(?P<done>\d+)/(?P<all>\d+) \[(?P<clock>[\d:]+)<")
+#: Labels of settings rather than counters; a sweep has at most this many values.
+_SETTING_LABEL = re.compile(r"\b(?:size|bs|len|length|dim|threads?|workers?|streams?|concurrency)$")
+_MAX_SETTINGS = 20
+#: Keras prints this line before the bar of an epoch.
+_EPOCH = re.compile(r"Epoch \d+/\d+")
+#: Speeds with a larger ratio are different quantities, if other signs agree.
+_DIFFERENT_RATIO = 1.5
+_PYTEST_BENCHMARK = re.compile(r"^-+ benchmark[^\n]*: \d+ tests? -+$", re.MULTILINE)
+
+_COUNTER_LINE = re.compile(r"^(?P<words>[A-Za-z\[(#][A-Za-z \[(#:=_-]*)(?P<number>[0-9]+)\b(?!\.[0-9])", re.MULTILINE)
+#: Placeholder for the part of a long output that was left out (bench/command.py).
+_CUT = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.\]\n")
+#: Fewer counted lines are not steps: they may be epochs.
+_MIN_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """A pattern that finds one number of an output, with the number's label, last value and unit.
+
+    ``line`` is the last line that contains it, ``span`` its position there; ``note`` describes what else was printed.
+    """
+
+    regex: str
+    label: str
+    value: float
+    unit: str
+    better: str
+    line: str
+    span: tuple[int, int]
+    note: str = ""
+
+
+def throughput_candidates(output: str, wall_s: float | None = None) -> list[Throughput]:
+    """Return the number of an output that measures the program's speed, or several numbers if they differ.
+
+    Each pattern was verified on the same output; an empty pattern means that none identifies the number. ``wall_s`` is
+    the program's wall time.
+    """
+    lines = quantities().plain(output).split("\n")
+    if len(lines) > sum(_HEAD_AND_TAIL_LINES):
+        lines = [*lines[: _HEAD_AND_TAIL_LINES[0]], *lines[-_HEAD_AND_TAIL_LINES[1] :]]
+    text = OutputText("\n".join(lines))
+    epoch = max((number for number, line in enumerate(lines) if _EPOCH.fullmatch(line)), default=-1)
+    kinds = [kind for group in _group_by_kind(lines) for kind in _split_kind(group, epoch)]
+    unclear = {reading.unit or reading.key for group in kinds for reading in group if reading.field.unclear}
+    usable = [
+        group for group in kinds if not unclear & {group[-1].unit, group[-1].key} and _is_plausible(group, wall_s)
+    ]
+    return [reading for group in _best_kinds(usable) for reading in _throughputs(text, group)]
+
+
+def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
+    """Yield the numbers of each kind. Bars of different length are separate kinds, unless there are many."""
+    readings_by_kind: dict[tuple[str, ...], dict[str, list[Reading]]] = {}
+    for reading in speed_readings(lines):
+        readings_by_kind.setdefault(reading.key, {}).setdefault(reading.total, []).append(reading)
+    for by_total in readings_by_kind.values():
+        if len(by_total) > _MAX_BARS:
+            yield sorted(itertools.chain(*by_total.values()), key=lambda one: (one.number, one.field.start))
+        else:
+            yield from by_total.values()
+
+
+def _split_kind(group: list[Reading], epoch: int) -> list[list[Reading]]:
+    """Split similar lines into kinds: one for each value of a sweep, or training bars and evaluation bars.
+
+    ``epoch`` is the line number at which the last epoch starts.
+    """
+    swept = _split_sweep(group)
+    if swept:
+        return swept
+    bars = [
+        reading for reading in group if reading.total and f" {reading.total}/{reading.total} " in f" {reading.line} "
+    ]
+    labels = [_later_labels(reading) for reading in bars]
+    evaluation_label = (
+        min(
+            (reading for reading in frozenset().union(*labels) - labels[-1] if is_evaluation_label(reading)), default=""
+        )
+        if bars
+        else ""
+    )
+    if evaluation_label:
+        training = [
+            replace(reading, extra=evaluation_label)
+            for reading, bar_labels in zip(bars, labels, strict=True)
+            if evaluation_label in bar_labels
+        ]
+        return [
+            training,
+            [
+                replace(reading, phase="eval")
+                for reading, bar_labels in zip(bars, labels, strict=True)
+                if evaluation_label not in bar_labels
+            ],
+        ]
+    last_epoch_bars = [reading for reading in bars if reading.number > epoch >= 0]
+    values = [reading.field.value for reading in last_epoch_bars]
+    return (
+        [last_epoch_bars[:1], last_epoch_bars[-1:]]
+        if last_epoch_bars and max(values) > _DIFFERENT_RATIO * min(values)
+        else [group]
+    )
+
+
+def _split_sweep(group: Sequence[Reading]) -> list[list[Reading]]:
+    """Group numbers by the first number on their line if that is a setting (batch size) or at least doubles (1, 8, 64).
+
+    A step counter does neither: 1, 10, 20.
+    """
+    first_field = quantities().fields(group[-1].line)[0]
+    if (
+        first_field.start >= group[-1].field.start
+        or not first_field.value.is_integer()
+        or (first_field.unit and first_field.unit.text == "%")
+    ):
+        return []
+    by_count: dict[float, list[Reading]] = {}
+    for reading in group:
+        by_count.setdefault(quantities().fields(reading.line)[0].value, []).append(reading)
+    counts, values = list(by_count), [reading.field.value for reading in group]
+    strides = [larger - smaller for smaller, larger in itertools.pairwise(counts)]
+    doubles = all(
+        0 < 2 * smaller <= larger for reading in (counts, strides) for smaller, larger in itertools.pairwise(reading)
+    )
+    swept = len(counts) > 2 and doubles and max(values) > _DIFFERENT_RATIO * min(values)
+    is_setting = _SETTING_LABEL.search(quantities().words(first_field.label)) and 1 < len(counts) <= _MAX_SETTINGS
+    return list(by_count.values()) if swept or is_setting else []
+
+
+def _later_labels(reading: Reading) -> frozenset[str]:
+    return frozenset(field.label for field in quantities().fields(reading.line) if field.start > reading.field.start)
+
+
+def is_truncated(output: str) -> bool:
+    """Return whether the middle of a long output was left out."""
+    return _CUT.search(output) is not None
+
+
+def _is_plausible(group: Sequence[Reading], wall_s: float | None) -> bool:
+    """Return whether numbers of one kind can be speeds of a program with this wall time: not a clock, not longer."""
+    last_reading = group[-1]
+    if not last_reading.field.value > 0:
+        return False
+    if last_reading.order < STEP_TIME:
+        bar = _BAR.search(last_reading.line)
+        seconds = _clock_seconds(bar["clock"]) if bar and last_reading.order == STEPS else 0
+        return not bar or seconds < 5 or 0.5 < last_reading.field.value * seconds / max(1, int(bar["done"])) < 2
+    scale = (
+        last_reading.field.unit.scale
+        if last_reading.field.unit
+        else (getattr(quantities().unit_of(last_reading.unit), "scale", 1.0))
+    )
+    if last_reading.field.value * scale > (1e5 if wall_s is None else _CLOCK * wall_s + _CLOCK_S):
+        return False
+    values = [reading.field.value for reading in group]
+    rises = len(values) > 2 and all(later > earlier for earlier, later in itertools.pairwise(values))
+    return not (last_reading.order == UNSPECIFIED_TIME and rises and values[-1] > 2 * values[0])
+
+
+def _clock_seconds(clock: str) -> int:
+    total = 0
+    for part in clock.split(":"):
+        total = 60 * total + int(part or 0)
+    return total
+
+
+def _best_kinds(kinds: Sequence[Sequence[Reading]]) -> list[Sequence[Reading]]:
+    """Return the kind of number that best measures the program's work; several if they disagree."""
+    candidate_kinds = [group for group in kinds if group[-1].phase != "aside"]
+    not_evaluation = [group for group in candidate_kinds if group[-1].phase != "eval"]
+    checked = [
+        group[-1].field.value for group in candidate_kinds if group[-1].phase == "eval" and group[-1].order == STEPS
+    ]
+    if any(not _is_bar_of_steps(group[-1], checked) and group[-1].order != BYTES for group in not_evaluation):
+        candidate_kinds = not_evaluation
+    lowest_order = min((group[-1].order for group in candidate_kinds), default=0)
+    steps = [group for group in candidate_kinds if group[-1].order == STEPS]
+    candidate_kinds = [group for group in candidate_kinds if group[-1].order == lowest_order]
+    candidate_kinds = _filter_unless_empty(candidate_kinds, lambda one: not one.second)
+    candidate_kinds = _filter_unless_empty(candidate_kinds, lambda one: not one.by_device)
+    of_all = [group[-1] for group in candidate_kinds if group[-1].summary]
+    candidate_kinds = [
+        group for group in candidate_kinds if group[-1].summary or not any(map(group[-1].matches_summary, of_all))
+    ]
+    if lowest_order < STEPS and not _rates_agree(candidate_kinds, steps):
+        candidate_kinds += steps
+    values = [group[-1].field.value for group in candidate_kinds]
+    return candidate_kinds[-1:] if values and max(values) <= (1 + _SAME_TOLERANCE) * min(values) else candidate_kinds
+
+
+def _is_bar_of_steps(bar: Reading, steps: Sequence[float]) -> bool:
+    """Return whether a bar without a label has nearly one of these speeds, and so shows the same loop."""
+    return bool(bar.total) and not bar.phase and any(0.9 < bar.field.value / value < 1.1 for value in steps)
+
+
+def _filter_unless_empty(kinds: list[Sequence[Reading]], is_wanted: object) -> list[Sequence[Reading]]:
+    """Return the wanted kinds, or all of them if none is wanted."""
+    assert callable(is_wanted)
+    return [group for group in kinds if is_wanted(group[-1])] or kinds
+
+
+def _rates_agree(samples: Sequence[Sequence[Reading]], steps: Sequence[Sequence[Reading]]) -> bool:
+    """Return whether the rates are consistent: each step has at least one sample."""
+    largest_step_rate = max((group[-1].field.value for group in steps), default=0.0)
+    return all(group[-1].field.value >= (1 - _SAME_TOLERANCE) * largest_step_rate for group in samples)
+
+
+def _throughputs(text: OutputText, group: Sequence[Reading]) -> Iterator[Throughput]:
+    """Yield numbers of one kind with the pattern that reads them, one for each process if they differ."""
+    ranks: dict[str, list[Reading]] = {}
+    for reading in group:
+        ranks.setdefault(reading.rank, []).append(reading)
+    values = [rank_readings[-1].field.value for rank_readings in ranks.values()]
+    is_same_on_ranks = max(values) <= (1 + _SAME_TOLERANCE) * min(values)
+    if len(ranks) == 1 or is_same_on_ranks:
+        note = f"the same line from {len(ranks)} processes" if len(ranks) > 1 else ""
+        yield from _verified_throughput(text, group, "", note)
+        return
+    for rank, rank_readings in ranks.items():
+        yield from _verified_throughput(text, rank_readings, rank, f"of process {rank}" if rank else "")
+
+
+def _verified_throughput(text: OutputText, group: Sequence[Reading], rank: str, note: str) -> Iterator[Throughput]:
+    last_reading = group[-1]
+    unit = last_reading.field.unit.text if last_reading.field.unit else ""
+    label = last_reading.field.label.replace("\0", "N")
+    if not label or (unit and not quantities().of_label(quantities().words(label))):
+        label = f"{label} {unit}".strip()
+    span = (last_reading.field.start, last_reading.field.unit_end)
+    regex = shortest_pattern(text, group, rank)
+    yield Throughput(
+        regex, label, last_reading.field.value, last_reading.unit, last_reading.better, last_reading.line, span, note
+    )
+
+
+def step_line_pattern(output: str) -> str:
+    """Return the pattern of the one kind of line that counts evenly, as steps do; '' if there is none or several.
+
+    If the middle of the output was left out, both ends must count evenly.
+    """
+    runs_by_words: dict[str, list[list[int]]] = {}
+    parts = _CUT.split(quantities().without_colours(output))
+    for number, part in enumerate(parts):
+        complete_lines = part if len(parts) == 1 else part.partition("\n")[2] if number else part.rpartition("\n")[0]
+        for words, numbers in _counter_values(complete_lines).items():
+            runs_by_words.setdefault(words, []).append(numbers)
+    patterns = [words for words, runs in runs_by_words.items() if max(map(len, runs)) >= _MIN_STEPS and _is_even(*runs)]
+    return f"^{re.escape(patterns[0])}[0-9]+".replace("\\ ", " ") if len(patterns) == 1 else ""
+
+
+def _counter_values(chunk: str) -> dict[str, list[int]]:
+    counts_by_words: dict[str, list[int]] = {}
+    for line in _COUNTER_LINE.finditer(chunk):
+        counts_by_words.setdefault(line["words"], []).append(int(line["number"]))
+    return counts_by_words
+
+
+def _is_even(*runs: Sequence[int]) -> bool:
+    strides = {later - earlier for numbers in runs for earlier, later in itertools.pairwise(numbers)}
+    return len(strides) == 1 and min(strides) > 0
+
+
+def has_pytest_benchmark_table(output: str) -> bool:
+    """Return whether an output contains pytest-benchmark's table: it repeats its work until a time limit."""
+    return _PYTEST_BENCHMARK.search(quantities().without_colours(output)) is not None

@@ -1,0 +1,1 @@
+"""The figures of reports, generated as SVG text."""

@@ -1,0 +1,77 @@
+"""Figure of the parts of each effect: one bar per environment, whose parts add up to the difference of its step."""
+
+from __future__ import annotations
+
+from envmatrix.report.explanation import Scale as Unit
+from envmatrix.report.explanation import line_of, whys
+from envmatrix.report.figures.svg import Scale, line_element, marker_element, svg_drawing, text_element, ticks
+from envmatrix.report.group import Group
+from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.stats.step_account import PARTS
+
+_WIDTH, _ROW, _TOP, _LEFT, _RIGHT = 860.0, 26.0, 30.0, 150.0, 90.0
+_HEIGHT = 14.0
+_COLOURS = {name: f"k{number}" for number, name in enumerate(PARTS)}
+
+
+def part_bars(group: Group, name: str = "why") -> str:
+    """Return the figure as an svg element, '' if no effect of the group is explained.
+
+    Parts that make a step longer are to the right of 0, those that make it shorter to the left; a mark is their sum.
+    """
+    explained = whys(group)
+    if not explained:
+        return ""
+    ends = [end for _, why in explained for end in _bar_ends(why)]
+    unit = Unit.of(max(ends, key=abs))
+    bottom = _TOP + _ROW * len(explained) + 6
+    scale = Scale(min(0.0, *ends), max(0.0, *ends), _LEFT, _WIDTH - _RIGHT)
+    body = _legend(explained)
+    for value in ticks(scale.low / unit.seconds, scale.high / unit.seconds):
+        x = scale(value * unit.seconds)
+        body += line_element(x, _TOP, x, bottom, "grid" if value else "one") + text_element(
+            x, bottom + 16, f"{value:.6g}", "mid soft"
+        )
+    for number, (label, why) in enumerate(explained):
+        body += _bar(label, why, scale, _TOP + _ROW * (number + 0.5) + 3, unit)
+    body += text_element((_LEFT + _WIDTH - _RIGHT) / 2, bottom + 34, f"{unit.unit} per {explained[0][1].per}", "mid")
+    described = "; ".join(f"{label}: {line_of(why)}" for label, why in explained)
+    return svg_drawing(_WIDTH, bottom + 44, f"Why: {group.workload} on {group.engine}", described, body, name)
+
+
+def _bar_ends(why: Explanation) -> tuple[float, float]:
+    """Return the positions of a bar's ends on either side of 0."""
+    means = [part.change.mean for part in why.parts.parts]
+    return sum(mean for mean in means if mean < 0), sum(mean for mean in means if mean > 0)
+
+
+def _legend(explained: list[tuple[str, Explanation]]) -> str:
+    counted = {part.name for _, why in explained for part in why.parts.parts}
+    body, x = "", _LEFT
+    for name, label in PARTS.items():
+        if name in counted:
+            body += f'<g class="{_COLOURS[name]}">{_rectangle(x, 6, 12)}</g>' + text_element(x + 18, 17, label, "soft")
+            x += 40 + 7 * len(label)
+    return body
+
+
+def _bar(label: str, why: Explanation, scale: Scale, y: float, unit: Unit) -> str:
+    at, body = {False: 0.0, True: 0.0}, ""
+    for part in why.parts.parts:
+        grows = part.change.mean > 0
+        start, end = at[grows], at[grows] + part.change.mean
+        left, right = sorted((scale(start), scale(end)))
+        at[grows] = end
+        body += f'<g class="{_COLOURS[part.name]}">{_rectangle(left, y - _HEIGHT / 2, right - left)}</g>'
+    whole = why.parts.whole.mean
+    words = f"{unit.number(whole)} {unit.unit}"
+    return (
+        text_element(_LEFT - 12, y + 4, label, "end", 20)
+        + body
+        + f'<g class="same">{marker_element(scale(whole), y, 3)}</g>'
+        + text_element(_WIDTH - _RIGHT + 14, y + 4, words)
+    )
+
+
+def _rectangle(x: float, y: float, width: float) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.5, width):.1f}" height="{_HEIGHT:.1f}" class="mark"/>'

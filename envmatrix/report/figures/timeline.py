@@ -1,0 +1,149 @@
+"""The figure of every trial over time, coloured by environment; it makes drift of the machine visible."""
+
+from __future__ import annotations
+
+import html
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.report.figures.svg import (
+    COLOURS,
+    Scale,
+    extend_drawing,
+    line_element,
+    marker_element,
+    svg_drawing,
+    text_element,
+    ticks,
+)
+from envmatrix.report.group import Group
+from envmatrix.report.summary import Summary
+from envmatrix.stats.measurements import OUTCOMES
+from envmatrix.stats.metrics import TICK_DIGITS, Metric
+from envmatrix.system.printable import printable_line
+
+WIDTH, HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860.0, 316.0, 70.0, 14.0, 28.0, 40.0
+#: With more trials, each environment is one path: single marks with titles would overload a browser.
+_MOST_MARKS = 3000
+_MOST_POINTS = 30_000
+_LEGEND_COLUMNS, _LEGEND_LETTERS = 4, 28
+Floats = NDArray[np.float64]
+
+
+def environment_colours(summary: Summary) -> dict[str, int]:
+    """Return each environment's number, the same in every figure."""
+    names = dict.fromkeys(arm.environment for arm in summary.plan.arms)
+    return {name: index for index, name in enumerate(names)}
+
+
+def _times(summary: Summary) -> tuple[Floats, str]:
+    """Return the time of every trial: minutes since the first, or its number if starts are unknown."""
+    started = summary.measured.trials.started
+    if started.size and np.isfinite(started).all() and np.ptp(started) > 0:
+        return np.asarray((started - started.min()) / 60.0), "minutes since the first trial"
+    return np.arange(started.size, dtype=np.float64), "trial"
+
+
+def _trial_marks(xs: Floats, ys: Floats, titles: list[str], shape: int, many: bool) -> str:
+    if many:
+        path = "".join(f"M{x:.0f} {y:.0f}h2" for x, y in zip(xs, ys, strict=True))
+        return f'<path d="{path}" class="thin" style="stroke-width:2"/>'
+    marks = zip(xs, ys, titles, strict=True)
+    return "".join(f"<g>{marker_element(x, y, shape, 4)}<title>{title}</title></g>" for x, y, title in marks)
+
+
+def _broken_trial_marks(xs: Floats, y: float) -> str:
+    return "".join(
+        line_element(x - 3, y - 3, x + 3, y + 3, "broken") + line_element(x - 3, y + 3, x + 3, y - 3, "broken")
+        for x in xs
+    )
+
+
+def axis_title(metric: Metric) -> str:
+    """Return the title of a metric's axis, with the unit only for rates; labels of times and sizes have it."""
+    return f"{metric.label}, {metric.unit}" if metric.unit and metric.better == "higher" else metric.label
+
+
+def _axes(across: Scale, up: Scale, metric: Metric, label: str) -> str:
+    parts = []
+    for value in ticks(up.low, up.high, 6):
+        parts.append(line_element(_LEFT, up(value), WIDTH - _RIGHT, up(value), "grid"))
+        parts.append(text_element(_LEFT - 8, up(value) + 4, metric.show(value, digits=TICK_DIGITS), "end soft"))
+    parts += [
+        text_element(across(value), HEIGHT - _BOTTOM + 18, f"{value:g}", "mid soft")
+        for value in ticks(across.low, across.high, 8)
+    ]
+    parts.append(text_element(4, 14, axis_title(metric), "soft"))
+    return "".join(parts) + text_element((_LEFT + WIDTH) / 2, HEIGHT - 4, label, "mid soft")
+
+
+def _scales(times: Floats, values: Floats) -> tuple[Scale, Scale]:
+    good = values[np.isfinite(values)]
+    low, high = (float(good.min()), float(good.max())) if good.size else (0.0, 1.0)
+    margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
+    across = Scale(float(times.min()), max(1.0, float(times.max())), _LEFT + 8, WIDTH - _RIGHT - 8)
+    return across, Scale(low - margin, high + margin, HEIGHT - _BOTTOM, _TOP)
+
+
+def timeline(summary: Summary, group: Group, name: str = "time") -> str:
+    """Return the figure of a group's trials as an svg element; '' without any."""
+    trials = summary.measured.trials
+    names = {row.arm.name for row in group.all_rows}
+    arm_rows = [index for index, arm in enumerate(summary.plan.arms) if arm.name in names]
+    trial_rows = np.flatnonzero(np.isin(trials.arm, arm_rows))
+    trial_rows = trial_rows[:: max(1, -(-trial_rows.size // _MOST_POINTS))]
+    if not trial_rows.size:
+        return ""
+    times, label = _times(summary)
+    times, values = times[trial_rows], trials.primary[group.metric.name][trial_rows]
+    arm_index, outcome = trials.arm[trial_rows], trials.outcome[trial_rows]
+    across, up = _scales(times, values)
+    body, colours = _axes(across, up, group.metric, label), environment_colours(summary)
+    for index in arm_rows:
+        environment = summary.plan.arms[index].environment
+        environment_rows = np.flatnonzero((arm_index == index) & np.isfinite(values))
+        xs, ys = (
+            np.array([scale(v) for v in data[environment_rows]]) for scale, data in ((across, times), (up, values))
+        )
+        titles = [
+            f"{printable_line(environment, 40)}, block {trials.block[trial_rows[i]]}: {group.metric.show(values[i])}"
+            for i in environment_rows[:_MOST_MARKS]
+        ]
+        kind = colours[environment]
+        dots = _trial_marks(
+            xs, ys, [html.escape(words) for words in titles], kind // COLOURS, trial_rows.size > _MOST_MARKS
+        )
+        body += f'<g class="s k{kind % COLOURS} s{kind}">{dots}</g>'
+    body += _broken_trial_marks(
+        np.array([across(t) for t in times[outcome != OUTCOMES.index("ok")]]), HEIGHT - _BOTTOM - 6
+    )
+    title = f"Every trial over time: {group.workload} on {group.engine}"
+    description = (
+        f"{group.metric.label} of {trial_rows.size} trials in the order they ran; crosses are trials not counted"
+    )
+    return svg_drawing(WIDTH, HEIGHT, title, description, body, name)
+
+
+def time_figure(summary: Summary, group: Group) -> str:
+    """Draw the figure for a separate file, with its legend (in HTML the legend is outside the figure)."""
+    return with_legend(timeline(summary, group), summary, group)
+
+
+def with_legend(figure: str, summary: Summary, group: Group) -> str:
+    """Return a figure of this module's size with the group's legend below it; '' for an empty figure."""
+    return extend_drawing(figure, WIDTH, HEIGHT, *_legend(summary, group)) if figure else ""
+
+
+def _legend(summary: Summary, group: Group) -> tuple[float, str]:
+    """Return the height of the legend and its elements, in columns of equal width."""
+    colours = environment_colours(summary)
+    names = list(dict.fromkeys(row.arm.environment for row in group.all_rows))
+    parts = []
+    for place, name in enumerate(names):
+        down, across = divmod(place, _LEGEND_COLUMNS)
+        x, y = 12.0 + across * (WIDTH - 12) / _LEGEND_COLUMNS, HEIGHT + 14.0 + 18 * down
+        kind = colours[name]
+        entry = marker_element(x, y, kind // COLOURS, 4.5) + text_element(x + 10, y + 4, name, limit=_LEGEND_LETTERS)
+        parts.append(f'<g class="k{kind % COLOURS}">{entry}</g>')
+    return 10.0 + 18 * -(-len(names) // _LEGEND_COLUMNS), "".join(parts)

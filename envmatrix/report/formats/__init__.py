@@ -1,0 +1,1 @@
+"""The formats of reports: terminal, HTML pages, Markdown, and files for other programs."""

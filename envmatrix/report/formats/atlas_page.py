@@ -1,0 +1,110 @@
+"""The HTML page of ``envmatrix atlas show --output``, with a section per workload and reference."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from envmatrix.report.figures.forest import NARROW, WIDE, ForestRow, ForestTexts, draw_forest
+from envmatrix.report.formats.html_file import page_environment, page_values
+from envmatrix.report.formatting import format_bounds, format_ratio
+from envmatrix.report.tables.atlas import (
+    atlas_headline,
+    atlas_tables,
+    exceptions,
+    general_table,
+    machine_table,
+    processor_name,
+    said,
+    signature_groups,
+    table_title,
+    what_holds,
+)
+from envmatrix.report.tables.plain import PlainTable
+from envmatrix.stats.effects import verdict_of
+from envmatrix.stats.meta_analysis.atlas import Atlas, AtlasRow, MachineEffect
+
+#: Beyond this many machines of an environment, they are drawn without their names.
+_MOST_NAMED = 30
+_LAYOUTS = {"wide": replace(WIDE, right=150.0, letters=40), "narrow": replace(NARROW, letters=28)}
+#: Words of a processor's model that do not tell it from others.
+_FILLER = re.compile(r"\((?:R|TM)\)| (?:CPU(?= @)|Processor|\d+-Core)\b")
+
+
+@dataclass(frozen=True)
+class AtlasSection:
+    """One table of an atlas; ``holds`` has (environment, its levels, what holds in general).
+
+    ``figures`` are ``wide`` and ``narrow``, none if every effect is left out; ``nameless``: too many machines to name.
+    """
+
+    title: str
+    holds: tuple[tuple[str, str, str], ...]
+    exceptions: tuple[str, ...]
+    figures: Mapping[str, str]
+    nameless: bool
+    general: PlainTable | None
+    machines: PlainTable
+
+
+def _section(number: int, rows: Sequence[AtlasRow]) -> AtlasSection:
+    from markupsafe import Markup  # the figure escapes every text inside it
+
+    title = table_title(rows)
+    holds = tuple((row.first.environment, _levels(row), what_holds(row)) for row in rows if row.general)
+    texts = ForestTexts(
+        title=f"Each environment on each machine: {title}",
+        axis=f"ratio to {rows[0].first.reference}",
+        worse=said(rows[0], "slower"),
+        better=said(rows[0], "faster"),
+        description="; ".join(f"{name}: {found}" for name, _, found in holds) or "each environment on one machine",
+    )
+    drawn = [forest_row for row in rows for forest_row in _forest_rows(row)]
+    layouts = _LAYOUTS if any(row.machines for row in rows) else {}
+    figures = {
+        screen: Markup(draw_forest(drawn, texts, f"{screen}{number}", layout))  # noqa: S704
+        for screen, layout in layouts.items()
+    }
+    told, nameless = tuple(exceptions(rows)), any(map(_is_thin, rows))
+    return AtlasSection(title, holds, told, figures, nameless, general_table(rows), machine_table(rows))
+
+
+def _levels(row: AtlasRow) -> str:
+    """Return the levels that differ from the reference."""
+    return ", ".join(f"{factor}: {after}" for factor, (_, after) in row.first.changes.items())
+
+
+def _forest_rows(row: AtlasRow) -> Iterator[ForestRow]:
+    """Yield the average over machines with its prediction, if there is one, then each machine, the best first."""
+    name, general = row.first.environment, row.general
+    if general is None:
+        yield ForestRow(name, "one machine" if row.machines else "left out", heading=True)
+    else:
+        interval = general.low, general.high
+        words = f"{format_ratio(general.ratio)}  ({format_bounds(*interval)})"
+        kind = verdict_of(*interval, 0.0)
+        yield ForestRow(name, words, kind, general.ratio, interval, general.prediction, shape=3, heading=True)
+    for one in sorted(row.machines, key=lambda one: -one.effect.ratio):
+        yield _machine_row(one, is_thin=_is_thin(row))
+
+
+def _is_thin(row: AtlasRow) -> bool:
+    """Return whether the machines of a row are too many to name each in a figure."""
+    return len(row.machines) > _MOST_NAMED
+
+
+def _machine_row(one: MachineEffect, *, is_thin: bool) -> ForestRow:
+    effect, name = one.effect, f"{one.machine.cpus} x {_FILLER.sub('', processor_name(one))}"
+    words = f"{format_ratio(effect.ratio)}  ({format_bounds(effect.low, effect.high)})"
+    interval, hint = (effect.low, effect.high), f"{name}: {words}"
+    return ForestRow(name, words, effect.verdict, effect.ratio, interval, hint=hint, thin=is_thin)
+
+
+def to_html(atlas: Atlas) -> str:
+    """Return the page; it has no script, and escapes all texts, which come from other people."""
+    sections = [_section(number, rows) for number, rows in enumerate(atlas_tables(atlas), 1)]
+    return page_environment().get_template("atlas.html.j2").render(
+        headline=atlas_headline(atlas), sections=sections, signatures=signature_groups(atlas),
+        left_out=atlas.unreadable, **page_values(0),
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""The HTML page of ``envmatrix history --output``, with a section per host, workload and engine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from envmatrix.plan.schedule import CONTROL
+from envmatrix.report.figures.history import Curve, Frame, RunKey, figure, run_order_key
+from envmatrix.report.figures.timeline import axis_title
+from envmatrix.report.formats.html_file import page_environment, page_values
+from envmatrix.report.formatting import format_count
+from envmatrix.report.tables.history_columns import changes_summary, series_columns, series_metric, short_run_legend
+from envmatrix.stats.history import History, Series, series_group
+from envmatrix.stats.inference.change_points import MIN_RUNS
+
+_METHOD = (
+    "binary segmentation (Scott & Knott 1974) on the logs of each environment's ratio to the baseline of the same run, "
+    "in which the machine cancels; of the control, a second copy of the baseline, on its means, which are the "
+    "machine's own. A split must fit better than it does in 95.5 % of other orders of the same runs, more for several "
+    f"environments (Bonferroni); at least three runs a level, {MIN_RUNS} or more in all. The "
+    "factor of a change is the mean of the runs since over that of those before, without an interval: the place was "
+    "picked where they differ most, so that it is rather too far from 1. Above 1 is better for an environment; the "
+    "control's is that of the metric itself, so that of a time more is slower. An interval is that of its run alone."
+)
+
+
+@dataclass(frozen=True)
+class Update:
+    """New versions in a run: ``changes`` are (what, before, now, the affected environments)."""
+
+    run: str
+    created: str
+    changes: tuple[tuple[str, str, str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class HistoryView:
+    """All series of one host, workload, engine, schedule and metric.
+
+    ``figure`` shows ratios to the baseline, or means if there are none; '' for a single run. ``machine`` shows the
+    means of control and baseline; '' if ``figure`` already does.
+    """
+
+    title: str
+    label: str
+    axis: str
+    series: tuple[Series, ...]
+    figure: str
+    machine: str
+    by_ratio: bool
+    legend: tuple[tuple[int, str], ...]
+    updates: tuple[Update, ...]
+
+
+def history_views(history: History) -> list[HistoryView]:
+    """Return one view per host, workload, engine, schedule and metric, in the order of the series."""
+    groups = itertools.groupby(history.series, key=series_group)
+    return [_history_view(number, group, tuple(group_series)) for number, (group, group_series) in enumerate(groups)]
+
+
+def _history_view(number: int, group: tuple[str, ...], series: tuple[Series, ...]) -> HistoryView:
+    from markupsafe import Markup  # the figure escapes every text inside it
+
+    host, workload, engine, schedule, _ = group
+    metric = series_metric(*series)
+    title = ", ".join(filter(None, (f"{workload} on {engine}", schedule, host)))
+    has_ratios = [not one.is_machine and bool(Curve(0, one, by_ratio=True).points) for one in series]
+    updates = tuple(_updates(series))
+    runs = tuple(sorted({run_order_key(point) for one in series for point in one.points}))
+    marked = tuple((one.created, one.run) for one in updates)
+    of_ratio = Frame(runs, title, "ratio to the baseline", metric.show, f"h{number}", marked)
+    of_mean = Frame(runs, f"{title}: the machine", axis_title(metric), metric.show, f"m{number}", marked)
+    ratios = [Curve(kind, one, by_ratio=True) for kind, one in enumerate(series) if has_ratios[kind]]
+    means = [Curve(kind, one, by_ratio=False) for kind, one in enumerate(series) if not has_ratios[kind]]
+    main_figure = figure(of_ratio, ratios) if ratios else figure(of_mean, means)
+    machine_figure = figure(of_mean, means) if ratios else ""
+    if len(runs) < 2:  # the table has more information than a single point
+        main_figure = machine_figure = ""
+    legend = tuple((kind, one.environment) for kind, one in enumerate(series))
+    figures = Markup(main_figure), Markup(machine_figure)  # noqa: S704
+    return HistoryView(title, metric.label, axis_title(metric), series, *figures, bool(ratios), legend, updates)
+
+
+def _updates(series: Sequence[Series]) -> Iterator[Update]:
+    """Yield the runs with a version that differs from the previous run, oldest first."""
+    changes_by_run: dict[RunKey, dict[tuple[str, str, str], list[str]]] = {}
+    for environment_series in series:
+        for before, point in itertools.pairwise(environment_series.points):
+            was = dict(before.versions)
+            for what, now in point.versions:
+                if what in was and was[what] != now:
+                    changes_by_run.setdefault(run_order_key(point), {}).setdefault((what, was[what], now), []).append(
+                        environment_series.environment
+                    )
+    environment_count = len(
+        {environment_series.environment for environment_series in series if environment_series.environment != CONTROL}
+    )
+    for (created, run), changes in sorted(changes_by_run.items()):
+        update_changes = []
+        for (what, before_it, now), names in changes.items():
+            environments = tuple(name for name in names if name != CONTROL)
+            update_changes.append(
+                (what, before_it, now, () if len(environments) == environment_count else tuple(names))
+            )
+        yield Update(run, created, tuple(update_changes))
+
+
+def to_html(history: History, results: str | None = None) -> str:
+    """Return the page; ``results`` is the relative path to the results folder (None: no links to reports)."""
+    shown_views = history_views(history)
+    hosts = len({series.host for series in history.series})
+
+    def report(run: str) -> str:
+        return quote(f"{results}/{run}/report.html", errors="replace") if results is not None else ""
+
+    return page_environment().get_template("history.html.j2").render(
+        history=history, views=shown_views, columns=series_columns("html"), method=_METHOD, report=report,
+        headline=f"{format_count(history.runs, 'run')} on {format_count(hosts, 'host')}: {changes_summary(history)}.",
+        short=short_run_legend(history),
+        **page_values(max((len(view.series) for view in shown_views), default=0)),
+    )  # fmt: skip

@@ -1,0 +1,302 @@
+"""report.html: a single file that works offline. Jinja escapes everything except the generated figures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from envmatrix.plan import shown_name
+from envmatrix.plan.environment import Environment
+from envmatrix.report.attribution import (
+    attribution_title,
+    cumulative_waterfall_rows,
+    unproved_gain_note,
+    waterfall,
+    waterfall_rows,
+)
+from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
+from envmatrix.report.figures.forest import NARROW, forest
+from envmatrix.report.figures.heat_map import heat_map, heat_style
+from envmatrix.report.figures.part_bars import part_bars
+from envmatrix.report.figures.step_times import step_time_curve
+from envmatrix.report.figures.svg import COLOURS, figure_style, marker_element, palette
+from envmatrix.report.figures.timeline import environment_colours, timeline
+from envmatrix.report.formatting import format_bounds, format_count, format_decided_ratio, format_p_value, format_ratio
+from envmatrix.report.glossary import code_markup, glossary_words, link_words
+from envmatrix.report.group import Group, Row, use_command
+from envmatrix.report.summary import Summary
+from envmatrix.report.tables.columns import Cell, Column, columns_of
+from envmatrix.report.tables.engines import ENGINES_NOTE
+from envmatrix.report.tables.evidence import evidence_table
+from envmatrix.report.tables.plain import PlainTable, node_table
+from envmatrix.report.tables.scaling import scaling_sentence
+from envmatrix.report.tables.starts import starts_note
+from envmatrix.report.tables.workloads import WORKLOADS_NOTE
+from envmatrix.stats.attribution.main_effects import Attribution
+from envmatrix.stats.effects import DISQUALIFYING_FLAGS
+from envmatrix.stats.inference.moderated_variance import LEAST_UNITS
+from envmatrix.stats.measurements import OUTCOMES
+from envmatrix.stats.nodes import NODES_NOTE
+from envmatrix.stats.observed_host import observed_host
+from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
+from envmatrix.system.printable import printable_line, printable_text
+from envmatrix.system.topics import TOPICS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment as Templates
+
+SYMBOLS = {"faster": "▲", "slower": "▼", "same": "=", "undecided": "?"}
+
+
+def _describe(row: Row, group: Group) -> str:
+    """Return what an environment is: its description, or the levels and settings that the baseline does not have."""
+    if row is group.control:
+        return f"a second copy of {group.baseline_name}"
+    basis, shared = (group.baseline.levels, group.baseline.settings) if group.baseline else ({}, ())
+    levels = (f"{factor}: {level}" for factor, level in row.levels.items() if basis.get(factor) != level)
+    return row.description or ", ".join((*levels, *(text for text in row.settings if text not in shared)))
+
+
+def _classes(column: Column, main: frozenset[str], is_name: bool = False) -> str:
+    """Return the classes of a column's cells; ``more`` is hidden until all columns are asked for."""
+    kind = {"figure": "n", "text": "" if is_name else "words"}.get(column.kind, "")
+    return f"{kind} {'' if column.name in main else 'more'}".strip()
+
+
+_FILTERS = {
+    "clean": printable_text,
+    "one_line": printable_line,
+    "ratio": format_ratio,
+    "p_value": format_p_value,
+    "heat": heat_style,
+    "bounds": format_bounds,
+    "unproved": unproved_gain_note,
+    "barred": lambda effect: not DISQUALIFYING_FLAGS.isdisjoint(effect.flags),
+    "linked": link_words,
+    "coded": code_markup,
+    "scaled": scaling_sentence,
+    "sure_ratio": format_decided_ratio,
+    "shown": shown_name,
+    "count": format_count,
+    "what": _describe,
+    "kind": _classes,
+    "use_command": lambda group, summary: use_command(group, summary.run),
+    "whys": whys,
+    "why_line": line_of,
+    "why_reasons": reasons_of,
+}
+#: The columns that are shown at first; a switch shows the others.
+_MAIN_COLUMNS = frozenset(
+    {"environment", "ratio", "interval", "verdict", "median", "flags", "cost", "cost_interval", "energy"}
+)
+#: Further orders of a table's rows.
+_ORDERS: Mapping[str, Callable[[Row], float | None]] = {
+    "spread (cv)": lambda row: row.cv,
+    "memory": lambda row: row.memory,
+    "trials that broke": lambda row: float(sum(row.outcomes.get(name, 0) for name in BROKEN_OUTCOMES)),
+}
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """The table of one group: columns with headings, rows with cells, and orders of the rows.
+
+    An order is (its name, the position of each row); the first is the order of ``rows``.
+    """
+
+    columns: tuple[tuple[Column, str], ...]
+    rows: tuple[tuple[Row, tuple[tuple[Column, Cell], ...]], ...]
+    orders: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def _group_table(group: Group) -> GroupTable:
+    columns = columns_of(group, "html")
+    rows = tuple((row, tuple((column, column.cell_of(row, group)) for column in columns)) for row in group.all_rows)
+    heads = tuple((column, column.heading(group)) for column in columns)
+    return GroupTable(heads, rows, tuple(_orders(group.all_rows)))
+
+
+def _orders(rows: tuple[Row, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the selectable orders of the rows: smallest value first, unknown values last."""
+    yield "speed-up", tuple(range(len(rows)))
+    for name, key in _ORDERS.items():
+        values = [key(row) for row in rows]
+        if len(set(values)) > 1:
+            ranked = sorted(range(len(rows)), key=lambda index: (values[index] is None, values[index] or 0, index))
+            yield name, tuple(ranked.index(index) for index in range(len(rows)))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one group, as markup."""
+
+    forest: str
+    narrow: str
+    time: str
+    start: str
+    why: str
+
+
+def page_values(kinds: int) -> dict[str, object]:
+    """Return the template values that every page needs; ``kinds`` is the number of legend colours and marks."""
+    from markupsafe import Markup
+
+    def legend_mark(kind: int) -> Markup:
+        return Markup(marker_element(6, 6, kind // COLOURS, 4.5))  # noqa: S704
+
+    return {
+        "palette": Markup(palette()), "figure_style": Markup(figure_style()), "kinds": kinds, "mark": legend_mark,  # noqa: S704
+    }  # fmt: skip
+
+
+def page_environment() -> Templates:
+    """Return a Jinja environment with this package's templates; it escapes everything except its own markup."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("envmatrix.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(_FILTERS)
+    return environment
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def provenance(summary: Summary) -> list[tuple[str, str]]:
+    """Return the data needed to judge and repeat the run, as (name, value)."""
+    run = summary.run
+    rows = [
+        ("run", run.name),
+        ("created", run.created),
+        ("design", run.plan.design),
+        ("launcher", run.launcher),
+        ("seed", str(run.plan.seed)),
+        ("matrix", run.matrix_digest),
+        ("benchmark", run.bench_digest),
+    ]
+    rows += [("schedule", summary.schedule)] if summary.schedule else []
+    host = {key: value for key, value in asdict(observed_host(run.host, summary.measured)).items() if value is not None}
+    rows += [("processor", summary.processors)] if summary.processors else []
+    rows += [(f"host {key}", _text(value)) for key, value in host.items() if key != "cpu_model"]
+    rows += [(f"version of {key}", str(value)) for key, value in run.versions.items()]
+    rows += [(change.what, change.text()) for change in run.history]
+    return rows
+
+
+def _settings_text(environment: Environment) -> str:
+    variables = environment.variables.items()
+    lines = [f"{name}={value}" if value is not None else f"# {name} is absent" for name, value in variables]
+    levels = environment.levels if environment.own_levels is None else environment.own_levels
+    head = [f"# {factor}: {level}" for factor, level in levels.items()]
+    files = [file for _, file in environment.preload]
+    return "\n".join([*head, *([f"# preload: {' '.join(files)}"] if files else []), *lines])
+
+
+def _trials_line(summary: Summary) -> str:
+    ok = summary.outcomes.get("ok", 0)
+    blocks = len(summary.measured.blocks)
+    return f"{format_count(summary.trials, 'trial')} in {format_count(blocks, 'block')}, {ok:,} ok."
+
+
+def _reproduce_commands(summary: Summary) -> str:
+    command = summary.run.command or ("bench", summary.plan.design, "--seed", str(summary.plan.seed))
+    return "\n".join(shlex.join(("envmatrix", *words)) for words in (command, ("report", summary.run.name)))
+
+
+def _figures(summary: Summary) -> list[Figures]:
+    from markupsafe import Markup  # the figure escapes every text inside it
+
+    svg_texts = (
+        (
+            forest(group, f"f{n}"),
+            forest(group, f"n{n}", NARROW),
+            timeline(summary, group, f"t{n}"),
+            step_time_curve(summary, group, f"s{n}"),
+            part_bars(group, f"y{n}"),
+        )
+        for n, group in enumerate(summary.groups)
+    )
+    return [Figures(*map(Markup, texts)) for texts in svg_texts]
+
+
+def _attribution_figures(summary: Summary) -> list[tuple[str, str, Attribution | None]]:
+    """Return (title, waterfall, attribution) of each factorial and each cumulative design."""
+    from markupsafe import Markup
+
+    figures: list[tuple[str, str, Attribution | None]] = []
+    for number, item in enumerate(summary.attributions):
+        title = attribution_title(item)
+        figure = waterfall(waterfall_rows(item), title, f"w{number}") if item.shares else ""
+        figures.append((title, Markup(figure), item))  # noqa: S704
+    for number, (name, steps) in enumerate(summary.cumulative.items()):
+        title = f"What each step adds: {name}"
+        figures.append((title, Markup(waterfall(cumulative_waterfall_rows(steps), title, f"l{number}")), None))  # noqa: S704
+    return figures
+
+
+def _plain_tables(summary: Summary) -> list[tuple[str, str, str, PlainTable | None]]:
+    """Return (id, title, caption, table) of the tables without special formatting."""
+    workloads_note = f"{WORKLOADS_NOTE} They describe the workloads; environments are compared above."
+    ratio_note = "Ratios above 1 are better, whichever way the number counts."
+    return [
+        ("own", "Further metrics", ratio_note, summary.own_table),
+        ("engines", "What the engines cost", ENGINES_NOTE, summary.engine_table),
+        ("starts", "Start and steady state", starts_note(summary.start_table), summary.start_table),
+        ("workloads", "Workloads", workloads_note, summary.workload_table),
+    ]
+
+
+def to_answer_html(summary: Summary) -> str:
+    """Return the answers and tables as HTML without styles, for a page that has its own, such as a notebook."""
+    return (
+        page_environment()
+        .get_template("answer.html.j2")
+        .render(
+            summary=summary,
+            main=_MAIN_COLUMNS,
+            symbols=SYMBOLS,
+            tables=[_group_table(group) for group in summary.groups],
+        )
+    )
+
+
+def to_html(summary: Summary) -> str:
+    """Return report.html."""
+    colours = environment_colours(summary)
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            summary=summary,
+            main=_MAIN_COLUMNS,
+            figures=_figures(summary),
+            colours=colours,
+            symbols=SYMBOLS,
+            tables=[_group_table(group) for group in summary.groups],
+            outcome_names=OUTCOMES,
+            evidence=evidence_table(summary),
+            cancels=NODES_NOTE,
+            parts_note=PARTS_NOTE,
+            node_table=node_table,
+            plain_tables=_plain_tables(summary),
+            attributed=_attribution_figures(summary),
+            heat=heat_map(summary),
+            provenance=provenance(summary),
+            trials_line=_trials_line(summary),
+            reproduce=_reproduce_commands(summary),
+            words=glossary_words(summary),
+            meanings=TOPICS,
+            moderated_from=LEAST_UNITS,
+            settings=[(name, _settings_text(body)) for name, body in summary.run.environments.items()],
+            **page_values(len(colours)),
+        )
+    )

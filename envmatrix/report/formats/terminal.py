@@ -1,0 +1,235 @@
+"""The answer, tables and warnings printed at the end of a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.console import Group as Stack
+from rich.table import Table
+from rich.text import Text
+
+from envmatrix.report.attribution import attribution_tables
+from envmatrix.report.explanation import PARTS_NOTE, line_of, reasons_of, whys
+from envmatrix.report.formatting import format_count, format_interval, format_ratio, list_names
+from envmatrix.report.glossary import glossary_sentence
+from envmatrix.report.group import Group, use_command
+from envmatrix.report.summary import Summary
+from envmatrix.report.tables.columns import Column, columns_of
+from envmatrix.report.tables.engines import ENGINES_NOTE
+from envmatrix.report.tables.plain import PlainTable
+from envmatrix.report.tables.scaling import scaling_sentence
+from envmatrix.report.tables.workloads import WORKLOADS_NOTE
+from envmatrix.results import Run
+from envmatrix.stats.effects import Verdict
+from envmatrix.system.printable import printable_line, printable_text
+
+_STYLE: Mapping[Verdict, str] = {"faster": "green", "slower": "red", "same": "", "undecided": "yellow"}
+_MOST_OPERATORS = 5
+_MOST_WARNINGS = 3
+#: Widths to which texts are folded at first, and at the least.
+_FOLDED, _LEAST = 24, 11
+#: Columns up to this rank are dropped before texts are folded to the least width.
+_FIRST_TO_GO = 2
+_ENGINES = "This table shows what the engines cost."
+_WORKLOADS = "This table describes the workloads, each in its first environment."
+
+
+@dataclass(frozen=True)
+class _PrintedColumn:
+    """One column with its heading and its cells, ready to print."""
+
+    column: Column
+    head: str
+    cells: tuple[Text, ...]
+
+    def width(self, folded: int) -> int:
+        longest = max(*map(len, self.head.splitlines()), *(cell.cell_len for cell in self.cells), 0)
+        return min(longest, folded) if self.column.kind == "text" else longest
+
+
+def _printed_column(column: Column, group: Group) -> _PrintedColumn:
+    cells = [column.cell_of(row, group) for row in group.all_rows]
+    texts = tuple(Text(printable_line(cell.whole, 60), _STYLE[cell.verdict] if cell.verdict else "") for cell in cells)
+    return _PrintedColumn(column, column.heading(group, short=True), texts)
+
+
+def _columns_that_fit(columns: list[_PrintedColumn], width: int) -> list[_PrintedColumn]:
+    """Return the columns that fit into ``width``; the least important ones are dropped first."""
+    for leaving in sorted((item.column for item in columns if item.column.gives_way), key=lambda c: c.gives_way):
+        folded = _FOLDED if leaving.gives_way <= _FIRST_TO_GO else _LEAST
+        if sum(item.width(folded) + 3 for item in columns) + 1 > width:
+            columns = [item for item in columns if item.column is not leaving]
+    return columns
+
+
+def group_table(group: Group, width: int) -> Table:
+    """Return one group's table, best environment first, the control last; it fits a terminal of 80 columns."""
+    table = Table(title=Text(printable_text(group.title)), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    printed_columns = _columns_that_fit(
+        [_printed_column(column, group) for column in columns_of(group, "terminal")], width
+    )
+    for item in printed_columns:
+        if item.column.kind == "text":
+            table.add_column(item.head, overflow="fold", min_width=_LEAST)
+        else:
+            table.add_column(item.head, justify="right" if item.column.kind == "figure" else "left", no_wrap=True)
+    for row, *texts in zip(group.all_rows, *(item.cells for item in printed_columns), strict=True):
+        style = "dim" if row is group.control or row.arm.is_alone else ("bold" if row is group.best else "")
+        table.add_row(*texts, style=style)
+    return table
+
+
+def _control_line(group: Group) -> str:
+    effect = group.control.effect if group.control else None
+    if effect is None or effect.ratio is None:
+        return f"Control: not measured ({'no complete block of it' if group.control else 'the run has none'})."
+    figures = f"{format_ratio(effect.ratio)} ({format_interval(effect)})"
+    return f"The control is a second copy of {group.baseline_name}. Its true speed-up is 1; measured: {figures}."
+
+
+def _answer_lines(group: Group) -> list[Text]:
+    texts = (group.headline, group.best_set_sentence)
+    return [Text(printable_text(text), style="" if number else "bold") for number, text in enumerate(texts) if text]
+
+
+def _lines_below(group: Group, run: Run) -> list[Text]:
+    lines = [_control_line(group), *group.limits, scaling_sentence(group)]
+    if group.best and group.best.arm.workload == group.workload:
+        lines.insert(0, f"To use {group.best.arm.environment}: {use_command(group, run)}")
+    return [Text(printable_text(line)) for line in lines if line]
+
+
+def _why(group: Group) -> list[RenderableType]:
+    """Return the lines that say why environments are faster or slower; none if no effect is shown."""
+    explained = whys(group)
+    if not explained:
+        return []
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold", max_width=_FOLDED)
+    grid.add_column(overflow="fold")
+    told: dict[str, str] = {}
+    for name, why in explained:
+        grid.add_row(Text(printable_line(name, 60)), Text(printable_text(line_of(why))))
+        for reason in reasons_of(why):
+            text = f"cause: as for {told[reason]}" if reason in told else reason
+            grid.add_row(Text(), Text(printable_text(text), style="dim"))
+            told.setdefault(reason, name)
+    return [Text(), Text(PARTS_NOTE, style="italic"), grid]
+
+
+def _transposed(plain_table: PlainTable) -> PlainTable:
+    """Return the table with its rows as columns."""
+    columns = list(zip(plain_table.head, *plain_table.rows, strict=True))
+    return PlainTable(columns[0], tuple(columns[1:]))
+
+
+def _natural_width(plain_table: PlainTable) -> int:
+    columns = zip(plain_table.head, *plain_table.rows, strict=True)
+    return 1 + sum(3 + max(map(len, column)) for column in columns)
+
+
+def _column_widths(plain_table: PlainTable, width: int) -> list[int]:
+    """Return the widths of the columns; if the table is too wide, names are folded first, then titles."""
+    names, *columns = zip(plain_table.head, *plain_table.rows, strict=True)
+    name_width = max(map(len, names))
+    bodies = [max(map(len, column[1:]), default=1) for column in columns]
+    if _natural_width(plain_table) > width:
+        name_width = min(name_width, _FOLDED)
+    room = max(0, width - 4 - name_width - sum(body + 3 for body in bodies)) // max(1, len(bodies))
+    return [
+        name_width,
+        *(max(body, min(len(column[0]), body + room)) for body, column in zip(bodies, columns, strict=True)),
+    ]
+
+
+def _render_plain_table(title: str, plain_table: PlainTable | None, width: int) -> list[RenderableType]:
+    if plain_table is None:
+        return []
+    plain_table = PlainTable(
+        tuple(printable_line(name, 60) for name in plain_table.head),
+        tuple(tuple(printable_line(cell, 60) for cell in row) for row in plain_table.rows),
+    )
+    if _natural_width(plain_table) > width and _natural_width(_transposed(plain_table)) <= width:
+        plain_table = _transposed(plain_table)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    for number, (name, size) in enumerate(zip(plain_table.head, _column_widths(plain_table, width), strict=True)):
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", max_width=size)
+    for row in plain_table.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return [Text(printable_text(title), style="italic"), table]
+
+
+def _attribution(summary: Summary, width: int) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for attribution in attribution_tables(summary.attributions, summary.cumulative):
+        parts += [
+            *_render_plain_table(attribution.title, attribution.table, width),
+            *(Text(printable_text(note)) for note in attribution.notes),
+            Text(),
+        ]
+    return parts
+
+
+def _operators(summary: Summary, width: int) -> list[RenderableType]:
+    """Show the most expensive operators; report.md and report.html list more."""
+    parts: list[RenderableType] = []
+    for operator_table in summary.operators:
+        parts += [
+            *_render_plain_table(operator_table.title, operator_table.table(_MOST_OPERATORS), width),
+            Text(printable_text(operator_table.note)),
+        ]
+    return parts
+
+
+def _warning_lines(summary: Summary, most: int | None = None) -> list[Text]:
+    """Return the warnings with their remedies, the gravest first; beyond ``most`` only how many there are."""
+    lines = []
+    for item in summary.cautions[:most]:
+        head = f"warning ({item.kind.value}): {list_names(item.names)}: {item.text}"
+        lines += [Text(printable_text(head), style="yellow"), Text(printable_text(f"  -> {item.remedy}"))]
+    if hidden := len(summary.cautions) - len(lines) // 2:
+        command = f"envmatrix report {shlex.quote(summary.run.name)} --warnings"
+        lines.append(
+            Text(printable_text(f"{format_count(hidden, 'more warning')}; to read all: {command}"), style="yellow")
+        )
+    return [*lines, Text(glossary_sentence(summary), style="dim")]
+
+
+def to_renderable(summary: Summary, width: int) -> RenderableType:
+    """Return the answer, the tables and the gravest warnings of a run, for a console of ``width`` columns."""
+    parts: list[RenderableType] = []
+    for group in summary.groups:
+        parts += [*_answer_lines(group), Text(), group_table(group, width)]
+        parts += [*_lines_below(group, summary.run), *_why(group), Text()]
+    parts += [*_attribution(summary, width), *_operators(summary, width)]
+    parts += [Text(printable_text(node_report.line())) for node_report in summary.nodes]
+    metric_parts = _render_plain_table(
+        "further metrics (ratio above 1: better than the reference)", summary.own_table, width
+    )
+    engines = _render_plain_table(f"{_ENGINES} {ENGINES_NOTE}", summary.engine_table, width)
+    workloads = _render_plain_table(f"{_WORKLOADS} {WORKLOADS_NOTE}", summary.workload_table, width)
+    looks = [Text(printable_text(text)) for text in (summary.race_sentence, summary.looks_sentence) if text]
+    changes = [Text(printable_text(f"{change.what}: {change.text()}")) for change in summary.run.history]
+    return Stack(
+        *parts,
+        *metric_parts,
+        *engines,
+        *workloads,
+        *looks,
+        *changes,
+        *_warning_lines(summary, _MOST_WARNINGS),
+    )
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """Print the answer, the tables and the gravest warnings."""
+    console.print(to_renderable(summary, console.width))
+
+
+def print_warnings(summary: Summary, console: Console) -> None:
+    """Print every warning with its remedy."""
+    console.print(Stack(*_warning_lines(summary)) if summary.cautions else "no warnings")

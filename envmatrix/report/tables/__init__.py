@@ -1,0 +1,1 @@
+"""The tables of reports: what is in their rows and columns."""

@@ -1,0 +1,359 @@
+"""The columns of the tables of environments; to add a column, add an entry to COLUMNS.
+
+The terminal, report.md and report.html show ``cell``; CSV and summary.json contain ``value``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from envmatrix.report.cost_text import energy_text, interval_text, money_text
+from envmatrix.report.formatting import (
+    NONE,
+    effect_note,
+    format_bounds,
+    format_interval,
+    format_p_value,
+    format_ratio,
+    format_speed_up,
+    reference_name,
+)
+from envmatrix.report.group import Group, Row
+from envmatrix.report.headline import reason
+from envmatrix.report.summary import Summary
+from envmatrix.stats.effects import Effect, Flag, Verdict
+from envmatrix.stats.metrics import show_bytes
+from envmatrix.stats.quality.failures import BROKEN_OUTCOMES
+from envmatrix.stats.step_account import PARTS
+
+#: The smallest share of lost time that is worth a column.
+_LEAST_CONTENTION = 0.05
+
+Medium = Literal["terminal", "markdown", "html"]
+Value: TypeAlias = str | bool | int | float | list[str] | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The text of a cell; HTML shows ``aside`` next to it, and ``verdict`` sets its colour."""
+
+    text: str
+    aside: str = ""
+    verdict: Verdict | None = None
+
+    @property
+    def whole(self) -> str:
+        """The text with its aside in brackets."""
+        return f"{self.text} ({self.aside})" if self.aside else self.text
+
+
+def _always(_group: Group) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. ``name`` is its key in CSV and JSON, ``title`` its heading (empty: not in tables).
+
+    ``value`` returns the CSV and JSON value (None: no such key). ``cell`` returns the table cell (None: the value as
+    text). ``short`` is the heading for a terminal. A narrow terminal drops columns with a ``gives_way``, lowest first,
+    and folds texts. ``shown`` returns whether a group has content for the column.
+    """
+
+    name: str
+    title: str | Callable[[Group], str] = ""
+    value: Callable[[Row, Effect], Value] | None = None
+    cell: Callable[[Row, Group], Cell] | None = None
+    short: str | Callable[[Group], str] = ""
+    kind: Literal["figure", "word", "text"] = "figure"
+    shown: Callable[[Group], bool] = _always
+    media: tuple[Medium, ...] = ("terminal", "markdown", "html")
+    gives_way: int = 0
+
+    def heading(self, group: Group, *, short: bool = False) -> str:
+        """Return the heading in a group's table."""
+        titles = [title(group) if callable(title) else title for title in (self.short if short else "", self.title)]
+        return titles[0] or titles[1]
+
+    def cell_of(self, row: Row, group: Group) -> Cell:
+        """Return the table cell of a row."""
+        if self.cell:
+            return self.cell(row, group)
+        value = self.value(row, row.effect) if self.value and row.effect else None
+        return Cell(NONE if value is None else str(value))
+
+
+def _environment(row: Row, group: Group) -> Cell:
+    effect = row.effect
+    if row is group.baseline and group.several_workloads:
+        return Cell(row.arm.environment, group.workload)
+    if row.arm.is_alone or (effect and effect.reference in {other.arm.name for other in group.alone}):
+        return Cell(f"{row.arm.runs} *")  # a note below the table says what is compared with what
+    if effect is None or group.baseline is None or effect.reference == group.baseline.arm.name:
+        return Cell(row.arm.environment)
+    return Cell(row.arm.environment, f"against {reference_name(effect)}")
+
+
+def _speed_up(row: Row, _group: Group) -> Cell:
+    return Cell(format_speed_up(row.effect) if row.effect else "1")
+
+
+def _interval(row: Row, _group: Group) -> Cell:
+    return Cell(format_interval(row.effect) if row.effect else "")
+
+
+def _p(row: Row, _group: Group) -> Cell:
+    return Cell(format_p_value(row.effect.p) if row.effect else "")
+
+
+def _verdict(row: Row, group: Group) -> Cell:
+    if row.effect is None:
+        return Cell("reference")
+    unproven = Flag.NOT_IN_EFFECT if Flag.NOT_IN_EFFECT in row.effect.flags else Flag.UNPROVEN
+    words = {
+        Flag.FAILS_MORE: ", fails more",
+        Flag.REFERENCE_FAILS_MORE: ", reference fails more",
+        unproven: f", {unproven.replace('-', ' ')}",
+    }
+    words |= {Flag.UNEQUAL_WORK: ", other work"} if row.effect.verdict == "faster" else {}
+    asides = "".join(text for flag, text in words.items() if flag in row.effect.flags)
+    asides = f": {reason(row.effect)}{asides}" if row.effect.withheld else asides
+    return Cell(f"{group.metric.said(row.effect.verdict)}{asides}", verdict=row.effect.verdict)
+
+
+def _value(row: Row, group: Group) -> Cell:
+    return Cell(NONE if row.value is None else group.metric.show(row.value))
+
+
+def _ratio_title(group: Group) -> str:
+    ratio = "speed-up" if group.metric.is_speed else "ratio"
+    return f"{ratio}, {group.steps}" if group.has_steady else ratio
+
+
+def _on_two_lines(title: Callable[[Group], str]) -> Callable[[Group], str]:
+    return lambda group: title(group).replace(", ", ",\n")
+
+
+def _metric_title(group: Group) -> str:
+    unit = group.metric.unit
+    return f"{group.metric.label} ({unit})" if unit and unit != "s" else group.metric.label
+
+
+def _memory(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.memory is None else show_bytes(row.memory))
+
+
+def _memory_ratio(row: Row, _group: Group) -> Cell:
+    return Cell(format_ratio(row.memory_effect.ratio) if row.memory_effect else "")
+
+
+def _has_energy(group: Group) -> bool:
+    return any(row.cost and row.cost.energy_j is not None for row in group.all_rows)
+
+
+def _blocks(row: Row, _group: Group) -> Cell:
+    return Cell(str(row.effect.blocks if row.effect else row.outcomes.get("ok", 0)))
+
+
+def _broken(row: Row) -> int:
+    return sum(row.outcomes.get(name, 0) for name in BROKEN_OUTCOMES)
+
+
+def _failed(row: Row, _group: Group) -> Cell:
+    return Cell(f"{_broken(row)} of {_broken(row) + row.outcomes.get('ok', 0)}")
+
+
+def _worst(row: Row, _group: Group) -> Cell:
+    return Cell(format_ratio(row.effect.worst) if row.effect and row.effect.worst is not None else "")
+
+
+def _best(row: Row, _group: Group) -> Cell:
+    return Cell(format_ratio(row.effect.best) if row.effect and row.effect.best is not None else "")
+
+
+def _reference_failed(group: Group) -> bool:
+    return any(row.effect is not None and row.effect.best is not None for row in group.all_rows)
+
+
+def _cv(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.cv is None else f"{row.cv:.1%}")
+
+
+def _slow(row: Row, _group: Group) -> Cell:
+    return Cell(f"{row.slow.count} of {row.slow.trials}, {row.slow.slowdown_text}" if row.slow else "")
+
+
+def _slow_count(row: Row, effect: Effect) -> int:
+    return row.slow.count if row.slow and effect.primary else 0
+
+
+def has_slow(group: Group) -> bool:
+    """Return whether any environment of a group has outliers."""
+    return any(row.slow for row in group.all_rows)
+
+
+def has_failed(group: Group) -> bool:
+    """Return whether any run in a group failed."""
+    return any(_broken(row) for row in group.all_rows)
+
+
+def _accuracy(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.accuracy is None else f"{row.accuracy:.1%}")
+
+
+def _reference_value(row: Row, _group: Group) -> Cell:
+    return Cell(row.reference_value or NONE)
+
+
+def has_reference_value(group: Group) -> bool:
+    """Return whether any row of a group has a published figure for comparison."""
+    return any(row.reference_value for row in group.all_rows)
+
+
+def _disturbed(row: Row, _group: Group) -> Cell:
+    return Cell(NONE if row.disturbed is None else f"{row.disturbed:.0%}")
+
+
+def _was_disturbed(group: Group) -> bool:
+    return any((row.disturbed or 0.0) >= _LEAST_CONTENTION for row in group.all_rows)
+
+
+def _part(name: str, end: str) -> Callable[[Row, Effect], Value]:
+    """Return what gives one end of a part of the difference of a step, in seconds."""
+
+    def value(row: Row, effect: Effect) -> Value:
+        part = row.why.parts.part(name) if row.why and effect.primary else None
+        found: float | None = getattr(part.change, end) if part else None
+        return found
+
+    return value
+
+
+def _steady(row: Row, group: Group) -> Cell:
+    if row.steady is None:
+        return Cell("" if row.effect else "1")
+    steady, withheld = row.steady, row.effect.withheld if row.effect else ""
+    is_held = withheld and steady.verdict == "undecided" and not steady.low <= 1.0 <= steady.high
+    verdict = reason(row.effect) if row.effect and is_held else group.metric.said(steady.verdict)
+    return Cell(format_ratio(steady.ratio), f"{format_bounds(steady.low, steady.high)}, {verdict}")
+
+
+def _steady_title(group: Group) -> str:
+    ratio = "speed-up" if group.metric.is_speed else "ratio"
+    return f"{ratio}, {next(row.steady.seconds for row in group.rows if row.steady)}"
+
+
+def _of_steady(name: str) -> Callable[[Row, Effect], Value]:
+    """Return what gives a figure of an effect in the steady state."""
+
+    def value(row: Row, effect: Effect) -> Value:
+        found: Value = getattr(row.steady, name) if row.steady and effect.primary else None
+        return found
+
+    return value
+
+
+def _step_change(row: Row, effect: Effect) -> Value:
+    return row.why.parts.whole.mean if row.why and effect.primary else None
+
+
+def _notes(row: Row, _group: Group) -> Cell:
+    return Cell(row.skipped or (effect_note(row.effect) if row.effect else ""))
+
+
+def _has_notes(group: Group) -> bool:
+    return any(_notes(row, group).text for row in group.all_rows)
+
+
+#: In display order. Accuracy is shown next to published figures.
+COLUMNS: tuple[Column, ...] = (
+    Column("workload", value=lambda _, effect: effect.workload),
+    Column("environment", "environment", lambda _, effect: effect.environment, _environment, kind="text"),
+    Column("engine", value=lambda _, effect: effect.engine),
+    Column("reference", value=lambda _, effect: effect.reference),
+    Column("metric", value=lambda _, effect: effect.metric),
+    Column("primary", value=lambda _, effect: effect.primary),
+    Column("ratio", _ratio_title, lambda _, effect: effect.ratio, _speed_up, _on_two_lines(_ratio_title)),
+    Column("interval", "95 % CI", cell=_interval),
+    Column("worst", "at worst", lambda _, effect: effect.worst, _worst, shown=has_failed, gives_way=4),
+    Column("best", "at best", lambda _, effect: effect.best, _best, shown=_reference_failed, gives_way=4),
+    Column("low", value=lambda _, effect: effect.low),
+    Column("high", value=lambda _, effect: effect.high),
+    Column("p", "adjusted p", lambda _, effect: effect.p, _p, media=("html",)),
+    Column("verdict", "verdict", lambda _, effect: effect.verdict, _verdict, kind="word"),
+    Column("blocks", "blocks", lambda _, effect: effect.blocks, _blocks),
+    Column(
+        "steady",
+        _steady_title,
+        cell=_steady,
+        short=_on_two_lines(_steady_title),
+        shown=lambda group: group.has_steady,
+        gives_way=7,
+    ),
+    Column("withheld", value=lambda _, effect: effect.withheld or None),
+    Column("median", _metric_title, cell=_value, short=lambda group: group.metric.unit, gives_way=2),
+    Column("cv", "cv", lambda row, effect: row.cv if effect.primary else None, _cv, media=("markdown", "html")),
+    Column("slow_trials", "slow trials", _slow_count, _slow, kind="text", shown=has_slow, media=("markdown", "html")),
+    Column("usual", value=lambda _, effect: effect.usual),
+    Column("cost", "cost", cell=lambda row, _: Cell(money_text(row.cost)), shown=lambda group: group.has_cost),
+    Column(
+        "cost_interval",
+        "cost, 95 % CI",
+        cell=lambda row, _: Cell(interval_text(row.cost)),
+        shown=lambda group: group.has_cost,
+        media=("markdown", "html"),
+    ),
+    Column("energy", "energy (J)", cell=lambda row, _: Cell(energy_text(row.cost)), shown=_has_energy, gives_way=4),
+    Column("memory", "peak memory", cell=_memory, short="memory", gives_way=1),
+    Column("memory_ratio", "memory ratio", cell=_memory_ratio, media=("html",)),
+    Column(
+        "disturbed",
+        "contention",
+        lambda row, effect: row.disturbed if effect.primary else None,
+        _disturbed,
+        shown=_was_disturbed,
+        gives_way=5,
+    ),
+    Column("failed", "failed", lambda row, _: _broken(row), _failed, shown=has_failed),
+    Column("accuracy", "accuracy", cell=_accuracy, shown=has_reference_value, gives_way=5),
+    Column("reference_value", "published", cell=_reference_value, kind="text", shown=has_reference_value),
+    Column("flags", "notes", lambda _, effect: list(effect.flags), _notes, kind="text", shown=_has_notes, gives_way=3),
+    Column("missing_blocks", value=lambda _, effect: effect.missing),
+    Column("incomplete_blocks", value=lambda _, effect: effect.incomplete),
+    Column("spread", value=lambda _, effect: effect.spread),
+    Column("notes", value=lambda _, effect: list(effect.notes)),
+    *(
+        Column(f"steady_{name}", value=_of_steady(name))
+        for name in ("ratio", "low", "high", "verdict", "groups", "since_s", "until_s", "changes")
+    ),
+    Column("step_change_s", value=_step_change),
+    *(Column(f"{part}_{end}_s", value=_part(part, end)) for part in PARTS for end in ("mean", "low", "high")),
+)
+
+
+def columns_of(group: Group, medium: Medium) -> list[Column]:
+    """Return the columns of a group's table in a medium."""
+    return [column for column in COLUMNS if column.title and medium in column.media and column.shown(group)]
+
+
+def value_names() -> list[str]:
+    """Return the keys of an effect in CSV and JSON."""
+    return [column.name for column in COLUMNS if column.value]
+
+
+def values_of(row: Row, effect: Effect) -> dict[str, Value]:
+    """Return the CSV and JSON values of one effect; unknown numbers are None."""
+    values = {column.name: column.value(row, effect) for column in COLUMNS if column.value}
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+
+
+def effect_values(summary: Summary) -> Iterator[tuple[Effect, Mapping[str, Value]]]:
+    """Yield every effect, secondary metrics included, with its values; a ratio above 1 is better."""
+    rows = {row.arm.name: row for group in summary.groups for row in group.all_rows}
+    for effect in summary.analysis.effects:
+        median = summary.measured.median(effect.arm, effect.metric)
+        row = replace(rows[effect.arm], effect=effect, value=median)
+        yield effect, values_of(row, effect)

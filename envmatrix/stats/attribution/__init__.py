@@ -1,0 +1,1 @@
+"""Attribution of a gain: to factors, to parts of a step, and to causes."""

@@ -1,0 +1,1 @@
+"""Comparison of two sides, within one run or between runs; replication of a run."""

@@ -1,0 +1,114 @@
+"""Replication: whether two independent runs show the same effect, compared by their log ratios."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from envmatrix.stats.analysis import Analysis, is_verdict_pending
+from envmatrix.stats.effects import LEVEL, Effect, Flag
+from envmatrix.stats.inference.welch import means_of_effect, quotient
+from envmatrix.stats.quality.contention import EXPLAINED
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
+
+Answer = Literal["reproduced", "not reproduced", "undecided"]
+#: Two effects count as the same if their ratios surely differ by less than this.
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Replication:
+    """One effect in two runs. ``low`` and ``high`` bound the second ratio over the first (None: too few blocks).
+
+    ``same_direction`` is None if a run shows no direction. ``unsure`` is why the answer is undecided despite an
+    interval.
+    """
+
+    arm: str
+    environment: str
+    first: Effect
+    second: Effect | None
+    low: float | None
+    high: float | None
+    answer: Answer
+    same_direction: bool | None
+    unsure: str = ""
+
+
+def compare_effects(first: Analysis, second: Analysis, tolerance: float = TOLERANCE) -> tuple[Replication, ...]:
+    """Compare the primary effects of two runs, without the control.
+
+    Intervals of the differences are simultaneous (Bonferroni). *Reproduced*: the whole interval is inside
+    1/(1+tolerance)..(1+tolerance). *Not reproduced*: it excludes 1 and is not inside. Otherwise *undecided*.
+    """
+    effects = [effect for effect in first.primary_effects() if not effect.is_control]
+    return tuple(_compare_effect((first, second), effect, len(effects), tolerance) for effect in effects)
+
+
+def _compare_effect(
+    runs: tuple[Analysis, Analysis], first_effect: Effect, family: int, tolerance: float
+) -> Replication:
+    second_effect = runs[1].find(first_effect.arm)
+    bounds = (
+        difference_interval(first_effect, second_effect, family, max(run.level for run in runs))
+        if second_effect
+        else None
+    )
+    low, high = bounds or (None, None)
+    reasons = [_unsure_reason(run, effect) for run, effect in zip(runs, (first_effect, second_effect), strict=True)]
+    unsure = next(filter(None, reasons), "") if bounds else ""
+    answer: Answer = "undecided" if unsure else answer_of(low, high, tolerance)
+    return Replication(
+        first_effect.arm,
+        first_effect.environment,
+        first_effect,
+        second_effect,
+        low,
+        high,
+        answer,
+        _agree_in_direction(first_effect, second_effect),
+        unsure,
+    )
+
+
+def _unsure_reason(run: Analysis, effect: Effect | None) -> str:
+    """Return why the effect of a run cannot be compared with that of another run, or '' if it can."""
+    if effect is None:
+        return ""
+    if is_verdict_pending(run, (effect.arm, effect.reference), effect.blocks):
+        return f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks"
+    if effect.withheld == Flag.CONTENDED:
+        return EXPLAINED
+    if Flag.REFERENCE_FAILS_MORE in effect.flags:
+        return "fewer of its trials failed than of its reference"
+    return "more of its trials failed than of its reference" if Flag.FAILS_MORE in effect.flags else ""
+
+
+def difference_interval(
+    one: Effect, other: Effect, family: int = 1, level: float = LEVEL
+) -> tuple[float, float] | None:
+    """Return the interval of other/one as a ratio, or None if one of the two has no interval.
+
+    If one has slow trials, the interval is valid both with them and without them.
+    """
+    old_means, new_means = means_of_effect(one), means_of_effect(other)
+    if old_means is None or new_means is None:
+        return None
+    views = [quotient(*pair, max(1, family), level) for pair in zip(old_means, new_means, strict=True)]
+    return min(view.low for view in views), max(view.high for view in views)
+
+
+def answer_of(low: float | None, high: float | None, tolerance: float) -> Answer:
+    """Return the answer for the interval of the ratio between two effects."""
+    if low is None or high is None:
+        return "undecided"
+    if 1 / (1 + tolerance) <= low and high <= 1 + tolerance:
+        return "reproduced"
+    return "not reproduced" if low > 1 or high < 1 else "undecided"
+
+
+def _agree_in_direction(first: Effect, second: Effect | None) -> bool | None:
+    verdicts = {first.verdict, second.verdict} if second else set()
+    if not verdicts or not verdicts <= {"faster", "slower"}:
+        return None
+    return len(verdicts) == 1

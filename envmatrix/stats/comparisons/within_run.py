@@ -1,0 +1,186 @@
+"""Comparison of two environments of one run, whose trials are paired by block."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from envmatrix.errors import InputError
+from envmatrix.plan import CONTROL, SIDES, Arm
+from envmatrix.results import Run
+from envmatrix.stats.analysis import Analysis, between, estimate, is_verdict_pending
+from envmatrix.stats.attribution.explanation import explain_pair
+from envmatrix.stats.comparisons.result import (
+    ArmComparison,
+    Comparison,
+    SteadyComparison,
+    blocks_needed,
+    find_arms,
+    flag_cautions,
+    missing_trials_cautions,
+    non_speed_label,
+    smallest_detectable_slowdown,
+    status_of,
+    trial_counts,
+    unchecked_work_cautions,
+    unless_contended,
+    unsure,
+    with_steady,
+    withdraw_if_fails_more,
+    withdraw_if_other_work,
+)
+from envmatrix.stats.comparisons.steady import went_on
+from envmatrix.stats.effects import Bounds, Effect, Flag, two_sided_level, verdict_of
+from envmatrix.stats.inference.maxt import student_quantile
+from envmatrix.stats.inference.slow_phases import short_run_note
+from envmatrix.stats.measurements import Measurements
+from envmatrix.stats.pairing import table_key
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
+from envmatrix.stats.steady_state.effect import steady_between, steps_of_trial
+
+
+def compare_environments(
+    run: Run, measured: Measurements, old: str, new: str, allowed: float = 0.0, several: int = 1
+) -> Comparison:
+    """Compare two environments of one run, for every workload and engine they share.
+
+    The result is the effect of the report's table. If neither is the other's reference, it is the effect with ``old``
+    as the reference (``analysis.between``). ``old`` and ``new`` may also be full names of arms. ``allowed`` is the
+    accepted slowdown (0.03: 3 %); intervals of ``several`` such comparisons are simultaneous. Raises InputError for an
+    unknown environment.
+    """
+    pairs = _arm_pairs(run, old, new)
+    analysis = estimate(run.plan, measured, workloads=run.workloads, environments=run.environments, metrics=())
+    items, cautions = [], []
+    for old_arm, new_arm in pairs:
+        effect = between(analysis, measured, old_arm, new_arm, run.environments)
+        effect = _bonferroni_adjusted(effect, several, analysis.level, run.plan.margin)
+        trials = trial_counts((measured, measured), (old_arm.name, new_arm.name), analysis.primary[old_arm.workload])
+        later = _later_steps(run, measured, analysis, (old_arm, new_arm), effect, allowed, several)
+        # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
+        one_sided = effect.one_sided if allowed and later is None else None
+        item = _compare_pair("@".join(table_key(new_arm, run.plan)), (old, new), effect, trials, allowed, one_sided)
+        item = replace(item, other=non_speed_label(analysis.primary[old_arm.workload]))
+        item = with_steady(item, later)
+        item = (
+            item if item.other else replace(item, why=explain_pair(run, measured, analysis, (old_arm, new_arm), effect))
+        )
+        at_best = None if item.is_of_steady else effect.best
+        item = withdraw_if_fails_more(item, measured.facts[old_arm.name], measured.facts[new_arm.name], at_best)
+        item = unless_contended(item, effect.contended)
+        slow = is_verdict_pending(analysis, (old_arm.name, new_arm.name), effect.blocks)
+        item = unsure(item, f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if slow else "")
+        items.append(withdraw_if_other_work(item, Flag.UNEQUAL_WORK in effect.flags))
+        if Flag.UNEQUAL_WORK in effect.flags:
+            cautions.append(f"{new_arm.shown} did other work than {old_arm.shown}: {'; '.join(effect.notes)}")
+        on = [arm.shown for arm in (old_arm, new_arm) if went_on(measured, arm.name)]
+        if len(on) == 1 and not item.other:
+            cautions.append(f"only {on[0]} has later steps: first steps are compared")
+    compared_arms = dict.fromkeys(arm.name for pair in pairs for arm in pair)
+    short = [text for text in (short_run_note(measured.apart),) if text and any(item.low is not None for item in items)]
+    works = unchecked_work_cautions(run, measured, (old_arm.workload for old_arm, _ in pairs))
+    run_cautions = (*flag_cautions(analysis, compared_arms), *missing_trials_cautions(run, measured))
+    return Comparison(tuple(items), (*cautions, *works, *run_cautions, *short))
+
+
+def _later_steps(
+    run: Run,
+    measured: Measurements,
+    analysis: Analysis,
+    arms: tuple[Arm, Arm],
+    effect: Effect,
+    allowed: float,
+    several: int,
+) -> SteadyComparison | None:
+    """Return the comparison of later steps of two arms, None unless both went on."""
+    found = steady_between(measured, analysis, arms, effect, several)
+    if found is None:
+        return None
+    workload = run.workloads.get(arms[0].workload)
+    return SteadyComparison(
+        found.ratio,
+        found.low,
+        found.high,
+        found.verdict,
+        status_of(found.low, found.high, allowed),
+        found.since_s,
+        found.until_s,
+        steps_of_trial(workload),
+    )
+
+
+def compare_sides(run: Run, measured: Measurements, allowed: float = 0.0) -> Comparison:
+    """Compare the two sides of a run of two matrices, environment by environment."""
+    names = [(f"{SIDES[0]}.{name}", f"{SIDES[1]}.{name}") for name in run.design.environments]
+    several = sum(len(_arm_pairs(run, *pair)) for pair in names)
+    comparisons = [compare_environments(run, measured, *pair, allowed, several) for pair in names]
+    items = tuple(item for comparison in comparisons for item in comparison.items)
+    cautions = tuple(dict.fromkeys(text for comparison in comparisons for text in comparison.cautions))
+    return Comparison(items, cautions)
+
+
+def _bonferroni_adjusted(effect: Effect, several: int, level: float, margin: float) -> Effect:
+    """Return an effect from a family of one with its bounds widened for ``several`` comparisons (Bonferroni)."""
+    ratio, low, high, p = effect.ratio, effect.low, effect.high, effect.p
+    if several < 2 or ratio is None or low is None or high is None or p is None:
+        return effect
+
+    def widened(bounds: Bounds, confidence: float) -> Bounds:
+        joint, single = (
+            student_quantile(effect.units, 0.5 + confidence_each / 2)
+            for confidence_each in (1.0 - (1.0 - confidence) / several, confidence)
+        )
+        least, most = (ratio * (bound / ratio) ** (joint / single) for bound in bounds)
+        return least, most
+
+    one_sided = widened(effect.one_sided or (low, high), two_sided_level(level))
+    low, high = widened((low, high), level)
+    verdict = effect.verdict if effect.verdict == "undecided" else verdict_of(low, high, margin, one_sided)
+    return replace(effect, low=low, high=high, p=min(1.0, several * p), verdict=verdict, one_sided=one_sided)
+
+
+def _arm_pairs(run: Run, old: str, new: str) -> list[tuple[Arm, Arm]]:
+    """Return the pairs of arms that share workload and engine, or the two arms with these full names."""
+    old_arms, new_arms = find_arms(run, old), find_arms(run, new)
+    if set(old_arms) & set(new_arms):
+        raise InputError(
+            f"{old} and {new} are the same environment of run {run.name}",
+            remedy="to see how much two copies differ, compare with the control: --environments "
+            f"{old_arms[0].environment},{CONTROL}",
+        )
+    if all(name in (arms[0].name, arms[0].shown) for name, arms in ((old, old_arms), (new, new_arms))):
+        return [(old_arms[0], new_arms[0])]
+    places = {table_key(arm, run.plan): arm for arm in new_arms}
+    shared = [(arm, places[place]) for arm in old_arms if (place := table_key(arm, run.plan)) in places]
+    if not shared:
+        raise InputError(
+            f"{old} and {new} have no workload in common on the same engine",
+            remedy=f"write both in full: --environments {old_arms[0].shown},{new_arms[0].shown}",
+        )
+    return shared
+
+
+def _compare_pair(
+    name: str,
+    names: tuple[str, str],
+    effect: Effect,
+    trials: tuple[int, int],
+    allowed: float,
+    one_sided: Bounds | None,
+) -> ArmComparison:
+    least, most = one_sided or (effect.low, effect.high)
+    return ArmComparison(
+        name,
+        *names,
+        effect.metric,
+        effect.ratio,
+        effect.low,
+        effect.high,
+        effect.p,
+        effect.verdict,
+        trials,
+        allowed,
+        status_of(least, most, allowed),
+        smallest=smallest_detectable_slowdown(effect.ratio, most, allowed),
+        wanted=blocks_needed(least, most, effect.blocks, allowed),
+        one_sided=one_sided,
+    )

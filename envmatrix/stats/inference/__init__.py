@@ -1,0 +1,1 @@
+"""Statistical inference: simultaneous tests, moderated and long-run variances, change points."""

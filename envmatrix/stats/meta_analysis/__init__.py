@@ -1,0 +1,1 @@
+"""Meta-analysis: what the runs of many machines show together, and predict for another one."""

@@ -1,0 +1,269 @@
+"""Racing: arms that are surely not the best, or surely the same as the baseline, stop early.
+
+Decisions are a pure function of the trials on disk, so a resumed run decides as an uninterrupted one. They are made at
+a few interim analyses, each of which spends a part of the allowed error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envmatrix.matrix.model import Workload
+from envmatrix.plan import Plan
+from envmatrix.plan.interleaving import unused_reference_copies
+from envmatrix.stats.effects import CONFIDENCE, LEVEL, two_sided_level, verdict_of
+from envmatrix.stats.inference.maxt import critical_value, student_quantile
+from envmatrix.stats.measurements import Measurements, first_blocks
+from envmatrix.stats.pairing import Family, Views, families, logs_of, mean_copies, ratio_from_log
+from envmatrix.stats.primary_metric import primary_metrics
+from envmatrix.stats.quality.equal_work import unequal_work
+from envmatrix.stats.quality.failures import fails_more, reference_fails_more
+from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS, find_slow_trials, with_and_without_slow
+from envmatrix.stats.stopping.alpha_spending import confidence_level
+
+Floats = NDArray[np.float64]
+Reason = Literal["not the best", "same as the reference"]
+#: Chance that the best arm is ever stopped as not the best, over all analyses of a family.
+ELIMINATION_ERROR = 0.05
+#: The part of the 5 % for false verdicts used by arms that stop early; the rest is for the end.
+EARLY_VERDICT_ERROR = 0.01
+#: The share of the error for the end of a race: a fifth was spent early.
+_FINAL_ERROR_SHARE = 1.0 - EARLY_VERDICT_ERROR / (1.0 - CONFIDENCE)
+_GROWTH = 1.35
+_MAX_DECISIONS = 8
+
+
+@dataclass(frozen=True)
+class StoppedArm:
+    """An arm that left the race after ``block`` blocks. ``level`` is the confidence of its interval."""
+
+    arm: str
+    block: int
+    reason: Reason
+    level: float
+
+
+@dataclass(frozen=True)
+class Race:
+    """The arms that run in the next block, and the confidence ``levels`` for ``analysis.estimate``.
+
+    ``finished``: no arm is left, or the leader of every family is surely within the margin of the best.
+    """
+
+    active: tuple[str, ...]
+    stopped: tuple[StoppedArm, ...] = ()
+    finished: bool = False
+    leaders: tuple[str, ...] = ()
+    levels: Mapping[str, float] = field(default_factory=dict)
+
+
+def decision_blocks(plan: Plan) -> tuple[int, ...]:
+    """Return the block counts after which decisions are made: ``min_blocks``, then about a third more each time."""
+    count = max(2, plan.min_blocks)
+    block_counts: list[int] = []
+    while count < plan.max_blocks and len(block_counts) < _MAX_DECISIONS:
+        block_counts.append(count)
+        count = max(count + 1, math.ceil(count * _GROWTH))
+    return tuple(block_counts)
+
+
+def lead_lower_bounds(logs: Views, rivals: Views, tests: float) -> Floats:
+    """Return by how much, at least, each row of ``rivals`` is better than each row of ``logs``: (rivals, rows).
+
+    These are lower bounds of one-sided paired t intervals, in log units, at ELIMINATION_ERROR / ``tests``. The lowest
+    of all views counts; it is -inf below 2 pairs. The best arm is stopped wrongly only if a bound against a rival errs.
+    So ``tests`` is the number of rivals times the number of analyses (Bonferroni).
+    """
+    confidence = 1.0 - ELIMINATION_ERROR / tests
+    bounds = [
+        [_lower_bounds(Views((rival - row_logs,), logs.far), confidence) for rival in others]
+        for row_logs, others in zip(logs.every, rivals.every, strict=True)
+    ]
+    shape = len(bounds), len(rivals.measured), len(logs.measured)
+    return np.asarray(np.array(bounds).reshape(shape).min(axis=0))
+
+
+def _lower_bounds(lead: Views, confidence: float) -> Floats:
+    (numbers,) = lead.paired()
+    reach = np.array([student_quantile(int(n), confidence) if n >= 2 else np.inf for n in numbers.units])
+    with np.errstate(invalid="ignore"):
+        bound = numbers.mean - reach * numbers.error
+    return np.where(np.isfinite(bound), bound, -np.inf)
+
+
+def surely_not_best(logs: Views, rivals: Views, tests: float) -> NDArray[np.bool_]:
+    """Return for each row of ``logs`` whether some row of ``rivals`` is surely better."""
+    return np.asarray((lead_lower_bounds(logs, rivals, tests) > 0.0).any(axis=0))
+
+
+def surely_near_best(logs: Views, tests: int, margin: float) -> int | None:
+    """Return the row of ``logs`` that surely no other beats by more than ``margin``, or None if there is none yet.
+
+    This is an indifference zone: arms closer than the margin need not be distinguished (Kim & Nelson 2001).
+    """
+    means = logs.paired()[0].mean
+    if not np.isfinite(means).any():
+        return None
+    leader = int(np.nanargmax(means))
+    others = np.delete(np.arange(len(means)), leader)
+    near = lead_lower_bounds(logs.rows(others), logs.rows([leader]), tests) > -math.log1p(margin)
+    return leader if bool(near.all()) else None
+
+
+def _is_same_as_reference(differences: Views, family: Family, level: float, margin: float) -> NDArray[np.bool_]:
+    """Return for each row whether it is surely the same as the reference, in every view."""
+    same = np.ones(len(differences.measured), dtype=np.bool_)
+    confidence = two_sided_level(level)
+    for numbers in differences.paired():
+        for row, (mean, error, units) in enumerate(zip(numbers.mean, numbers.error, numbers.units, strict=True)):
+            if units < 2:
+                same[row] = False
+                continue
+            reach = critical_value(int(units), family.together, len(family.copies), level=confidence, own=True) * error
+            same[row] &= verdict_of(ratio_from_log(mean - reach), ratio_from_log(mean + reach), margin) == "same"
+    return same
+
+
+@dataclass(frozen=True)
+class FamilyData:
+    """The numbers of one family: logs (higher is better) of arms and reference copies, and eligible arms.
+
+    Both are (rows, blocks); ``far`` is ``slow_phases.apart`` of the blocks. ``breaks``: the reference fails more often
+    than some arm. It may then look too fast, and removes no arm.
+    """
+
+    family: Family
+    logs: Floats
+    copies: Floats
+    eligible: NDArray[np.bool_]
+    far: Floats | None = None
+    breaks: bool = False
+
+
+@dataclass(frozen=True)
+class _InterimData:
+    """The logs of a family at an interim analysis, and which arms need more blocks before a decision."""
+
+    logs: Views
+    reference: Views
+    waits: NDArray[np.bool_]
+    reference_waits: bool
+
+
+def _interim_data(data: FamilyData, then: NDArray[np.bool_]) -> _InterimData:
+    """Return the data from the blocks in the mask ``then``."""
+    count, far = len(data.copies), None if data.far is None else data.far[then]
+    rows = np.vstack([data.copies, data.logs])[:, then]
+    slow = find_slow_trials(rows)
+    views = with_and_without_slow(rows, slow)
+    waits = np.asarray(slow.any(axis=1) & (int(then.sum()) < LEAST_BLOCKS))
+    reference = Views(tuple(mean_copies(view[:count])[None, :] for view in views), far)
+    logs = Views(tuple(view[count:] for view in views), far)
+    return _InterimData(logs, reference, waits[count:], bool(waits[:count].any()))
+
+
+def family_data(family: Family, plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> FamilyData:
+    """Return a family's numbers in its workload's primary metric."""
+    metric = primary_metrics(plan, measured, workloads)[family.arms[0].workload]
+    index = {name: position for position, name in enumerate(measured.arms)}
+    table = metric.sign * logs_of(measured.table[metric.name])
+    barred = [
+        bool(measured.facts[arm.name].unproven or unequal_work(measured, arm, plan))
+        or fails_more(measured, arm.name, family.copies)
+        for arm in family.arms
+    ]
+    logs, copies = table[[index[arm.name] for arm in family.arms]], table[[index[name] for name in family.copies]]
+    breaks = any(reference_fails_more(measured, arm.name, family.copies) for arm in family.arms)
+    return FamilyData(family, logs, copies, ~np.array(barred, dtype=np.bool_), measured.apart, breaks)
+
+
+@dataclass(frozen=True)
+class FamilyRace:
+    """The race of a family: ``stopped`` arms in order, and the ``block`` count at its end (None: not over)."""
+
+    stopped: tuple[StoppedArm, ...]
+    block: int | None
+    leader: str | None
+
+
+def race_family(data: FamilyData, blocks: NDArray[np.int64], plan: Plan) -> FamilyRace:
+    """Replay the interim analyses of one family over the blocks on disk."""
+    decisions = decision_blocks(plan)
+    blocks_done = int(blocks.max()) + 1 if blocks.size else 0
+    active = np.ones(len(data.family.arms), dtype=np.bool_)
+    stopped: list[StoppedArm] = []
+    for look in (look for look in decisions if look <= blocks_done):
+        interim = _interim_data(data, blocks < look)
+        newly_stopped = _interim_decisions(data, active, interim, look, plan)
+        stopped += newly_stopped
+        active &= ~np.isin([arm.name for arm in data.family.arms], [item.arm for item in newly_stopped])
+        eligible_rows = np.flatnonzero(active & data.eligible)
+        if not eligible_rows.size:
+            return FamilyRace(tuple(stopped), look, None)
+        tests = len(active) * len(decisions)
+        leader = surely_near_best(interim.logs.rows(eligible_rows), tests, plan.margin)
+        if leader is not None and not interim.waits[eligible_rows[leader]]:
+            return FamilyRace(tuple(stopped), look, data.family.arms[eligible_rows[leader]].name)
+    return FamilyRace(tuple(stopped), None, None)
+
+
+def _interim_decisions(
+    data: FamilyData, active: NDArray[np.bool_], known: _InterimData, look: int, plan: Plan
+) -> list[StoppedArm]:
+    """Return the arms that stop at one interim analysis; arms with slow trials stop no other."""
+    decisions, family = decision_blocks(plan), data.family
+    level = 1.0 - EARLY_VERDICT_ERROR / len(decisions)
+    rivals = known.logs.rows(np.flatnonzero(active & data.eligible & ~known.waits))
+    rivals = rivals if known.reference_waits or data.breaks else known.reference.over(rivals)
+    beaten = surely_not_best(known.logs, rivals, len(family.arms) * len(decisions)) & ~known.waits
+    same = _is_same_as_reference(known.logs.minus(known.reference), family, level, plan.margin)
+    same &= ~(known.waits | known.reference_waits)
+    reasons: list[Reason | None] = [
+        "not the best" if is_beaten else "same as the reference" if is_same else None
+        for is_beaten, is_same in zip(beaten, same, strict=True)
+    ]
+    return [
+        StoppedArm(arm.name, look, reason, level)
+        for arm, reason, is_active in zip(family.arms, reasons, active, strict=True)
+        if is_active and reason
+    ]
+
+
+def next_arms(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload] | None = None) -> Race:
+    """Return the race with the arms of the next block. Call it after every block; references and controls remain.
+
+    A copy of a reference (``unused_reference_copies``) leaves with the last arm compared with it. The last block counts
+    once every remaining arm has run in it, so a half-written block changes nothing. An arm never stops another if it
+    did unequal work, fails more often than its reference, or is not verified.
+    """
+    race = _replay_races(plan, first_blocks(measured, max(0, len(measured.blocks) - 1)), workloads or {})
+    ran = [measured.arms.index(name) for name in race.active]
+    if measured.blocks.size and measured.attempted[ran, -1].all():
+        race = _replay_races(plan, measured, workloads or {})
+    return replace(race, levels=final_levels(plan, race.stopped, confidence_level(plan, len(measured.blocks))))
+
+
+def _replay_races(plan: Plan, measured: Measurements, workloads: Mapping[str, Workload]) -> Race:
+    """Replay the race of every family over all blocks of ``measured``."""
+    references = {family.reference for family in families(plan)}
+    raced = [family for family in families(plan) if not family.arms[0].is_control]
+    races = [race_family(family_data(family, plan, measured, workloads), measured.blocks, plan) for family in raced]
+    stopped = [item for race in races for item in race.stopped if item.arm not in references]
+    stopped_names = {item.arm for item in stopped}
+    stopped_names |= unused_reference_copies(plan.arms, stopped_names)
+    active = tuple(arm.name for arm in plan.arms if arm.name not in stopped_names)
+    finished = bool(races) and all(race.block is not None for race in races)
+    leaders = tuple(race.leader for race in races if race.leader)
+    return Race(active, tuple(stopped), finished, leaders)
+
+
+def final_levels(plan: Plan, stopped: Sequence[StoppedArm], level: float = LEVEL) -> dict[str, float]:
+    """Return the confidence of every arm's interval after a race; ``level`` is that without a race."""
+    levels = {arm.name: 1.0 - (1.0 - level) * _FINAL_ERROR_SHARE for arm in plan.arms if not arm.is_control}
+    return {**levels, **{item.arm: item.level for item in stopped}}

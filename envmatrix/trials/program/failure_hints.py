@@ -1,0 +1,90 @@
+"""Hints for failed programs: modules, variables or paths that they may lack, from their last output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from envmatrix.block.crowd import MOST_PROCESSES
+from envmatrix.matrix.model import Workload
+from envmatrix.plan.environment import Image
+from envmatrix.trials.program.variables import likely_needed_variables, missing_module_name
+
+#: A path that leads out of the folder that it starts in.
+_OUTSIDE_PATH = re.compile(r"(?:^|[\s'\"=(])(\.\./[^\s'\":,)]*)")
+
+
+def find_failure_hints(workload: Workload, image: Image, said: str, folder: Path, *, by_links: bool = True) -> str:
+    """Return what a program on the command line may lack, with the option that supplies it; '' if unknown.
+
+    ``said`` is the end of its output, ``folder`` the program's folder, which a trial may see ``by_links`` only.
+    """
+    return "; ".join(_iterate_hints(workload, image, said, folder, by_links=by_links))
+
+
+def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path, *, by_links: bool) -> Iterator[str]:
+    if line := missing_module_hint(image, output, folder):
+        yield line
+    names = [
+        name
+        for name in likely_needed_variables((), output, places=False)
+        if name not in (*workload.pass_env, *workload.env)
+    ]
+    if names:
+        yield f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}"
+    if line := keyboard_hint(output):
+        yield line
+    if line := crowd_hint(output):
+        yield line
+    if by_links and (line := outside_path_hint(workload, output)):
+        yield line
+
+
+def missing_module_hint(image: Image, output: str, folder: Path) -> str:
+    """Return the module that the Python of a command-line program lacks, and the option to supply it; '' if none."""
+    module = missing_module_name(output)
+    if not module:
+        return ""
+    if image.requirements:
+        return (
+            f"{image.interpreter} with its requirements has no module {module!r}: add its package to the "
+            "requirements file"
+        )
+    files = [name for name in ("requirements.txt", "pyproject.toml") if (folder / name).is_file()]
+    file = next(iter(files), "requirements.txt")
+    return (
+        f"{image.interpreter} has no module {module!r}: install it there, use another Python (-- "
+        f".venv/bin/python ...), or add requirements on top (-r {file})"
+    )
+
+
+def keyboard_hint(output: str) -> str:
+    """Return a hint for a program that waits for a keyboard, which no trial has; otherwise ''."""
+    if re.search(r"^EOFError\b|[Ii]nappropriate ioctl|No such device or address: '/dev/tty'", output, re.MULTILINE):
+        return (
+            "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file that it opens"
+        )
+    return ""
+
+
+def crowd_hint(output: str) -> str:
+    """Return a hint for a program that could not start another process or thread; otherwise ''."""
+    if re.search(r"Resource temporarily unavailable|can't start new thread|fork: retry", output):
+        return (
+            f"it could start no more processes or threads: a trial may have {MOST_PROCESSES}, or fewer if `ulimit -u` "
+            "says so"
+        )
+    return ""
+
+
+def outside_path_hint(workload: Workload, output: str) -> str:
+    """Return a hint on the folders above a trial's, if the command or its output has a path with `..`; otherwise ''."""
+    for text in (*workload.command, output):
+        match = _OUTSIDE_PATH.search(text)
+        if match:
+            return (
+                f"{match[1]} was not found: a container sees only the folders that are mounted, and a folder of links "
+                "files up to two folders above the program's; use the absolute path"
+            )
+    return ""
