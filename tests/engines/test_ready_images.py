@@ -268,14 +268,17 @@ import os, pathlib
 print(pathlib.Path("../data/speed.txt").read_text(), "it/s")
 assert (pathlib.Path(__file__).parent.parent / "data").is_dir()
 assert pathlib.Path("linked/speed.txt").exists(), "a link that leaves the folder"
+assert pathlib.Path("sub/far/words.txt").read_text() == "far", "a link below the folder to one that is not beside it"
+pathlib.Path("sub/new").write_text("")
 pathlib.Path("last.ckpt").write_text("weights")
 pathlib.Path(os.path.abspath("train.py")).with_name("best.ckpt").write_text("weights")
-try:
-    pathlib.Path("../data/new").write_text("")
-except OSError:
-    pass
-else:
-    raise SystemExit("the folder beside it was written to")
+for folder in ("../data", "sub/far"):
+    try:
+        pathlib.Path(folder, "new").write_text("")
+    except OSError:
+        pass
+    else:
+        raise SystemExit(f"{folder} was written to")
 """
 
 
@@ -292,24 +295,28 @@ def test_a_program_in_an_image_finds_the_data_beside_its_folder_and_its_checkpoi
     demand((ApptainerEngine if engine == "apptainer" else DockerEngine)(ground).unavailable())
     above = tmp_path / "above"
     program = above / "my program"
-    for folder in (program, above / "data", tmp_path / "results"):
+    far = tmp_path / "far"
+    for folder in (program / "sub", above / "data", far, tmp_path / "results"):
         folder.mkdir(parents=True)
+    (program / "sub" / "far").symlink_to("../../../far")
+    (far / "words.txt").write_text("far")
     above.chmod(0o755)
     (above / "data" / "speed.txt").write_text("7.5")
     (program / "linked").symlink_to("../data")
     (program / "last.ckpt").write_text("mine")
     (program / "train.py").write_text(BESIDE)
-    before = digests(above)
+    before = digests(above), digests(far)
     words = ("--engine", engine, "--image", str(mine), "--environments", "jemalloc", "--max-blocks", "1")
     where = ("--name", "own", "--results", str(tmp_path / "results"))
     argv = [sys.executable, "-m", "envmatrix", "bench", *words, *where, "--", "python", "train.py"]
     done = subprocess.run(argv, cwd=program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"mounted read-only at the same path: {above}" in done.stderr
+    assert f"mounted read-only at the same path: {above}, " in done.stderr
+    assert f", {far}\n" in done.stderr
     trials = [json.loads(line) for line in (tmp_path / "results/own/trials.jsonl").read_text().splitlines()]
     assert [trial["outcome"] for trial in trials] == ["ok"] * 3, [trial["reason"] for trial in trials]
     assert {trial["record"]["metrics"]["value"] for trial in trials} == {7.5}
-    assert digests(above) == before
+    assert (digests(above), digests(far)) == before
 
 
 @pytest.mark.apptainer

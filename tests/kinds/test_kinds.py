@@ -1,13 +1,16 @@
 """Programs of popular frameworks and tools, each benchmarked as it is by one command."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from envmatrix.build.python.interpreters import uv_program
 from tests.local.conftest import Project
@@ -30,6 +33,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "torchrun": Kind("torchrun --nproc-per-node 2 train.py", working=2),
+    "torch.distributed.run": Kind("python -m torch.distributed.run --nproc-per-node 2 train.py", working=2),
     "nanogpt": Kind("python train.py --max_iters=30", "metric: steps per second, from 30 lines"),
     "makefile": Kind("make train"),
     "snakemake": Kind("snakemake --cores 2"),
@@ -55,6 +59,10 @@ KINDS = {
     "data": Kind("python train.py"),
     "short": Kind("python sums.py", WALL),
 }
+#: Kinds that run the program of another one.
+ALIKE = {"torch.distributed.run": "torchrun"}
+#: Kinds whose trials take more than about 6 s, too long for 18 of them.
+LONG = ("accelerate", "compile", "lightning", "papermill", "timm", "trainer")
 
 
 @pytest.fixture
@@ -119,25 +127,82 @@ def allocators(trial):
     return [(program.get("evidence") or evidence)["malloc"]["library"] for program in evidence["programs"]]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_it_runs_as_it_is_and_every_process_that_works_is_verified(folder, name, monkeypatch):
-    kind = KINDS[name]
-    if (PROGRAMS / name).exists():
-        shutil.copytree(PROGRAMS / name, folder)
+@pytest.fixture(params=KINDS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def project(folder, name, monkeypatch):
+    """Return a folder that contains the program of a kind and nothing else."""
+    program = PROGRAMS / ALIKE.get(name, name)
+    if program.exists():
+        shutil.copytree(program, folder)
     BEFORE.get(name, lambda *_: None)(folder, monkeypatch)
-    before = digest(folder.parent)
     project = Project(folder)
     for file in ("matrix.yaml", "containers", "programs/wait.py"):
         (folder / file).unlink()
     (folder / "programs").rmdir()
+    return project
+
+
+def run_one_block(project, kind, *options):
+    """Run one block without a matrix, check the metric, and return what was printed."""
     command = ["--", *kind.command.split()]
-    done = project.run("bench", "--max-blocks", "1", "--environments", "tcmalloc", *kind.options, *command)
+    done = project.run("bench", "--max-blocks", "1", "--environments", "tcmalloc", *options, *kind.options, *command)
     assert done.returncode == 0, done.stderr
-    assert kind.message in done.stderr
+    assert kind.message in done.stderr, done.stderr
+
+
+def test_it_runs_as_it_is_and_every_process_that_works_is_verified(project, name):
+    kind = KINDS[name]
+    before = digest(project.folder.parent)
+    run_one_block(project, kind)
     trials = project.trials()
     assert [trial["outcome"] for trial in trials] == ["ok"] * 3
     assert not [trial["unproven"] for trial in trials if trial.get("unproven")]
     assert all(len(allocators(trial)) >= kind.working for trial in trials)
     seen = {trial["environment"]: set(allocators(trial)) for trial in trials}
     assert seen == {"baseline": {"libc"}, "control": {"libc"}, "tcmalloc": {"libtcmalloc"}}
-    assert digest(folder.parent) == before
+    assert digest(project.folder.parent) == before
+
+
+@pytest.fixture(scope="session")
+def slower(tmp_path_factory):
+    """Return a library that makes every process do 2.5 times the work."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    library = tmp_path_factory.mktemp("slower") / "slower.so"
+    argv = ["cc", "-O1", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("slower.c"), "-pthread", "-lrt"]
+    subprocess.run(argv, check=True)
+    return library
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in LONG])
+def test_an_environment_that_adds_work_is_slower_and_a_copy_of_the_baseline_is_not(project, name, slower):
+    run_one_block(project, KINDS[name], "--save")
+    file = project.folder / "matrix.yaml"
+    matrix = yaml.safe_load(file.read_text())
+    matrix["factors"]["work"] = {"its-own": {}, "more": {"preload": str(slower)}}
+    matrix["environments"]["slower"] = {"work": "more"}
+    file.write_text(yaml.safe_dump(matrix))
+    blocks = ("--min-blocks", "6", "--max-blocks", "6", "--budget", "50m")
+    done = project.run("bench", "--environments", "slower", *blocks, "--name", "truth", limit_s=3300)
+    assert done.returncode == 0, done.stderr
+    trials, summary = project.trials(), json.loads((project.newest() / "summary.json").read_text())
+    (found,) = (effect for effect in summary["effects"] if effect["primary"])
+    assert found["high"] < 1, found
+    # With 16 kinds, one whole suite in 60 fails by chance.
+    assert summary["control"]["p"] > 0.001, summary["control"]
+    (metric,) = (workload["metric"] for workload in matrix["workloads"].values())
+    better = metric.get("better", "lower" if metric.get("wall") else "higher")
+    assert (middle(trials, "slower") > middle(trials, "baseline")) == (better == "lower")
+    if found["withheld"] == "cpu-contention":
+        pytest.skip(f"speed-up {found['ratio']:.2f}, but no verdict: the machine is too busy")
+    assert found["verdict"] == "slower", found
+
+
+def middle(trials, environment):
+    """Return the median of the metric, as the program printed it, in one environment."""
+    return median(trial["record"]["metrics"]["value"] for trial in trials if trial["environment"] == environment)

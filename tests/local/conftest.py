@@ -72,9 +72,9 @@ class Project:
             **more,
         )
 
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *arguments: str, limit_s: float = 560) -> "subprocess.CompletedProcess[str]":
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=560)
+        out, err = process.communicate(timeout=limit_s)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def newest(self) -> Path:

@@ -1,6 +1,7 @@
 """Programs that harm: each is limited and reported, and nothing of the user's is lost."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,15 @@ import itertools, time
 real, turns = time.time, itertools.cycle((0, 86400))
 time.time = lambda: real() + next(turns)
 """
+FORKS = "import os\nwhile True:\n    os.fork()\n"
+#: A lower limit on processes, in envmatrix's own process only.
+CROWD = """
+import sys
+if "envmatrix" in sys.orig_argv:
+    from envmatrix.block import crowd
+    from envmatrix.engines import confinement
+    crowd.MOST_PROCESSES = confinement.MOST_PROCESSES = 60
+"""
 
 
 @pytest.fixture
@@ -28,6 +38,11 @@ def own(project, monkeypatch):
 def write(project, text):
     (project.folder / "mine.py").write_text(text)
     return ("--", "python", "mine.py")
+
+
+def command_lines():
+    listed = subprocess.run(["ps", "-e", "-ww", "-o", "args="], capture_output=True, text=True, check=True)
+    return listed.stdout
 
 
 def outcomes(project):
@@ -58,6 +73,28 @@ def test_a_program_that_waits_for_a_keyboard_is_refused_before_anything_is_measu
     assert done.returncode == 4
     assert "EOFError: EOF when reading a line" in done.stderr
     assert "a trial has no keyboard: pass the answers as options" in done.stderr
+    assert not (own.folder / "results").exists()
+
+
+@pytest.mark.parametrize("argv", [("python", "-"), ("bash",)])
+def test_a_program_that_would_come_from_the_keyboard_is_refused_with_what_to_type(own, argv):
+    done = own.run(*ONE_BLOCK, "--", *argv)
+    assert done.returncode == 2
+    assert f"{' '.join(argv)} reads a program from standard input, which is empty in a trial" in done.stderr
+    assert f"-- {argv[0]} FILE" in done.stderr
+
+
+def test_a_program_that_forks_without_end_stops_at_the_limit_and_nothing_of_it_is_left(
+    own, monkeypatch, tmp_path_factory
+):
+    folder = tmp_path_factory.mktemp("crowd")
+    (folder / "sitecustomize.py").write_text(CROWD)
+    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+    done = own.run(*ONE_BLOCK, *write(own, FORKS), str(folder))
+    assert done.returncode == 4, done.stderr
+    assert "it could start no more processes or threads: a trial may have 60" in done.stderr
+    assert str(folder) not in command_lines()
+    assert (own.folder / "mine.py").read_text() == FORKS
     assert not (own.folder / "results").exists()
 
 

@@ -108,6 +108,23 @@ def test_a_link_that_leaves_the_folder_leads_to_the_same_place_wherever_the_fold
     assert found == {**within, "beside": str(tmp_path / "data"), "out/beside": str(tmp_path / "data")}
 
 
+def test_a_folder_with_links_out_of_the_programs_folder_is_a_real_one_in_a_container(tmp_path):
+    files, work = tmp_path / "files", tmp_path / "work"
+    for folder in (files / "sub" / "deep", files / "other", work, tmp_path / "data"):
+        folder.mkdir(parents=True)
+    (files / "sub" / "words.txt").write_text("mine")
+    (files / "sub" / "deep" / "data").symlink_to("../../../data")
+    (files / "sub" / "deep" / "itself").symlink_to("itself")
+    (files / "other" / "python").symlink_to("/usr/bin/python3")
+    (files / "itself").symlink_to("itself")
+    link_files(work, files, "/room/files")
+    found = {str(path.relative_to(work)): str(path.readlink()) for path in work.rglob("*") if path.is_symlink()}
+    within = {name: f"/room/files/{name}" for name in ("itself", "other", "sub/deep/itself")}
+    assert found == {**within, "sub/deep/data": str(tmp_path / "data")}
+    (work / "sub" / "words.txt").write_text("new")
+    assert (files / "sub" / "words.txt").read_text() == "mine"
+
+
 def job(work):
     limits = Limits(seconds=1.0)
     return Job("run", "trial", None, (), {}, (), Mounts(work, {}), limits, None)

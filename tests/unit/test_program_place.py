@@ -101,6 +101,13 @@ def test_another_python_than_the_images_is_refused(request_: ProgramRequest) -> 
         request_.program()
 
 
+@pytest.mark.parametrize("words", [("python",), ("python3", "-"), ("bash", "-s"), ("/bin/sh",)])
+@pytest.mark.parametrize("place", [ProgramPlace(), IN_IMAGE])
+def test_a_program_that_would_come_from_standard_input_is_refused(words: tuple[str, ...], place: ProgramPlace) -> None:
+    with pytest.raises(InputError, match=f"reads a program from standard input.*\n.*-- {words[0]} FILE"):
+        ProgramRequest(words, place=place).program()
+
+
 def test_the_python_of_an_image_need_not_be_on_this_machine() -> None:
     program = ProgramRequest(("python3.99", "train.py"), place=IN_IMAGE).program()
     assert (program.interpreter, program.command) == ("", ("python", "train.py"))
@@ -129,6 +136,29 @@ def test_the_folders_that_a_program_names_are_mounted_and_none_of_the_systems(
              f"{tmp_path}/two words", "x" * 5000, f"/{'x' * 5000}"]  # fmt: skip
     found = folders_to_mount(folder, words, ["MODELS", "UNSET"])
     assert found == (str(folder), *(str(tmp_path / name) for name in ("data", "models", "linked")))
+
+
+def test_what_links_below_a_programs_folder_lead_to_is_mounted_but_no_home_and_no_folder_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, home = tmp_path / "above" / "program", tmp_path / "home"
+    for folder in (program / "sub", program / ".git", tmp_path / "data" / "inner", tmp_path / "objects", home):
+        folder.mkdir(parents=True)
+    (home / "words.txt").touch()
+    for link, target in {
+        "sub/data": "../../../data",
+        "sub/inner": "../../../data/inner",
+        "sub/home": "../../../home",
+        "sub/words": "../../../home/words.txt",
+        "sub/system": "/usr/lib",
+        "sub/everything": "/",
+        "sub/itself": "itself",
+        ".git/objects": "../../../objects",
+    }.items():
+        (program / link).symlink_to(target)
+    program.parent.chmod(0o755)
+    monkeypatch.setattr(Path, "home", lambda: home)
+    assert folders_to_mount(program, [], []) == (str(program.parent), str(tmp_path / "data"))
 
 
 def test_the_folder_above_a_programs_own_is_mounted_for_its_data_unless_another_user_could_not_read_it(

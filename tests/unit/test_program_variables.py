@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.errors import InputError
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
@@ -149,6 +150,19 @@ def test_at_the_first_look_a_variable_that_its_last_words_name_is_told_with_the_
         "it did not get TRACKING_URI from your shell: --pass-env TRACKING_URI"
     )
     assert find_failure_hints(workload(pass_env=("TRACKING_URI",)), MINE, said, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+        "RuntimeError: can't start new thread",
+        "./run.sh: fork: retry: Resource temporarily unavailable",
+        "terminate called after throwing 'std::system_error'\n  what():  Resource temporarily unavailable",
+    ],
+)
+def test_a_program_that_reaches_the_limit_on_processes_is_told_of_it(said, tmp_path):
+    assert f"a trial may have {MOST_PROCESSES}" in find_failure_hints(workload(), MINE, said, tmp_path)
 
 
 @pytest.mark.parametrize("program", ["input('name? ')", "import getpass; getpass.getpass()"])

@@ -13,6 +13,8 @@ from envmatrix.matrix.requirements import expand_requirements
 from envmatrix.plan.environment import Image
 from envmatrix.trials.program.trial_run import ProgramCommand, find_program, is_python, with_interpreter
 
+_SHELLS = frozenset(("bash", "dash", "ksh", "sh", "zsh"))
+
 
 @dataclass(frozen=True)
 class ProgramRequest:
@@ -44,7 +46,11 @@ class ProgramRequest:
         return tuple(self.like.modules) if self.like else ()
 
     def program(self) -> ProgramCommand:
-        """Return the program with its Python: its image's, that of ``like``, or the one that a shell would start."""
+        """Return the program with its Python: its image's, that of ``like``, or the one that a shell would start.
+
+        Raises InputError for one that cannot be started, and for a Python or a shell that gets no program.
+        """
+        _check_program_is_named(self.words)
         if self.place.image:
             return self._program_in_image()
         if (
@@ -81,3 +87,13 @@ class ProgramRequest:
             "first-look", interpreter=interpreter or None, requirements=parsed.words, index=parsed.index,
             modules=self.modules,
         )  # fmt: skip
+
+
+def _check_program_is_named(words: tuple[str, ...]) -> None:
+    """Refuse `python -`, `python` and `bash`, which would read an empty program from a trial's standard input."""
+    name = Path(words[0]).name
+    if (is_python(name) or name in _SHELLS) and words[1:] in ((), ("-",), ("-s",)):
+        raise InputError(
+            f"{' '.join(words)} reads a program from standard input, which is empty in a trial",
+            remedy=f"write the program into a file and name it: -- {words[0]} FILE",
+        )

@@ -54,7 +54,7 @@ _EVALUATION = re.compile(
 _SIDE_PHASE = re.compile(
     r"(?<![A-Za-z])(?:warm-?_? ?up|adding|download\w*|upload\w*|fetch\w*|load(?:ing|er)?|data ?_?loader"
     r"|tokeniz\w*|map(?![\w@])|filter\w*|generating \w+ split|compil(?:ing|ation)|preprocess\w*|postprocess\w*"
-    r"|resolv\w*|extract\w*|sanity check\w*|saving)"
+    r"|resolv\w*|extract\w*|sanity check\w*|saving|writing (?:model|checkpoint|weight)\w*)"
     r"(?![A-Za-z])",
     re.IGNORECASE,
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.trials.program.variables import likely_needed_variables, missing_module_name
@@ -34,6 +35,8 @@ def _iterate_hints(workload: Workload, image: Image, output: str, folder: Path, 
         yield f"it did not get {', '.join(names)} from your shell: --pass-env {','.join(names)}"
     if line := keyboard_hint(output):
         yield line
+    if line := crowd_hint(output):
+        yield line
     if by_links and (line := outside_path_hint(workload, output)):
         yield line
 
@@ -61,6 +64,16 @@ def keyboard_hint(output: str) -> str:
     if re.search(r"^EOFError\b|[Ii]nappropriate ioctl|No such device or address: '/dev/tty'", output, re.MULTILINE):
         return (
             "it reads its input, and a trial has no keyboard: pass the answers as options, or in a file that it opens"
+        )
+    return ""
+
+
+def crowd_hint(output: str) -> str:
+    """Return a hint for a program that could not start another process or thread; otherwise ''."""
+    if re.search(r"Resource temporarily unavailable|can't start new thread|fork: retry", output):
+        return (
+            f"it could start no more processes or threads: a trial may have {MOST_PROCESSES}, or fewer if `ulimit -u` "
+            "says so"
         )
     return ""
 

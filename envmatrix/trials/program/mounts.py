@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from envmatrix.block.program_folder import find_links
+
 #: Folders that a container has of its own: they are never mounted, nor is anything in the first ones.
 _OF_THE_SYSTEM = tuple(map(Path, ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin",
                                   "/sys", "/usr")))  # fmt: skip
@@ -19,13 +21,17 @@ def folders_to_mount(folder: Path, words: Iterable[str], variables: Iterable[str
     """Return the program's folder, and the folders that its command line, variables and links name.
 
     If the folder above it is the user's, that is returned instead, for a program that reads ``../data``. ``variables``
-    are the names of those that it gets. A folder that cannot be mounted is left out.
+    are the names of those that it gets. A folder that cannot be mounted is left out, and so is a home that only a link
+    leads to.
     """
-    places = [*_named_paths(words, variables), *_link_targets(folder)]
-    named = dict.fromkeys(path if path.is_dir() else path.parent for path in places if _exists(path))
+    named = [_folder_of(path) for path in _named_paths(words, variables) if _exists(path)]
+    linked = {_folder_of(path) for path in _link_targets(folder) if _exists(path)} - {Path.home()}
     top = folder.parent if _is_mountable(folder.parent) and _is_users(folder.parent) else folder
-    folders = [top, *(path for path in named if not path.is_relative_to(top))]
-    return tuple(str(path) for path in folders if _is_mountable(path))
+    folders: list[Path] = []
+    for path in (top, *named, *sorted(linked)):
+        if _is_mountable(path) and not any(path.is_relative_to(other) for other in folders):
+            folders.append(path)
+    return tuple(map(str, folders))
 
 
 def _named_paths(words: Iterable[str], variables: Iterable[str]) -> Iterator[Path]:
@@ -36,7 +42,11 @@ def _named_paths(words: Iterable[str], variables: Iterable[str]) -> Iterator[Pat
 
 
 def _link_targets(folder: Path) -> Iterator[Path]:
-    return (entry.resolve() for entry in folder.iterdir() if entry.is_symlink())
+    return (Path(os.path.realpath(link)) for link in find_links(folder))
+
+
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
 
 
 def _exists(path: Path) -> bool:
