@@ -33,10 +33,10 @@ CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0
         ({"cpu": {**CPU, "thread_affinity": {"0": 3}}}, "all of its 3 threads are bound to CPU 0, one of the 2"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "openmp": {"library": "libgomp"},
           "variables": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}},
-         "libgomp (OMP_PROC_BIND=close, OMP_PLACES=cores) binds the first thread to 1 of 2 CPUs. "
-         "Processes that are forked from it, such as data loader workers, inherit that"),
+         "libgomp (OMP_PROC_BIND=close, OMP_PLACES=cores) bound the first thread to 1 of 2 CPUs. "
+         "Processes that the program forks, such as data loader workers, are bound in the same way"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "variables": {}},
-         "the program or one of its libraries (not a variable) binds the first thread to 1 of 2 CPUs"),
+         "the program or one of its libraries (not a variable) bound the first thread to 1 of 2 CPUs"),
     ],
 )  # fmt: skip
 def test_it_is_told_with_its_cause(evidence, words):
