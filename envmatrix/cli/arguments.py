@@ -23,6 +23,7 @@ from envmatrix.errors import InputError
 if TYPE_CHECKING:
     from envmatrix.api.program.request import ProgramRequest
     from envmatrix.matrix.environment_files import EnvironmentFile
+    from envmatrix.system.host import Host
     from envmatrix.trials.environment_shell import Session
     from envmatrix.trials.overrides import Overrides
 
@@ -90,19 +91,23 @@ def add_chosen(parser: Parser) -> None:
     add_engine(parser, of_run=True)
 
 
-def add_container(parser: Parser) -> None:
-    """Add --image and --gpus, for commands that start one process."""
+def add_process_place(parser: Parser) -> None:
+    """Add --image, --launcher and the launchers' options, for commands that start one process."""
+    from envmatrix.cli.launching import add_launcher
+
     add_image(parser)
-    parser.add_list("--gpus", "N", "GPUs of the container: all, or 0,1 (default: none)", spaced=False)
+    add_launcher(parser)
 
 
-def open_chosen_environment(options: argparse.Namespace) -> Session:
-    """Prepare the environment that the options of ``add_chosen``, and maybe ``add_container``, name."""
+def open_chosen_environment(options: argparse.Namespace, host: Host | None = None) -> Session:
+    """Prepare the environment that the options of ``add_chosen`` name, for ``host`` (None: this machine)."""
     from dataclasses import replace
 
     from envmatrix.api.chosen import open_environment
     from envmatrix.cli.common import print_progress
+    from envmatrix.cli.launching import read_process_place
 
+    gpus = read_process_place(options).gpus if "launcher" in options else ()
     session = open_environment(
         options.environment,
         engine=options.engine,
@@ -110,9 +115,10 @@ def open_chosen_environment(options: argparse.Namespace) -> Session:
         run=options.of_run,
         results=options.results,
         image=getattr(options, "image", None) or "",
+        host=host,
         progress=print_progress,
     )
-    return replace(session, gpus=tuple(getattr(options, "gpus", None) or ()))
+    return replace(session, gpus=gpus)
 
 
 def add_design(parser: Parser) -> None:
