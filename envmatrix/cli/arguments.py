@@ -17,11 +17,12 @@ from envmatrix.cli.grammar import (
     percentage,
     whole_number,
 )
-from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
+from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES, choose_engine
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
     from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
     from envmatrix.system.host import Host
     from envmatrix.trials.environment_shell import Session
@@ -119,6 +120,23 @@ def open_chosen_environment(options: argparse.Namespace, host: Host | None = Non
         progress=print_progress,
     )
     return replace(session, gpus=gpus)
+
+
+def run_elsewhere(options: argparse.Namespace, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
+    """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
+    from envmatrix.api.program.single_trial import find_node, run_single_trial
+    from envmatrix.cli.common import print_progress
+    from envmatrix.cli.launching import read_process_place
+
+    place, command = read_process_place(options), tuple(options.command)
+    if not place.is_elsewhere:
+        return None
+    options.engine = choose_engine(print_progress) if options.engine == AUTO else options.engine
+    host = find_node(options.engine or DEFAULT, place, limit_s, print_progress)
+    session = open_chosen_environment(options, host)
+    return run_single_trial(
+        session, command, place, host, limit_s, options.results, print_progress, in_own_folder=in_own_folder
+    )
 
 
 def add_design(parser: Parser) -> None:

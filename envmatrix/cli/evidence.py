@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import arguments as shared
-from envmatrix.cli import common, launching
+from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser
 from envmatrix.errors import ExitCode
 
@@ -28,7 +28,6 @@ def add_arguments(parser: Parser) -> None:
     parser.accept_command("your own program, whose evidence you want (default: a process that does nothing else)")
     parser.examples(
         "envmatrix evidence tcmalloc --engine docker --json",
-        "envmatrix evidence tcmalloc -- python train.py --epochs 1",
         "envmatrix evidence tcmalloc --launcher slurm -- python train.py --epochs 1",
     )
 
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.trials.environment_shell import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
     command = tuple(arguments.command)
-    ended = launching.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
+    ended = shared.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
     session = ended.session if ended else shared.open_chosen_environment(arguments)
     evidence = ended.evidence() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from envmatrix.cli import arguments as shared
-from envmatrix.cli import common, launching
+from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser, duration
 from envmatrix.errors import InputError
 
@@ -30,7 +30,6 @@ def add_arguments(parser: Parser) -> None:
         "--launcher: its output is printed when it ends)"
     )
     parser.examples(
-        "envmatrix exec tcmalloc -- python train.py --epochs 1",
         "envmatrix exec tcmalloc --engine docker --image team/train:1 --limit 10m -- python train.py",
         "envmatrix exec tcmalloc --launcher slurm --limit 1h -- python train.py",
     )
@@ -41,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
-    ended = launching.run_elsewhere(arguments, arguments.limit, in_own_folder=True)
+    ended = shared.run_elsewhere(arguments, arguments.limit, in_own_folder=True)
     if ended:
         sys.stdout.write(ended.output)
         if ended.trial.outcome == "timed_out":

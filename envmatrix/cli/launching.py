@@ -6,8 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from envmatrix.cli.grammar import Parser, duration, one_name
-from envmatrix.engines.catalog import AUTO, choose_engine
-from envmatrix.engines.catalog import DEFAULT as DEFAULT_ENGINE
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envmatrix.api.program.place import ProgramPlace
-    from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.results.run import LauncherOptions
 
 _PREFIX = "launcher_option_"
@@ -86,20 +83,3 @@ def read_process_place(arguments: argparse.Namespace) -> ProgramPlace:
     options.pop("gpus", None)
     check_options(LAUNCHERS.make(DEFAULT), options)
     return ProgramPlace(image=arguments.image or "", gpus=tuple(gpus.split(",")) if gpus else ())
-
-
-def run_elsewhere(arguments: argparse.Namespace, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
-    """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
-    from envmatrix.api.program.single_trial import find_node, run_single_trial
-    from envmatrix.cli.arguments import open_chosen_environment
-    from envmatrix.cli.common import print_progress
-
-    place = read_process_place(arguments)
-    if not place.is_elsewhere:
-        return None
-    arguments.engine = choose_engine(print_progress) if arguments.engine == AUTO else arguments.engine
-    host = find_node(arguments.engine or DEFAULT_ENGINE, place, limit_s, print_progress)
-    session, command = open_chosen_environment(arguments, host), tuple(arguments.command)
-    return run_single_trial(
-        session, command, place, host, limit_s, arguments.results, print_progress, in_own_folder=in_own_folder
-    )

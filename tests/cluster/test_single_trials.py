@@ -54,6 +54,7 @@ def test_a_command_on_a_node_writes_here_and_its_output_and_its_exit_code_are_ou
 
 
 def test_the_evidence_of_a_node_is_compared_with_the_checks(project):
+    (project.folder / "train.py").write_text(f"import torch\n{PROGRAM}")
     text = (project.folder / "matrix.yaml").read_text()
     wrong = "two: {env: {OMP_NUM_THREADS: 2}, claims: {threads: 1}}}\nenvironments:\n  wrong: {threads: two}\n"
     (project.folder / "matrix.yaml").write_text(text.replace("}\nenvironments:\n", f", {wrong}", 1))

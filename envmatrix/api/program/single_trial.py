@@ -24,7 +24,7 @@ from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment, snapshot_bench
-from envmatrix.trials.failure_reason import program_exit_code, program_output
+from envmatrix.trials.failure_reason import split_program_log
 from envmatrix.trials.feasibility import arms_without_quota, arms_without_srun
 from envmatrix.trials.program.mounts import folders_to_mount
 from envmatrix.version import __version__
@@ -95,9 +95,8 @@ def run_single_trial(
             raise EnvmatrixError(f"environment {session.environment.name}: its job ended before its process did")
         if observer.ended.outcome == "skipped":
             raise SkipEnvironmentError(observer.ended.reason)
-        log = experiment.folder.logs / f"{observer.ended.trial}.log"
-        code = 0 if observer.ended.document else program_exit_code(log)
-        return SingleTrial(session, observer.ended, program_output(log), code)
+        output, code = split_program_log(experiment.folder.logs / f"{observer.ended.trial}.log")
+        return SingleTrial(session, observer.ended, output, 0 if observer.ended.document else code)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
