@@ -160,13 +160,13 @@ def figure(
     group: int = 0,
     results: PathLike = "results",
     form: Literal["svg", "pdf"] = "svg",
-) -> str:
+) -> str | bytes:
     """Return a figure of a run as an SVG or PDF file; ``group`` counts pairs of workload and engine from 0.
 
-    Raises the errors of ``effects``.
+    PDF returns bytes, and raises InputError without svglib. Raises the errors of ``effects``.
     """
-    draw = figure_pdf if form == "pdf" else figure_svg
-    return draw(Result.of(find_run_to_read(run, results)).summary, kind, group)
+    summary = Result.of(find_run_to_read(run, results)).summary
+    return figure_pdf(summary, kind, group) if form == "pdf" else figure_svg(summary, kind, group)
 
 
 def history(results: PathLike = "results") -> History:

@@ -30,10 +30,6 @@ def image_request_text(image: Image) -> str:
     return request_text((*image.requirements, *sources, *(f"--extra-index-url {url}" for url in image.index)))
 
 
-def _for_target(request: ResolveRequest, python: Python) -> ResolveRequest:
-    return replace(request, target=python.target, architecture=python.architecture)
-
-
 def _check_resolvable_elsewhere(image: Image) -> None:
     """Raise SkipEnvironmentError if another architecture's packages of an image cannot be resolved on this machine."""
     if image.builds:
@@ -241,12 +237,11 @@ class Locks:
         return resolve_one_build(lambda one: self._resolve(one, python), request, progress)
 
     def _resolve(self, request: ResolveRequest, python: Python) -> tuple[PinnedPackage, ...]:
+        if not request.requirements:
+            return ()
         with self.cache.scratch("lock") as scratch:
-            return (
-                resolve(pip_command(self.cache, python), _for_target(request, python), scratch)
-                if request.requirements
-                else ()
-            )
+            request = replace(request, target=python.target, architecture=python.architecture)
+            return resolve(pip_command(self.cache, python), request, scratch)
 
     def _wheels(self, library: Library, python: Python) -> tuple[PinnedPackage, ...]:
         return self._resolve(ResolveRequest(library.requirements, dependencies=False), python)
@@ -274,11 +269,7 @@ class Locks:
         file, note = self.wheels_file(python), f"not locked for {wanted}" if python.architecture else ""
         wheels = [
             _pinned(
-                _library_section(item, item.requirements),
-                partial(self._wheels, item, python),
-                file,
-                note,
-                progress,
+                _library_section(item, item.requirements), partial(self._wheels, item, python), file, note, progress
             )
             for item in there
             if item.requirements
@@ -286,15 +277,9 @@ class Locks:
         written += self._write(file, wheels, progress)
         if distribution_name() is not None:
             apt = Apt(self.cache, distribution_name(wanted) or "", architecture=python.architecture)
-            file = self.debian_file(apt)
+            file, note = self.debian_file(apt), "not locked"
             packages = [
-                _pinned(
-                    _library_section(item, item.apt),
-                    partial(self._debs, item, apt),
-                    file,
-                    "not locked",
-                    progress,
-                )
+                _pinned(_library_section(item, item.apt), partial(self._debs, item, apt), file, note, progress)
                 for item in there
                 if item.apt
             ]

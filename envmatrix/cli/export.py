@@ -27,7 +27,6 @@ def add_arguments(parser: Parser) -> None:
     shared.add_output(parser, "FILE", "output file (default: standard output)")
     parser.examples(
         "envmatrix export tcmalloc",
-        "envmatrix export tcmalloc --as dockerfile --bundle image",
         "envmatrix export tcmalloc --patch train.sbatch | patch train.sbatch",
     )
 

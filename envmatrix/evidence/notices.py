@@ -79,8 +79,8 @@ def process_oddities(evidence: Evidence) -> Iterator[str]:
         )
     elif 0 < len(cpus_at_end) < len(cpus_before):
         yield (
-            f"{_binding_cause(evidence)} binds the first thread to {len(cpus_at_end)} of {len(cpus_before)} CPUs, and "
-            "so every forked process, such as a data loader worker"
+            f"{_binding_cause(evidence)} binds the first thread to {len(cpus_at_end)} of {len(cpus_before)} CPUs. "
+            "Processes that are forked from it, such as data loader workers, inherit that"
         )
 
 

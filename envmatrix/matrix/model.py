@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Annotated, Literal
 
+from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from envmatrix.matrix import values
@@ -43,11 +44,6 @@ def _check_variable_name(value: str) -> str:
         msg = f"{value} is set by envmatrix" + ("; use `preload:`" if value == "LD_PRELOAD" else "")
         raise ValueError(msg)
     return value
-
-
-def normalize_package_name(package: str) -> str:
-    """Return a package's name in pip's normalized form (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", package.strip()).lower()
 
 
 def _check_library_file(value: str) -> str:
@@ -167,8 +163,8 @@ class Level(Frozen):
 
     @model_validator(mode="after")
     def _check_builds(self) -> Level:
-        pinned = {normalize_package_name(item.partition("==")[0]) for item in self.requirements if "==" in item}
-        missing = next((name for name in self.build if normalize_package_name(name) not in pinned), None)
+        pinned = {canonicalize_name(item.partition("==")[0].strip()) for item in self.requirements if "==" in item}
+        missing = next((name for name in self.build if canonicalize_name(name.strip()) not in pinned), None)
         if missing is not None:
             raise about("build", f"{missing} needs an exact version in the requirements: {missing}==VERSION")
         if self.build and self.preload:

@@ -1,7 +1,7 @@
 """Check names of environment variables against the known ones, to report probable typos.
 
 The names and their sources are in variables.txt. The list cannot be complete, so an unknown name is reported, and never
-rejected. readers.py says which library reads a variable.
+rejected. readers.yaml says which library reads a variable.
 """
 
 from __future__ import annotations

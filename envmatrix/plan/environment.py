@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from packaging.utils import canonicalize_name
+
 from envmatrix.errors import InputError, suggestion
 from envmatrix.evidence.checks import Claims
 from envmatrix.evidence.checks import parse_claims as claims_of
@@ -211,7 +213,7 @@ def _source_build(name: str, body: model.SourceBuild) -> SourceBuild:
     edit = tuple(
         (file, old_text, new_text) for file, texts in body.edit.items() for old_text, new_text in texts.items()
     )
-    return SourceBuild(model.normalize_package_name(name), tuple(body.env.items()), edit, body.programs)
+    return SourceBuild(canonicalize_name(name.strip()), tuple(body.env.items()), edit, body.programs)
 
 
 def all_images(matrix: Matrix) -> dict[str, Image]:

@@ -132,7 +132,7 @@ class Group:
         """The answer in one line: which environment is recommended, its gain, and what weakens it."""
         answer = self.answer
         later = f" {answer.later}: {answer.later_figures}." if answer.later else ""
-        return f"{answer.claim}{f' ({answer.figures})' if answer.figures else ''}.{later}{answer.doubts}"
+        return f"{answer.claim}{f' ({answer.figures})' if answer.figures else ''}.{answer.doubts}{later}"
 
     @property
     def answer(self) -> Answer:

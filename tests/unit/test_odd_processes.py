@@ -33,8 +33,8 @@ CPU = {"affinity_before": [0, 1], "affinity_end": [0, 1], "thread_affinity": {"0
         ({"cpu": {**CPU, "thread_affinity": {"0": 3}}}, "all of its 3 threads are bound to CPU 0, one of the 2"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "openmp": {"library": "libgomp"},
           "variables": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}},
-         "libgomp (OMP_PROC_BIND=close, OMP_PLACES=cores) binds the first thread to 1 of 2 CPUs, and so every forked "
-         "process, such as a data loader worker"),
+         "libgomp (OMP_PROC_BIND=close, OMP_PLACES=cores) binds the first thread to 1 of 2 CPUs. "
+         "Processes that are forked from it, such as data loader workers, inherit that"),
         ({"cpu": {**CPU, "affinity_end": [0], "thread_affinity": {"0": 1, "1": 1}}, "variables": {}},
          "the program or one of its libraries (not a variable) binds the first thread to 1 of 2 CPUs"),
     ],

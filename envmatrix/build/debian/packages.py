@@ -23,7 +23,7 @@ _DOWNLOAD_S = 3600.0
 #: Seconds before package lists are requested again, whether or not the update succeeded.
 _ASK_AGAIN_S = 600.0
 APT_OPTIONS = ("-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=15", "-o", "Acquire::Retries=1")
-URI_LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
+_URI_LINE = re.compile(r"'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+\Z")
 
 
@@ -45,6 +45,15 @@ def distribution_name(architecture: str = "") -> str | None:
 def print_uris_argv(options: Sequence[str], package: str) -> list[str]:
     """Return the command that prints the URI, file name and hash of a package ('name' or 'name=version')."""
     return ["apt-get", *options, "download", "--print-uris", "--", package]
+
+
+def parse_pins(text: str) -> list[PinnedPackage]:
+    """Return the packages in the output of ``--print-uris``."""
+    pins = []
+    for match in _URI_LINE.finditer(text):
+        name, version, _ = match["file"].rsplit("_", 2)
+        pins.append(PinnedPackage(name, unquote(version), match["sha256"], match["file"]))
+    return pins
 
 
 def download_argv(options: Sequence[str], packages: Sequence[str]) -> list[str]:
@@ -122,11 +131,7 @@ class Apt:
 
     def _candidate(self, package: str) -> PinnedPackage | None:
         result = run(print_uris_argv(self.options(), package), limit_s=_APT_S)
-        match = URI_LINE.search(result.stdout) if result.exit.ok else None
-        if not match:
-            return None
-        name, version, _ = match["file"].rsplit("_", 2)
-        return PinnedPackage(name, unquote(version), match["sha256"], match["file"])
+        return next(iter(parse_pins(result.stdout)), None) if result.exit.ok else None
 
     def download(self, pins: Sequence[PinnedPackage], folder: Path) -> list[Path]:
         """Download exactly these versions to ``folder``; return the files in the order of ``pins``.

@@ -10,10 +10,9 @@ import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
-from envmatrix.build.debian.packages import URI_LINE, Apt
+from envmatrix.build.debian.packages import Apt, parse_pins
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.errors import EngineError, InputError, Where
 from envmatrix.results import write_whole
@@ -130,7 +129,7 @@ class Suite:
             ]  # fmt: skip
             result = run(argv, limit_s=300.0)
         _check_finished(result, f"{self.name} cannot install {', '.join(packages)}", self.cache.root)
-        return tuple(sorted(_parse_pins(result.stdout), key=lambda pin: pin.name))
+        return tuple(sorted(parse_pins(result.stdout), key=lambda pin: pin.name))
 
 
 def bootstrap_argv(suite: str, tar: Path, mirror: str) -> list[str]:
@@ -154,14 +153,6 @@ def host_apt_options() -> list[str]:
         '--aptopt=Acquire::Check-Valid-Until "false"',
         '--customize-hook=rm "$1/etc/apt/apt.conf.d/99mmdebstrap"',
     ]
-
-
-def _parse_pins(text: str) -> list[PinnedPackage]:
-    pins = []
-    for match in URI_LINE.finditer(text):
-        name, version, _ = match["file"].rsplit("_", 2)
-        pins.append(PinnedPackage(name, unquote(version), match["sha256"], match["file"]))
-    return pins
 
 
 def _check_finished(result: Finished, task: str, place: Path) -> None:

@@ -28,6 +28,7 @@ from envmatrix.build.images.labels import (
 from envmatrix.errors import InputError
 from envmatrix.matrix.templates import is_open
 from envmatrix.plan.environment import Environment, Image
+from envmatrix.plan.export_lines import dockerfile_quote
 from envmatrix.system import bench_options
 from envmatrix.version import __version__
 
@@ -83,8 +84,7 @@ def python_inside(wheels: bool) -> str:
 def docker_quote(value: str) -> str:
     """Quote a value for ENV and LABEL: only backslash, quote and dollar are special in double quotes."""
     refuse_control(value)
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
-    return f'"{escaped}"'
+    return dockerfile_quote(value)
 
 
 def shell_quote(value: str) -> str:

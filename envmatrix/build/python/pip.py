@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from envmatrix.build.cache import Cache, disk_full_error, is_disk_full, json_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
-from envmatrix.matrix.model import normalize_package_name
 from envmatrix.system.architectures import this_architecture
 from envmatrix.system.process import Finished, run
 
@@ -216,7 +217,7 @@ def resolve(pip: Sequence[str], request: ResolveRequest, scratch: Path) -> tuple
 
 def _pin(metadata: Mapping[str, str], download_info: Mapping[str, Any], **_: object) -> PinnedPackage:
     """Return a package of pip's report (https://pip.pypa.io/en/stable/reference/installation-report/)."""
-    name, version = normalize_package_name(metadata["name"]), metadata["version"]
+    name, version = canonicalize_name(metadata["name"]), metadata["version"]
     archive = download_info.get("archive_info", {})
     sha256 = archive.get("hashes", {}).get("sha256") or archive.get("hash", "").removeprefix("sha256=")
     if not sha256:

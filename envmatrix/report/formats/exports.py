@@ -159,8 +159,8 @@ def figure_svg(summary: Summary, kind: str, group: int = 0) -> str:
     return standalone_svg(_group_figure(summary, kind, group))
 
 
-def figure_pdf(summary: Summary, kind: str, group: int = 0) -> str:
-    """Return a figure as a PDF file in light colours; the text is pure ASCII."""
+def figure_pdf(summary: Summary, kind: str, group: int = 0) -> bytes:
+    """Return a figure as a PDF file in light colours. Raises InputError without svglib."""
     return to_pdf(_group_figure(summary, kind, group))
 
 
