@@ -75,11 +75,9 @@ def read_process_place(arguments: argparse.Namespace) -> ProgramPlace:
     """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
     from envmatrix.api.program.place import ProgramPlace
 
-    options = dict(read_launcher_options(arguments))
-    gpus = str(options.get("gpus", ""))
+    options, image = dict(read_launcher_options(arguments)), arguments.image or ""
     if arguments.launcher != DEFAULT:
-        launched = {"launcher": arguments.launcher, "launcher_options": options}
-        return ProgramPlace(image=arguments.image or "", gpus=("all",) if gpus else (), **launched)
-    options.pop("gpus", None)
+        return ProgramPlace("", image, ("all",) if options.get("gpus") else (), arguments.launcher, options)
+    gpus = options.pop("gpus", "")
     check_options(LAUNCHERS.make(DEFAULT), options)
-    return ProgramPlace(image=arguments.image or "", gpus=tuple(gpus.split(",")) if gpus else ())
+    return ProgramPlace("", image, tuple(word.strip() for word in str(gpus).split(",") if word))
