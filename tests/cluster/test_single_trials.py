@@ -1,6 +1,7 @@
 """``exec`` and ``evidence`` on other machines: one trial of a launcher, of which nothing is left."""
 
 import json
+import os
 import signal
 import sys
 import time
@@ -82,3 +83,16 @@ def test_ctrl_c_cancels_the_job(project):
     assert process.returncode == 130, said
     time.sleep(1)
     assert nothing_is_left(project)
+
+
+@pytest.mark.parametrize("project", ["ssh"], indirect=True)
+def test_an_environment_of_a_run_has_the_python_and_the_variables_of_its_program(project):
+    (project.folder / "mine.py").write_text(
+        "import os, sys\nprint(os.environ['MINE'], os.environ['HOME'], sys.prefix)\n"
+    )
+    options = ("--environments", "one-thread", "--name", "own", "--max-blocks", "1", "--pass-env", "MINE")
+    done = project.run("bench", *options, "--", sys.executable, "mine.py", MINE="7")
+    assert done.returncode == 0, done.stderr
+    words = ("--run", "own", *project.words, "--limit", "5m", "--", "python", "mine.py")
+    done = project.run("exec", "one-thread", *words, MINE="8")
+    assert (done.returncode, done.stdout) == (0, f"8 {os.environ['HOME']} {sys.prefix}\n"), done.stderr
