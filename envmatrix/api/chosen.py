@@ -14,7 +14,7 @@ from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment, Library, all_libraries, resolve_environment
 from envmatrix.results import Run, RunFolder
 from envmatrix.search.study import StudyFolder
-from envmatrix.system.host import this_host
+from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.environment_shell import Session, open_session, prepare_session
 from envmatrix.trials.images import check_images_unchanged, load_supplied_images, run_libraries, side_matrix_path
@@ -28,13 +28,16 @@ def open_environment(
     run: PathLike | None = None,
     results: PathLike = "results",
     image: str = "",
+    host: Host | None = None,
     progress: ProgressCallback = silent,
 ) -> Session:
     """Prepare an environment to run single processes in it or to export it. Raises the errors of ``export``.
 
     Without ``matrix`` and ``run`` it comes from ./matrix.yaml, otherwise the newest run, otherwise the built-in matrix.
     ``progress`` reports the source unless it is ./matrix.yaml. ``image``: a ready image to use instead of its own.
+    ``host``: the machine that its processes will run on (None: this one).
     """
+    host = host or this_host()
     if image:
         engine = check_image(engine, image, progress).name
     if run is not None and matrix is not None:
@@ -43,15 +46,15 @@ def open_environment(
         )
     if run is not None:
         folder = _find_run_folder(environment, run, results)
-        return _open_run_environment(folder, environment, engine, progress, image)
+        return _open_run_environment(folder, environment, engine, progress, image, host)
     newest = None if matrix is not None else _newest_run(environment, results)
     if newest and not has_matrix():
-        session = _open_run_environment(newest, environment, engine, progress, image)
+        session = _open_run_environment(newest, environment, engine, progress, image, host)
         progress(f"using {environment} of {_run_label(newest)}, your newest run (--run or --matrix picks another)")
         return session
     if newest and (name := _run_with_other_python(newest, environment)):
         progress(f"using {environment} of matrix.yaml; your newest run used another Python (to use that: --run {name})")
-    return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress, image)
+    return open_session(load_matrix(matrix, progress), environment, engine or DEFAULT, progress, image, host)
 
 
 def _run_label(folder: RunFolder) -> str:
@@ -96,11 +99,11 @@ def _run_with_other_python(folder: RunFolder, environment: str) -> str:
 
 
 def _open_run_environment(
-    folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback, image: str = ""
+    folder: RunFolder, name: str, engine: str | None, progress: ProgressCallback, image: str, host: Host
 ) -> Session:
     """Prepare an environment of a run as it was measured, or another one of the run's own matrix."""
     run = folder.load_for_resume()
-    environment, libraries, matrix = _find_in_run(folder, run, name)
+    environment, libraries, matrix = _find_in_run(folder, run, name, host)
     if environment.image.on_host and engine and not image:
         check_image(engine, "", progress)
     engines = [arm.engine for arm in run.arms if arm.runs == environment.name] or [run.arms[0].engine]
@@ -114,6 +117,7 @@ def _open_run_environment(
             program_of(run),
             load_supplied_images(folder),
             image,
+            host,
         )
     except SkipEnvironmentError as error:
         message = f"environment {name} of run {folder.path.name} is not available on this machine: {error.message}"
@@ -124,7 +128,7 @@ def _open_run_environment(
     return session
 
 
-def _find_in_run(folder: RunFolder, run: Run, name: str) -> tuple[Environment, tuple[Library, ...], Path]:
+def _find_in_run(folder: RunFolder, run: Run, name: str, host: Host) -> tuple[Environment, tuple[Library, ...], Path]:
     """Return an environment of a run, the libraries in its image, and the path of the matrix with its locks."""
     runs = next((arm.runs for arm in run.arms if arm.environment == name), name)
     environment = run.environments.get(runs)
@@ -139,7 +143,7 @@ def _find_in_run(folder: RunFolder, run: Run, name: str) -> tuple[Environment, t
             f"run {folder.path.name} has no environment {name!r}",
             remedy=or_else(suggestion(name, known_names), "take it from another matrix: `--matrix FILE`"),
         )
-    return resolve_environment(matrix, name, this_host().facts()), all_libraries(matrix), Path(matrix.path)
+    return resolve_environment(matrix, name, host.facts()), all_libraries(matrix), Path(matrix.path)
 
 
 def program_of(run: Run) -> Workload | None:

@@ -17,12 +17,14 @@ from envmatrix.cli.grammar import (
     percentage,
     whole_number,
 )
-from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES
+from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES, choose_engine
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
     from envmatrix.api.program.request import ProgramRequest
+    from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
+    from envmatrix.system.host import Host
     from envmatrix.trials.environment_shell import Session
     from envmatrix.trials.overrides import Overrides
 
@@ -90,19 +92,23 @@ def add_chosen(parser: Parser) -> None:
     add_engine(parser, of_run=True)
 
 
-def add_container(parser: Parser) -> None:
-    """Add --image and --gpus, for commands that start one process."""
+def add_process_place(parser: Parser) -> None:
+    """Add --image, --launcher and the launchers' options, for commands that start one process."""
+    from envmatrix.cli.launching import add_launcher
+
     add_image(parser)
-    parser.add_list("--gpus", "N", "GPUs of the container: all, or 0,1 (default: none)", spaced=False)
+    add_launcher(parser)
 
 
-def open_chosen_environment(options: argparse.Namespace) -> Session:
-    """Prepare the environment that the options of ``add_chosen``, and maybe ``add_container``, name."""
+def open_chosen_environment(options: argparse.Namespace, host: Host | None = None) -> Session:
+    """Prepare the environment that the options of ``add_chosen`` name, for ``host`` (None: this machine)."""
     from dataclasses import replace
 
     from envmatrix.api.chosen import open_environment
     from envmatrix.cli.common import print_progress
+    from envmatrix.cli.launching import read_process_place
 
+    gpus = read_process_place(options).gpus if "launcher" in options else ()
     session = open_environment(
         options.environment,
         engine=options.engine,
@@ -110,9 +116,27 @@ def open_chosen_environment(options: argparse.Namespace) -> Session:
         run=options.of_run,
         results=options.results,
         image=getattr(options, "image", None) or "",
+        host=host,
         progress=print_progress,
     )
-    return replace(session, gpus=tuple(getattr(options, "gpus", None) or ()))
+    return replace(session, gpus=gpus)
+
+
+def run_elsewhere(options: argparse.Namespace, limit_s: float, *, in_own_folder: bool = False) -> SingleTrial | None:
+    """Run the command in the chosen environment as a trial of --launcher; None if that is this machine."""
+    from envmatrix.api.program.single_trial import find_node, run_single_trial
+    from envmatrix.cli.common import print_progress
+    from envmatrix.cli.launching import read_process_place
+
+    place, command = read_process_place(options), tuple(options.command)
+    if not place.is_elsewhere:
+        return None
+    options.engine = choose_engine(print_progress) if options.engine == AUTO else options.engine
+    host = find_node(options.engine or DEFAULT, place, limit_s, print_progress)
+    session = open_chosen_environment(options, host)
+    return run_single_trial(
+        session, command, place, host, limit_s, options.results, print_progress, in_own_folder=in_own_folder
+    )
 
 
 def add_design(parser: Parser) -> None:

@@ -22,13 +22,13 @@ _PARTS_OF_WORK = ("inductor", "parallel")
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_chosen(parser)
-    shared.add_container(parser)
+    shared.add_process_place(parser)
     parser.add_argument("--all", action="store_true", help="print all evidence below the checks")
     shared.add_json(parser)
     parser.accept_command("your own program, whose evidence you want (default: a process that does nothing else)")
     parser.examples(
         "envmatrix evidence tcmalloc --engine docker --json",
-        "envmatrix evidence tcmalloc -- python train.py --epochs 1",
+        "envmatrix evidence tcmalloc --launcher slurm -- python train.py --epochs 1",
     )
 
 
@@ -36,9 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Start a process or your program in the environment, print its evidence, and compare it with the checks."""
     from envmatrix.evidence import checks
     from envmatrix.evidence.record import read_evidence
+    from envmatrix.trials.environment_shell import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
-    session = shared.open_chosen_environment(arguments)
-    evidence = session.evidence(tuple(arguments.command))
+    command = tuple(arguments.command)
+    ended = shared.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
+    session = ended.session if ended else shared.open_chosen_environment(arguments)
+    evidence = ended.evidence() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)
     contradictions = checks.contradictions((claim for claim in claims if not _needs_work(claim, observed)), observed)
     if arguments.json:

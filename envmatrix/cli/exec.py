@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
@@ -16,7 +17,7 @@ _TIMEOUT_EXIT_CODE = 124
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
     shared.add_chosen(parser)
-    shared.add_container(parser)
+    shared.add_process_place(parser)
     parser.add_argument(
         "--limit",
         type=duration,
@@ -25,11 +26,12 @@ def add_arguments(parser: Parser) -> None:
         help="stop it after this time, such as 10m (default: 24h)",
     )
     parser.accept_command(
-        "the command to run; it gets this terminal's input and output (in Docker and Podman: no input)"
+        "the command to run; it gets this terminal's input and output (in Docker and Podman: no input; with "
+        "--launcher: its output is printed when it ends)"
     )
     parser.examples(
-        "envmatrix exec tcmalloc -- python train.py --epochs 1",
         "envmatrix exec tcmalloc --engine docker --image team/train:1 --limit 10m -- python train.py",
+        "envmatrix exec tcmalloc --launcher slurm --limit 1h -- python train.py",
     )
 
 
@@ -38,6 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
     command = tuple(arguments.command)
     if not command:
         raise InputError("no command", remedy=f"envmatrix exec {arguments.environment} -- python train.py")
+    ended = shared.run_elsewhere(arguments, arguments.limit, in_own_folder=True)
+    if ended:
+        sys.stdout.write(ended.output)
+        if ended.trial.outcome == "timed_out":
+            common.print_progress(f"envmatrix: {ended.trial.reason}")
+            return _TIMEOUT_EXIT_CODE
+        if ended.exit_code is None:
+            raise ended.error()
+        return ended.exit_code
     session = shared.open_chosen_environment(arguments)
     exit_status = session.execute(command, arguments.limit)
     if exit_status.timed_out:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from envmatrix.cli.grammar import Parser, duration, one_name
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, usable_kinds
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, check_options, usable_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,3 +69,15 @@ def read_place(arguments: argparse.Namespace, engines: Iterable[str]) -> Program
 
     options = read_launcher_options(arguments)
     return make_place(engines, arguments.image or "", arguments.launcher, options, print_progress)
+
+
+def read_process_place(arguments: argparse.Namespace) -> ProgramPlace:
+    """Return where one process runs. On this machine, ``--gpus`` names the GPUs of its container: all, or 0,1."""
+    from envmatrix.api.program.place import ProgramPlace
+
+    options, image = dict(read_launcher_options(arguments)), arguments.image or ""
+    if arguments.launcher != DEFAULT:
+        return ProgramPlace("", image, ("all",) if options.get("gpus") else (), arguments.launcher, options)
+    gpus = options.pop("gpus", "")
+    check_options(LAUNCHERS.make(DEFAULT), options)
+    return ProgramPlace("", image, tuple(word.strip() for word in str(gpus).split(",") if word))

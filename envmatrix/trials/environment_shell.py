@@ -17,7 +17,7 @@ from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Environment, Image, Library, all_libraries, resolve_environment
 from envmatrix.plan.export_lines import memory_policy_command
-from envmatrix.system.host import this_host
+from envmatrix.system.host import Host, this_host
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.regular_files import read_bytes
@@ -35,8 +35,8 @@ from envmatrix.trials.trial import (
     trial_variables,
 )
 
-_EVIDENCE_LIMIT_S = 300.0
-_PROGRAM_LIMIT_S = 4 * 3600.0
+EVIDENCE_LIMIT_S = 300.0
+PROGRAM_LIMIT_S = 4 * 3600.0
 #: A program that does nothing, to collect evidence.
 _IDLE_PROGRAM = Workload.model_validate({"name": "idle", "command": ("python", "-c", ""), "metric": {"wall": True}})
 
@@ -105,7 +105,7 @@ class Session:
                 program = _IDLE_PROGRAM.model_copy(update={"command": command} if command else {})
                 arguments = invocation.command_arguments(program, record, self.prepared.python, inner_paths["bench"])
             log = work.parent / f"{work.name}.log"
-            limit_s = _PROGRAM_LIMIT_S if command else _EVIDENCE_LIMIT_S
+            limit_s = PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S
             job = self._job(mounts, (self.prepared.python, *arguments), limit_s, log)
             if command:
                 job = invocation.place_program_files(self.engine, job, Path.cwd(), inner_paths["files"])
@@ -142,10 +142,12 @@ def temporary_work_folder() -> Iterator[Path]:
         remove_folder(path)
 
 
-def open_session(matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback, image: str = "") -> Session:
+def open_session(
+    matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback, image: str, host: Host
+) -> Session:
     """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
-    environment = resolve_environment(matrix, name, this_host().facts())
-    return prepare_session(environment, all_libraries(matrix), engine_name, Path(matrix.path), progress, image=image)
+    environment, libraries = resolve_environment(matrix, name, host.facts()), all_libraries(matrix)
+    return prepare_session(environment, libraries, engine_name, Path(matrix.path), progress, image=image, host=host)
 
 
 def prepare_session(
@@ -157,17 +159,18 @@ def prepare_session(
     workload: Workload | None = None,
     given: Images | None = None,
     image: str = "",
+    host: Host | None = None,
 ) -> Session:
     """Prepare an environment on one engine with the locks next to ``matrix``; ``given`` images are ready already.
 
-    ``image``: a ready image to use instead of its own.
+    ``image``: a ready image to use instead of its own. ``host``: where its processes will run (None: here).
     """
     if image:
         environment = replace(environment, image=Image("chosen", ready=image))
         preloaded = {key for key, _ in environment.preload}
         libraries = tuple(library for library in libraries if library.key in preloaded)
     engine_name = choose_engine(progress) if engine_name == AUTO else engine_name
-    check_placement([environment], this_host())
+    check_placement([environment], host or this_host())
     bench = snapshot_bench()[1]
     engine = open_engines([engine_name], build_places(matrix, bench))[engine_name]
     check_architecture(environment)

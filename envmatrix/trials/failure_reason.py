@@ -13,6 +13,9 @@ _TAIL_BYTES = 65536
 #: The start of the benchmark's own last line (docs/record.md), and its form for a program's exit.
 _BENCH_ERROR_PREFIX = "bench: error: "
 _COMMAND_ENDED = re.compile(r"(the command ended with .+); its output is in the log\Z")
+_BENCH_END = re.compile(
+    rf"{_BENCH_ERROR_PREFIX}(?:the command ended with (?:exit status (\d+)|signal (\d+)))?[^\n]*\n?\Z"
+)
 #: The last line of a traceback, such as ``torch.cuda.OutOfMemoryError: ...``.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure)(:.*)?\Z")
 _COMPLAINT = re.compile(r"error\b|fatal|not found|no such file|killed|abort|segmentation|cannot|denied", re.IGNORECASE)
@@ -68,6 +71,19 @@ def why_program_failed(log: Path | None) -> str:
     meaning_text = next((f" ({meaning})" for text, meaning in _MEANINGS.items() if text in error), "")
     reason = f"{exit_match[1]}{': ' + error + meaning_text if error else ' and printed nothing'}"
     return printable_line(reason, _LONGEST_REASON)
+
+
+def split_program_log(log: Path) -> tuple[str, int | None]:
+    """Return what a user's program printed, and its exit code if it failed (128 + N for signal N).
+
+    The benchmark's own last line is removed; it follows on the same line if the output does not end with a newline.
+    """
+    text = log.read_bytes().decode(errors="replace") if log.exists() else ""
+    match = _BENCH_END.search(text)
+    if not match:
+        return text, None
+    status, number = match.groups()
+    return text[: match.start()], int(status) if status else 128 + int(number) if number else None
 
 
 def _error_line(lines: Sequence[str]) -> str:

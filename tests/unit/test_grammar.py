@@ -9,7 +9,7 @@ import pytest
 
 from envmatrix.__main__ import main
 from envmatrix.cli.completion import SHELLS
-from envmatrix.cli.launching import read_launcher_options
+from envmatrix.cli.launching import read_launcher_options, read_process_place
 from envmatrix.cli.parser import COMMANDS, GROUPS, command_parser, parse
 from envmatrix.errors import InputError
 
@@ -265,3 +265,11 @@ def test_fish_completes_commands_and_options(completion):
     script = completion("fish")
     assert said_by("fish", "-c", f"source {script}; complete -C 'envmatrix ben'")[0] == "bench"
     assert said_by("fish", "-c", f"source {script}; complete -C 'envmatrix bench --bud'")[0] == "--budget"
+
+
+def test_gpus_are_those_of_a_container_here_and_those_of_a_node_elsewhere():
+    here = read_process_place(parse(["exec", "e", "--gpus", "0, 1"]))
+    assert (here.gpus, here.launcher_options) == (("0", "1"), {})
+    node = read_process_place(parse(["evidence", "e", "--launcher", "slurm", "--gpus", "a100:2", "--image", "x.sif"]))
+    assert (node.gpus, node.launcher_options, node.image) == (("all",), {"gpus": "a100:2"}, "x.sif")
+    assert read_process_place(parse(["evidence", "e"])).gpus == ()

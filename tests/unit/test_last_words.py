@@ -2,7 +2,7 @@
 
 import pytest
 
-from envmatrix.trials.failure_reason import log_tail, why_program_failed
+from envmatrix.trials.failure_reason import log_tail, split_program_log, why_program_failed
 
 ENDED = "bench: error: the command ended with exit status 1; its output is in the log\n"
 CHAINED = """Traceback (most recent call last):
@@ -89,3 +89,21 @@ def test_an_error_that_names_no_cause_is_told_with_it(tmp_path):
     log = tmp_path / "log"
     log.write_text("RuntimeError: operator torchvision::nms does not exist\n" + ENDED)
     assert why_program_failed(log).endswith("install both from one index)")
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        ("bench: error: the command ended with exit status 9; its output is in the log\n", 9),
+        ("bench: error: the command ended with signal 9 (Killed) (out of memory); its output is in the log\n", 137),
+        ("bench: error: cannot start true: No such file or directory\n", None),
+    ],
+)
+def test_the_exit_code_and_the_output_of_a_program_come_from_its_log(tmp_path, last, code):
+    log = tmp_path / "log"
+    for output in ("", "one\n\n", "no newline"):
+        log.write_text(output + last)
+        assert split_program_log(log) == (output, code)
+    log.write_text("bench: error: mine\nno end of a line")
+    assert split_program_log(log) == (log.read_text(), None)
+    assert split_program_log(tmp_path / "none") == ("", None)
