@@ -198,8 +198,8 @@ def test_an_environment_that_adds_work_is_slower_and_a_copy_of_the_baseline_is_n
     (metric,) = (workload["metric"] for workload in matrix["workloads"].values())
     better = metric.get("better", "lower" if metric.get("wall") else "higher")
     assert (middle(trials, "slower") > middle(trials, "baseline")) == (better == "lower")
-    if found["withheld"] == "cpu-contention":
-        pytest.skip(f"speed-up {found['ratio']:.2f}, but no verdict: the machine is too busy")
+    if found["withheld"] in {"cpu-contention", "slow-trials"}:
+        pytest.skip(f"speed-up {found['ratio']:.2f}, but no verdict: {found['withheld']}, the machine is too busy")
     assert found["verdict"] == "slower", found
 
 
