@@ -256,7 +256,7 @@ def odd_processes(_run: Run, measured: Measurements, _analysis: Analysis) -> Ite
             WarningKind.ODDITY,
             ", ".join(names),
             printable_line(text, 400),
-            "read `envmatrix docs odd-process` for what to change; the speed-ups are of the processes as they were",
+            "read `envmatrix docs odd-process` for what to change",
         )
 
 
