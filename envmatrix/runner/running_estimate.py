@@ -23,22 +23,22 @@ _CAVEATS = {
     Flag.UNPROVEN: "unproven",
     Flag.CONTENDED: "busy machine",
 }
-#: Fewer blocks show ratios without any measure of noise.
+#: Fewer blocks have no measure of noise.
 _LEAST_EARLY_BLOCKS = 2
 #: The most environments named in a line.
 _MAX_NAMED = 6
 
 
 def _caveat_text(effect: Effect) -> str:
-    """Return the caveats that must accompany a ratio."""
+    """Return the caveats that must accompany a name."""
     caveats = ", ".join(text for flag, text in _CAVEATS.items() if flag in effect.flags)
     return f" ({caveats})" if caveats else ""
 
 
-def _ratios_text(effects: Collection[Effect], among: Collection[Effect]) -> str:
-    """Return labels and ratios, the highest first."""
+def _labels_text(effects: Collection[Effect], among: Collection[Effect]) -> str:
+    """Return labels and caveats, the highest ratio first."""
     ordered = sorted(effects, key=lambda effect: -(effect.ratio or 0.0))
-    texts = [f"{effect_label(one, among)} {one.ratio:.2f}x{_caveat_text(one)}" for one in ordered[:_MAX_NAMED]]
+    texts = [f"{effect_label(one, among)}{_caveat_text(one)}" for one in ordered[:_MAX_NAMED]]
     return ", ".join([*texts, f"{len(ordered) - _MAX_NAMED} more"] if len(ordered) > _MAX_NAMED else texts)
 
 
@@ -95,16 +95,15 @@ class RunningEstimate:
     def early_headline(self) -> str:
         """Return which environments are clearly behind, and which are open, before a verdict is possible.
 
-        No interval and no verdict, for the reason of ``headline``; one block shows ratios only. '' if nothing is known.
+        No ratio, as so few blocks have a very wide interval, and no verdict, for the reason of ``headline``. '' if
+        nothing is known.
         """
         effects = [effect for effect in self.analysis.primary_effects() if effect.ratio and not effect.is_control]
-        if not effects:
+        if max((effect.blocks for effect in effects), default=0) < _LEAST_EARLY_BLOCKS:
             return ""
         behind_arms = self._clearly_behind()
-        behind = _ratios_text([effect for effect in effects if effect.arm in behind_arms], effects)
-        rest = _ratios_text([effect for effect in effects if effect.arm not in behind_arms], effects)
-        if max(effect.blocks for effect in effects) < _LEAST_EARLY_BLOCKS:
-            return f"so far: {rest}"
+        behind = _labels_text([effect for effect in effects if effect.arm in behind_arms], effects)
+        rest = _labels_text([effect for effect in effects if effect.arm not in behind_arms], effects)
         texts = (f"clearly behind: {behind}" if behind else "", f"still open: {rest}" if rest else "")
         return "; ".join(text for text in texts if text)
 

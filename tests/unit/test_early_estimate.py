@@ -20,21 +20,17 @@ def early(blocks, machine, plan=PLAN):
 MACHINE = Machine({"good": 1.3, "bad": 0.6}, noise=0.01)
 
 
-def test_one_block_shows_ratios_without_a_judgement():
-    said = early(1, MACHINE)
-    assert said.startswith("so far: good 1.")
-    assert said.endswith("bad 0.59x")
-    assert "behind" not in said
+def test_one_block_has_no_measure_of_noise_and_names_none():
+    assert early(1, MACHINE) == ""
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 5])
 def test_from_the_second_block_on_what_is_clearly_bad_is_told_apart(blocks):
     behind, ahead = early(blocks, MACHINE).split("; ")
-    assert behind.startswith("clearly behind: bad 0.")
-    assert "," not in behind
-    assert ahead.startswith("still open: good 1.")
+    assert behind == "clearly behind: bad"
+    assert ahead.startswith("still open: good, ")
     assert "twin" in ahead
-    assert "control" not in behind + ahead
+    assert "control" not in ahead
 
 
 def test_nothing_is_said_of_a_run_without_a_number():
@@ -42,8 +38,8 @@ def test_nothing_is_said_of_a_run_without_a_number():
 
 
 def test_many_environments_are_counted_and_the_best_of_them_named():
-    said = early(1, Machine({"e0": 1.5}, noise=0.001), make_plan(tuple(f"e{number}" for number in range(9))))
-    assert said.startswith("so far: e0 1.5")
+    said = early(2, Machine({"e0": 1.5}, noise=0.001), make_plan(tuple(f"e{number}" for number in range(9))))
+    assert said.startswith("still open: e0, ")
     assert said.endswith(", 3 more")
 
 

@@ -51,7 +51,7 @@ def test_no_more_time_is_left_than_the_last_block_takes(capsys):
 def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_claim_can_be_made():
     said = []
     estimate = SimpleNamespace(
-        early_headline=lambda: "still open: book 1.02x",
+        early_headline=lambda: "still open: book",
         headline=lambda: "none ahead so far",
         outlook=lambda ends: f"known by then ({ends:.0f})",
     )
@@ -59,7 +59,7 @@ def test_what_is_open_is_told_with_the_block_at_which_it_will_be_known_once_a_cl
     progress.block_ended(PLAN.min_blocks - 2, estimate, 60.0, 2.0)
     progress.block_ended(PLAN.min_blocks - 1, estimate, 30.0, 1.0)
     assert said == [
-        "block 5 of up to 40, at most 1 min 00 s left; still open: book 1.02x; first verdict after block 6",
+        "block 5 of up to 40, at most 1 min 00 s left; still open: book; first verdict after block 6",
         f"block {PLAN.min_blocks} of up to 40, at most 30 s left; none ahead so far; "
         f"known by then ({PLAN.min_blocks + 1})",
     ]
