@@ -18,6 +18,7 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import format_bounds
+from envmatrix.report.steady_text import steady_note
 from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
@@ -101,6 +102,16 @@ def test_notes_say_what_is_compared_later_and_whose_reference_is_not_paused():
     assert [name for name in summary.run.environments if f"{name} \\*" in text] == ["baseline", "jemalloc"]
     assert "0.84 (0.78 to 0.90, outliers)" in text, "book: why it is not called slower"
     assert "0.83 (0.75 to 0.93, slower)" in text
+
+
+def test_a_cause_of_several_environments_is_told_once_and_the_fewest_blocks_count():
+    summary, text = summarise(RunFolder(RESULTS / "reference-steady")), io.StringIO()
+    print_summary(summary, Console(file=text, width=300))
+    assert text.getvalue().count("confirmed by glibc-tuned") == 1
+    assert text.getvalue().count("cause: as for mimalloc") == 1
+    effects = [row.steady for row in summary.groups[0].rows][:2]
+    told = steady_note({"a": replace(effects[0], groups=3), "b": replace(effects[1], groups=5)}, [], {}, "baseline")
+    assert told.startswith("Seconds 6 to 11 were measured in 3 of the blocks.")
 
 
 def test_a_process_that_ended_before_leaves_the_first_steps_of_its_environment():
