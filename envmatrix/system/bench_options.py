@@ -8,10 +8,10 @@ library and are loaded by path, only here: ``bench/options.py``, ``bench/digest.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -51,6 +51,55 @@ class WrongValueError(ValueError):
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+
+
+class BrokenRule(Protocol):
+    """A rule that a combination of options violates."""
+
+    @property
+    def message(self) -> str:
+        """Why the options are incompatible, and which value is the cause."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options, the offending one first."""
+
+
+class _OptionError(Exception):
+    text: str
+    remedy: str
+
+
+class _Options(Protocol):
+    """The interface of bench/options.py that is used here."""
+
+    OptionError: type[_OptionError]
+
+    def listed(self) -> Mapping[str, Mapping[str, object]]: ...
+    def convert(self, option: Mapping[str, object], given: object) -> OptionValue: ...
+    def broken_rules(self, values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]: ...
+    def check_shares(
+        self, values: Mapping[str, OptionValue], variables: Mapping[str, str], threads: int = 1
+    ) -> None: ...
+
+
+class _Digest(Protocol):
+    """The interface of bench/digest.py that is used here."""
+
+    def folder_digest(self, folder: str) -> str: ...
+
+
+class _Variables(Protocol):
+    """The interface of bench/variables.py that is used here."""
+
+    HIDDEN: str
+    NAMES: str
+    PACKAGES: str
+    SET: str
+
+    def bears_on_performance(self, name: str) -> bool: ...
+    def shown(self, name: str, value: str, named: Collection[str] = ()) -> str: ...
+    def without_userinfo(self, text: str) -> str: ...
 
 
 class Unit(Protocol):
@@ -106,9 +155,9 @@ class Processor(Protocol):
         """Return the instruction sets that matter for speed, None if unknown."""
 
 
-def _load_module(name: str) -> object:
-    file = bench_folder() / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{name}", file)
+@lru_cache
+def _load_module(file: Path) -> object:
+    spec = importlib.util.spec_from_file_location(f"_envmatrix_bench_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -116,18 +165,14 @@ def _load_module(name: str) -> object:
     return module
 
 
-if TYPE_CHECKING:
-    from bench import digest as _digest
-    from bench import options as _options
-    from bench import variables as _variables
-else:
-    _digest, _options, _variables = map(_load_module, ("digest", "options", "variables"))
+def _options() -> _Options:
+    return cast("_Options", _load_module(bench_folder() / "options.py"))
 
 
 @lru_cache(maxsize=1)
 def options() -> Mapping[str, Option]:
     """Return the options of the built-in workloads by name."""
-    return {name: Option.model_validate(entry) for name, entry in _options.listed().items()}
+    return {name: Option.model_validate(entry) for name, entry in _options().listed().items()}
 
 
 def convert(name: str, written: object) -> OptionValue:
@@ -135,24 +180,26 @@ def convert(name: str, written: object) -> OptionValue:
 
     Raises UnknownOptionError or WrongValueError.
     """
-    if name not in _options.listed():
+    bench = _options()
+    if name not in bench.listed():
         raise UnknownOptionError(name)
     try:
-        return _options.convert(_options.listed()[name], written)
-    except _options.OptionError as error:
+        return bench.convert(bench.listed()[name], written)
+    except bench.OptionError as error:
         raise WrongValueError(error.text, error.remedy) from None
 
 
-def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[_options.Broken]:
+def broken_rules(values: Mapping[str, OptionValue]) -> Sequence[BrokenRule]:
     """Return the rules that a combination violates; options not given have their defaults."""
-    return _options.broken_rules(values)
+    return _options().broken_rules(values)
 
 
 def check_shares(values: Mapping[str, OptionValue], variables: Mapping[str, str]) -> None:
     """Raise WrongValueError if a batch does not divide by the processes, or processes by the nodes."""
+    bench = _options()
     try:
-        _options.check_shares(values, variables)
-    except _options.OptionError as error:
+        bench.check_shares(values, variables)
+    except bench.OptionError as error:
         raise WrongValueError(error.text, error.remedy) from None
 
 
@@ -171,61 +218,64 @@ def _option_text(value: OptionValue) -> str:
 
 def folder_digest(folder: Path) -> str:
     """Return the digest of a ``bench`` folder as in its records."""
-    return _digest.folder_digest(str(folder))
+    return cast("_Digest", _load_module(bench_folder() / "digest.py")).folder_digest(str(folder))
 
 
-@lru_cache(maxsize=1)
+def _variables() -> _Variables:
+    return cast("_Variables", _load_module(bench_folder() / "variables.py"))
+
+
 def processor() -> Processor:
     """Return the module that reads /proc/cpuinfo, for the host and for trials."""
-    return cast("Processor", _load_module("processor"))
+    return cast("Processor", _load_module(bench_folder() / "processor.py"))
 
 
 @lru_cache(maxsize=1)
 def quantities() -> _Quantities:
     """Return the module that parses a program's numbers, for the host and for trials."""
-    return cast("_Quantities", _load_module("quantities"))
+    return cast("_Quantities", _load_module(bench_folder() / "quantities.py"))
 
 
 def variables_to_show(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that lists which values set by an environment may be recorded; {} if none is needed."""
-    names = sorted(name for name in variables if not _variables.bears_on_performance(name))
-    return {_variables.NAMES: ",".join(names)} if names else {}
+    names = sorted(name for name in variables if not _variables().bears_on_performance(name))
+    return {_variables().NAMES: ",".join(names)} if names else {}
 
 
 def packages_to_look_up(claimed: Iterable[str]) -> dict[str, str]:
     """Return the variable that lists the packages named by these paths of checks; {} if there are none."""
     names = sorted({path.removeprefix(_PACKAGE) for path in claimed if path.startswith(_PACKAGE)})
-    return {_variables.PACKAGES: ",".join(names)} if names else {}
+    return {_variables().PACKAGES: ",".join(names)} if names else {}
 
 
 def recorded_variable(name: str, value: str) -> str:
     """Return a record's text for a variable that the environment sets."""
-    return _variables.shown(name, value, (name,))
+    return _variables().shown(name, value, (name,))
 
 
 def is_secret(recorded: str | None) -> bool:
     """Return whether a record hides a variable's value because its name looks like a secret."""
-    return recorded == _variables.HIDDEN
+    return recorded == _variables().HIDDEN
 
 
 def is_only_set(recorded: str | None) -> bool:
     """Return whether a record says only that a variable was set, because its value was not known to matter."""
-    return recorded == _variables.SET
+    return recorded == _variables().SET
 
 
 def bears_on_performance(name: str) -> bool:
     """Return whether the value of a variable is always recorded."""
-    return _variables.bears_on_performance(name)
+    return _variables().bears_on_performance(name)
 
 
 def hides_value(name: str) -> bool:
     """Return whether a record hides a variable's value because its name looks like a secret."""
-    return _variables.shown(name, "", (name,)) == _variables.HIDDEN
+    return _variables().shown(name, "", (name,)) == _variables().HIDDEN
 
 
 def without_userinfo(text: str) -> str:
     """Return a text with passwords and tokens removed from its URLs."""
-    return _variables.without_userinfo(text)
+    return _variables().without_userinfo(text)
 
 
 def node_count(values: Mapping[str, OptionValue]) -> int:

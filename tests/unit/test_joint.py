@@ -1,6 +1,7 @@
 """The interface between host and benchmark: documents, arguments and variables only (docs/record.md)."""
 
 import ast
+import inspect
 import json
 import re
 import shutil
@@ -46,6 +47,18 @@ def test_only_one_module_of_the_host_loads_files_of_the_benchmark():
 def test_what_the_host_loads_needs_the_standard_library_alone(name):
     for module in imported(ROOT / "bench" / name):
         assert module.partition(".")[0] in sys.stdlib_module_names, module
+
+
+@pytest.mark.parametrize(
+    ("face", "module"),
+    [(bench_options._Options, options), (bench_options._Digest, digest), (bench_options._Variables, variables)],
+)
+def test_the_hosts_typed_face_is_the_benchmarks_own(face, module):
+    for name, wanted in inspect.getmembers(face, inspect.isfunction):
+        if not name.startswith("_"):
+            assert list(inspect.signature(wanted).parameters)[1:] == list(
+                inspect.signature(getattr(module, name)).parameters
+            )
 
 
 def test_both_sides_give_the_benchmark_the_same_digest():
