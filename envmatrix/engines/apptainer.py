@@ -54,8 +54,8 @@ from envmatrix.engines.apptainer_markers import marked_processes, marker_name
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, NamedImage, Prepared
 from envmatrix.engines.confinement import CgroupConfined, plain_place
 from envmatrix.engines.docker import DockerEngine, allow_writes
-from envmatrix.engines.docker_client import why_not
 from envmatrix.engines.local import GuardedJob, file_safe_name, guarded_job, remove_run_cgroups
+from envmatrix.engines.podman import image_source
 from envmatrix.engines.ready import prepare_ready_image
 from envmatrix.engines.ready_sif import ARCHIVE, ready_sif
 from envmatrix.errors import EngineError, EnvmatrixError
@@ -110,7 +110,7 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     places: BuildPaths
     name: str = "apptainer"
-    preference = 2
+    preference = 3
     starts_packed = True
 
     @property
@@ -139,8 +139,8 @@ class ApptainerEngine(CgroupConfined, Engine):
             return last_prepared
         if last_prepared and not self.holds(last_prepared):
             shutil.rmtree(Path(last_prepared.reference).parent, ignore_errors=True)
-        if why_not() is None:
-            prepared = self._from_docker(DockerEngine(self.places).prepare(image, libraries, progress), progress)
+        if docker := image_source(self.places):
+            prepared = self._from_docker(docker, docker.prepare(image, libraries, progress), progress)
         else:
             prepared = self._build_without_docker(image, libraries, progress)
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
@@ -153,11 +153,10 @@ class ApptainerEngine(CgroupConfined, Engine):
             binds = [word for place, path in mounted.items() for word in ("--bind", f"{path}:{place}:ro")]
             return self._command_output(Path(sif_and_digest[0]), argv, binds)
 
-        sif_and_digest = ready_sif(self.places.cache, image, self._ready_sif_path, self._build, progress)
+        sif_and_digest = ready_sif(self.places, image, self._ready_sif_path, self._build, progress)
         return prepare_ready_image(self.places, self.name, image, libraries, sif_and_digest, inside, progress)
 
-    def _from_docker(self, prepared: Prepared, progress: ProgressCallback) -> Prepared:
-        docker = DockerEngine(self.places)
+    def _from_docker(self, docker: DockerEngine, prepared: Prepared, progress: ProgressCallback) -> Prepared:
         sif = self._sif_path(prepared.facts["image_id"])
 
         def build(place: Path) -> None:
@@ -232,8 +231,8 @@ class ApptainerEngine(CgroupConfined, Engine):
 
     def base(self, image: Image, progress: ProgressCallback) -> BaseImage:
         """Return the base of an image: Docker's if Docker is available, otherwise one made here."""
-        if why_not() is None:
-            return DockerEngine(self.places).base(image, progress)
+        if docker := image_source(self.places):
+            return docker.base(image, progress)
         return bootstrapped_base(image, self.places, progress)[0]
 
     def _build_definition(self, sif: Path, text: str, scratch: Path, label_arguments: Mapping[str, str]) -> None:
@@ -263,10 +262,9 @@ class ApptainerEngine(CgroupConfined, Engine):
     ) -> NamedImage:
         """Write the stand-alone SIF of a named environment to ``folder``, with its bill of materials."""
         target = folder / f"{environment.name}.sif"
-        if why_not() is None:
-            prepared = self._from_docker(
-                DockerEngine(self.places).prepare_current(environment.image, libraries, progress), progress
-            )
+        if docker := image_source(self.places):
+            current = docker.prepare_current(environment.image, libraries, progress)
+            prepared = self._from_docker(docker, current, progress)
         else:
             prepared = self.prepare(environment.image, libraries, progress)
         bench_inside = self._run_python(Path(prepared.reference), prepared.python, _BENCH_DIGEST_CODE).strip()

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, file_digest
-from envmatrix.engines.docker_client import connect, docker_errors, why_not
+from envmatrix.build.paths import BuildPaths
+from envmatrix.engines.docker import DockerEngine
+from envmatrix.engines.podman import image_source
 from envmatrix.engines.ready import image_file
 from envmatrix.engines.ready_docker import find_image_id
 from envmatrix.matrix.values import is_image_file
@@ -20,18 +22,18 @@ Build = Callable[[Path, str, Path], None]
 
 
 def ready_sif(
-    cache: Cache, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
+    places: BuildPaths, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
 ) -> tuple[str, str]:
     """Return the SIF of a ready-made image, and its source's digest; ``place`` maps a digest to a SIF's path."""
-    name = str(image.ready)
+    name, cache = str(image.ready), places.cache
     if is_image_file(name):
         file = image_file(image)
         digest = f"sha256:{file_digest(file)}"
         if file.suffix == ".sif":
             return str(file), digest
         return _ensure_sif(cache, place(digest), file, build, progress), digest
-    if why_not() is None:
-        return _sif_from_docker(cache, image, place, build, progress)
+    if docker := image_source(places):
+        return _sif_from_docker(docker, image, place, build, progress)
     return (
         sif := _ensure_sif(cache, place(name), f"docker://{name}", build, progress)
     ), f"sha256:{file_digest(Path(sif))}"
@@ -52,19 +54,17 @@ def _ensure_sif(cache: Cache, sif: Path, source: str | Path, build: Build, progr
 
 
 def _sif_from_docker(
-    cache: Cache, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
+    docker: DockerEngine, image: Image, place: Callable[[str], Path], build: Build, progress: ProgressCallback
 ) -> tuple[str, str]:
-    client = connect()
-    try:
+    cache = docker.places.cache
+    with docker.client(f"saving {image.ready}") as client:
         digest = find_image_id(client, image, progress)
         sif = place(digest)
         if not sif.exists():
             with cache.scratch("archive") as scratch:
                 archive = scratch / ARCHIVE
-                with docker_errors(f"saving {image.ready}"), disk_errors(archive), archive.open("wb") as file:
+                with disk_errors(archive), archive.open("wb") as file:
                     for chunk in client.images.get(digest).save(chunk_size=2**20):
                         file.write(chunk)
                 _ensure_sif(cache, sif, archive, build, progress)
         return str(sif), digest
-    finally:
-        client.close()
