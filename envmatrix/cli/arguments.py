@@ -213,7 +213,7 @@ def add_program(parser: Parser) -> argparse._ArgumentGroup:
 
 def add_image(parser: argparse._ActionsContainer) -> None:
     """Add --image."""
-    text = "with --engine docker or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file"
+    text = "with --engine docker, podman or apptainer: the image it runs in, a tag, a digest, or a .tar or .sif file"
     parser.add_argument("--image", type=nonempty_text, metavar="REF", help=text)
 
 

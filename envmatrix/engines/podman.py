@@ -23,6 +23,7 @@ from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
 from envmatrix.errors import EngineError
 from envmatrix.system.process import Order, started
 
+_SYSTEM_SOCKET = "/run/podman/podman.sock"
 #: The first Podman whose Docker API gives containers NVIDIA's GPUs; older ones ignore the request.
 _GPU_VERSION = (5, 4)
 #: Seconds for a service to answer after its start, and the longest that it runs.
@@ -82,7 +83,7 @@ def answering_host() -> str:
     """Return $CONTAINER_HOST, or the first of Podman's sockets that answers, yours before the system's; '': none."""
     if host := os.environ.get("CONTAINER_HOST"):
         return host
-    paths = (f"{runtime_folder()}/podman/podman.sock", "/run/podman/podman.sock")
+    paths = (f"{runtime_folder()}/podman/podman.sock", _SYSTEM_SOCKET)
     return next((f"unix://{path}" for path in paths if _answers(path)), "")
 
 
