@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,7 +21,7 @@ from envmatrix.errors import EngineError
 
 _API_S = 3600
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_DOCKER_SOCKET = "/var/run/docker.sock"
+_DOCKER_SOCKET, _PODMAN_SOCKET = "/var/run/docker.sock", "/run/podman/podman.sock"
 #: Where the last connection went, for messages: a process may use several engines.
 _address: ContextVar[str] = ContextVar("address", default=f"unix://{_DOCKER_SOCKET}")
 PODMAN_REMEDY = "`systemctl --user start podman.socket` (as root without --user)"
@@ -36,13 +37,29 @@ def connect(host: str = "") -> DockerClient:
 
 
 def _docker_socket() -> str:
-    own = Path(runtime_folder(), "docker.sock")
+    own = Path(_runtime_folder(), "docker.sock")
     return str(own) if own.exists() and not Path(_DOCKER_SOCKET).exists() else _DOCKER_SOCKET
 
 
-def runtime_folder() -> str:
+def _runtime_folder() -> str:
     """Return the folder of this user's sockets."""
     return os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+
+
+def podman_host() -> str:
+    """Return $CONTAINER_HOST, or the first of Podman's sockets that answers, yours before the system's; '': none."""
+    if host := os.environ.get("CONTAINER_HOST"):
+        return host
+    paths = (f"{_runtime_folder()}/podman/podman.sock", _PODMAN_SOCKET)
+    return next((f"unix://{path}" for path in paths if answers(path)), "")
+
+
+def answers(path: str) -> bool:
+    """Return whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.connect(path)
+        return True
+    return False
 
 
 def why_not(host: str = "") -> str | None:
@@ -72,7 +89,7 @@ def _reason(text: str) -> str:
 
 
 def _docker_remedy() -> str:
-    if shutil.which("podman"):
+    if podman_host() or shutil.which("podman"):
         return "Podman is here: use `--engine podman`"
     return "install Docker or Podman, or set DOCKER_HOST to its socket"
 
@@ -122,6 +139,6 @@ def remove(client: DockerClient, container: str) -> None:
 
 
 __all__ = [
-    "PODMAN_REMEDY", "APIError", "DockerClient", "ImageNotFound", "NotFound", "connect", "docker_errors", "remove",
-    "runtime_folder", "why_not",
+    "PODMAN_REMEDY", "APIError", "DockerClient", "ImageNotFound", "NotFound", "connect", "docker_errors",
+    "podman_host", "remove", "why_not",
 ]  # fmt: skip

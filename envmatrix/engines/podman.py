@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import tempfile
 import time
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ from envmatrix.block import interrupts
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Job
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, runtime_folder, why_not
+from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, answers, podman_host, why_not
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
 from envmatrix.errors import EngineError
 from envmatrix.system.process import Order, started
 
-_SYSTEM_SOCKET = "/run/podman/podman.sock"
 #: The first Podman whose Docker API gives containers NVIDIA's GPUs; older ones ignore the request.
 _GPU_VERSION = (5, 4)
 #: Seconds for a service to answer after its start, and the longest that it runs.
@@ -45,7 +43,7 @@ class PodmanEngine(DockerEngine):
 
     def host(self) -> str:
         """Return the URL of the API; start a service if there is none. Raises EngineError if that is not possible."""
-        return answering_host() or _start_service()
+        return podman_host() or _start_service()
 
     def unavailable(self) -> str | None:
         """Return why Podman cannot be used here; None if it responds."""
@@ -63,12 +61,13 @@ class PodmanEngine(DockerEngine):
     def check_limits(self, client: DockerClient, job: Job) -> None:
         """Raise EngineError for a limit of ``job`` that Podman would ignore."""
         limits = job.limits
-        version = str(client.version()["Version"])
-        if limits.gpus and gpu_maker(job.prepared.facts) == NVIDIA and _numbers(version) < _GPU_VERSION:
-            raise EngineError(
-                f"the API of Podman {version} gives containers no NVIDIA GPUs",
-                remedy="install Podman 5.4 or newer, or use `--engine apptainer`",
-            )
+        if limits.gpus and gpu_maker(job.prepared.facts) == NVIDIA:
+            version = str(client.version()["Version"])
+            if tuple(map(int, re.findall(r"\d+", version)[:2])) < _GPU_VERSION:
+                raise EngineError(
+                    f"the API of Podman {version} gives containers no NVIDIA GPUs",
+                    remedy="install Podman 5.4 or newer, or use `--engine apptainer`",
+                )
         wanted = {
             "cpuset": limits.cpus or limits.memory_nodes,
             "memory": limits.memory_bytes,
@@ -77,21 +76,6 @@ class PodmanEngine(DockerEngine):
         missing = _missing_controllers(client, {name for name, limit in wanted.items() if limit})
         if missing:
             raise EngineError(f"{job.label}: {missing}", remedy=_DELEGATE)
-
-
-def answering_host() -> str:
-    """Return $CONTAINER_HOST, or the first of Podman's sockets that answers, yours before the system's; '': none."""
-    if host := os.environ.get("CONTAINER_HOST"):
-        return host
-    paths = (f"{runtime_folder()}/podman/podman.sock", _SYSTEM_SOCKET)
-    return next((f"unix://{path}" for path in paths if _answers(path)), "")
-
-
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
-        probe.connect(path)
-        return True
-    return False
 
 
 @cache
@@ -108,7 +92,7 @@ def _start_service() -> str:
         argv = [program, "system", "service", "--time=0", f"unix://{path}"]
         service = stack.enter_context(started(Order(argv, None, folder, _SERVICE_S), log))
         deadline = time.monotonic() + _START_S
-        while not _answers(str(path)):
+        while not answers(str(path)):
             if interrupts.wait_readable([service], 0.05) or time.monotonic() > deadline:
                 words = (folder / "log").read_text(encoding="utf-8", errors="replace").strip()[-300:]
                 raise EngineError(f"`podman system service` does not start: {words}", remedy=PODMAN_REMEDY)
@@ -120,7 +104,7 @@ def image_source(places: BuildPaths) -> DockerEngine | None:
     """Return the engine that has Docker's images: Docker, or Podman at a socket that answers; None: neither."""
     if why_not() is None:
         return DockerEngine(places)
-    return PodmanEngine(places) if answering_host() else None
+    return PodmanEngine(places) if podman_host() else None
 
 
 def _missing_controllers(client: DockerClient, wanted: set[str]) -> str:
@@ -131,7 +115,3 @@ def _missing_controllers(client: DockerClient, wanted: set[str]) -> str:
     controllers = response.json()["host"].get("cgroupControllers") or []
     missing = ", ".join(sorted(wanted.difference(controllers)))
     return f"your user may not use these controllers of control groups: {missing}" if missing else ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))

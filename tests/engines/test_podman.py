@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from envmatrix.build.paths import BuildPaths
-from envmatrix.engines.docker_client import DockerClient
+from envmatrix.engines.docker_client import DockerClient, podman_host
 from envmatrix.engines.docker_images import CACHE_LABEL
-from envmatrix.engines.podman import PodmanEngine, answering_host
+from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image
 from envmatrix.system.project import cache_folder
 from tests.engines.conftest import IMAGE, LIBRARIES, Said, demand, use_podman
@@ -75,7 +75,7 @@ def test_a_service_is_started_for_a_run_if_there_is_no_socket_and_ends_with_it(
     monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(settings / "storage.conf"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
     monkeypatch.delenv("CONTAINER_HOST")
-    if answering_host():
+    if podman_host():
         pytest.skip("the machine's own Podman serves its socket")
     done = subprocess.run(bench(tag, "own", "0"), cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,8 @@ from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import docker_client, podman
 from envmatrix.engines.base import Limits
 from envmatrix.engines.docker import container_config
-from envmatrix.engines.podman import PodmanEngine, answering_host
+from envmatrix.engines.docker_client import podman_host
+from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import EngineError
 from tests.unit.test_engine_commands import JOB
 
@@ -27,7 +28,7 @@ def no_podman_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CONTAINER_HOST", "DOCKER_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "user"))
-    monkeypatch.setattr(podman, "_SYSTEM_SOCKET", str(tmp_path / "system.sock"))
+    monkeypatch.setattr(docker_client, "_PODMAN_SOCKET", str(tmp_path / "system.sock"))
     monkeypatch.setattr(docker_client, "_DOCKER_SOCKET", str(tmp_path / "docker.sock"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "user" / "podman").mkdir(parents=True)
@@ -58,17 +59,17 @@ def test_the_named_socket_comes_before_yours_and_yours_before_the_systems(
     sockets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, system = sockets
-    assert answering_host() == f"unix://{own}"
+    assert podman_host() == f"unix://{own}"
     own.unlink()
-    assert answering_host() == f"unix://{system}"
+    assert podman_host() == f"unix://{system}"
     monkeypatch.setenv("CONTAINER_HOST", "tcp://127.0.0.1:9")
-    assert answering_host() == "tcp://127.0.0.1:9"
+    assert podman_host() == "tcp://127.0.0.1:9"
 
 
 def test_a_socket_that_a_dead_service_left_is_passed_over(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "user" / "podman" / "podman.sock"))
-    assert answering_host() == ""
+    assert podman_host() == ""
 
 
 def test_without_podman_the_error_names_the_command_that_starts_its_socket(engine: PodmanEngine) -> None:
@@ -103,7 +104,10 @@ def test_a_service_that_does_not_start_says_why(engine: PodmanEngine, tmp_path: 
 def test_docker_does_not_take_podmans_socket_and_names_the_engine_that_does(
     sockets: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    assert "use `--engine podman`" not in str(docker_client.why_not())
+    for path in sockets:
+        assert "use `--engine podman`" in str(docker_client.why_not())
+        path.unlink()
+    assert "install Docker or Podman" in str(docker_client.why_not())
     program = tmp_path / "bin" / "podman"
     program.write_text("")
     program.chmod(0o755)
