@@ -86,7 +86,7 @@ def _start_service() -> str:
         raise EngineError("there is no Podman here, and no socket of it", remedy=f"install Podman, or {PODMAN_REMEDY}")
     with contextlib.ExitStack() as stack:
         # The name is that of a process's temporary files (``orphans``); a socket's path must be short.
-        folder = Path(tempfile.mkdtemp(prefix=f"bench-podman.{os.getpid()}-", dir="/tmp"))
+        folder = Path(tempfile.mkdtemp(prefix=f"bench-podman.{os.getpid()}.", dir="/tmp"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         path, log = folder / "podman.sock", stack.enter_context((folder / "log").open("w+b"))
         argv = [program, "system", "service", "--time=0", f"unix://{path}"]

@@ -87,7 +87,7 @@ def test_a_service_is_started_for_a_run_if_there_is_no_socket_and_ends_with_it(
     killed.kill()
     killed.wait()
     until(lambda: not containers(engine) and not services())
-    assert Path(service).parent.name.startswith(f"bench-podman.{killed.pid}-"), "the next run removes its folder"
+    assert Path(service).parent.name.startswith(f"bench-podman.{killed.pid}."), "the next run removes its folder"
 
 
 def services() -> list[str]:
