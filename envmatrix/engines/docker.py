@@ -252,8 +252,7 @@ def container_config(job: Job, user: str, cache: Path) -> dict[str, object]:
     """Return the configuration of a job's container for Docker's API.
 
     The program is the entry point: Podman replaces an empty one with the image's own. seccomp is off, as with
-    Apptainer: Docker's filter blocks set_mempolicy and can slow the CPU down. SELinux's labels are off, because they
-    hide mounted folders (Fedora, RHEL).
+    Apptainer: the filter blocks set_mempolicy and can slow the CPU down. SELinux's labels would hide mounted folders.
     """
     limits = job.limits
     binds = [f"{job.mounts.work}:{_WORK}:rw"]

@@ -16,7 +16,7 @@ import pytest
 
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.docker_client import DockerClient, podman_host
-from envmatrix.engines.docker_images import CACHE_LABEL
+from envmatrix.engines.docker_images import CACHE_LABEL, RUN_LABEL
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.plan.environment import Image
 from envmatrix.system.project import cache_folder
@@ -82,11 +82,13 @@ def test_a_service_is_started_for_a_run_if_there_is_no_socket_and_ends_with_it(
     check_run(folder, "own")
     assert services() == []
     killed = subprocess.Popen(bench(tag, "killed", "300"), cwd=folder, stderr=subprocess.DEVNULL)
-    until(lambda: containers(engine))
-    (service,) = services()
-    killed.kill()
-    killed.wait()
-    until(lambda: not containers(engine) and not services())
+    try:
+        until(containers)
+        (service,) = services()
+    finally:
+        killed.kill()
+        killed.wait()
+    until(lambda: not containers() and not services())
     assert Path(service).parent.name.startswith(f"bench-podman.{killed.pid}."), "the next run removes its folder"
 
 
@@ -97,27 +99,30 @@ def services() -> list[str]:
     return sorted({line.partition("unix://")[2] for line in lines if "unix://" in line})
 
 
-def until(check: object, seconds: float = 60.0) -> None:
+def until(check: object, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def containers(engine: PodmanEngine) -> list[str]:
-    """Return all containers of this cache."""
+def containers() -> list[str]:
+    """Return all containers of this cache in which a program runs or ran."""
     with contextlib.closing(DockerClient(base_url=os.environ["DOCKER_HOST"])) as client:
         label = f"{CACHE_LABEL}={cache_folder()}"
-        return [str(one.id) for one in client.containers.list(all=True, filters={"label": label}, ignore_removed=True)]
+        found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+        return [str(one.id) for one in found if one.labels[RUN_LABEL] != "build"]
 
 
 def test_ctrl_c_leaves_no_container(engine: PodmanEngine, tag: str, folder: Path) -> None:
     process = subprocess.Popen(bench(tag, "stopped", "300"), cwd=folder, stderr=subprocess.PIPE, text=True)
-    until(lambda: containers(engine))
-    process.send_signal(signal.SIGINT)
+    try:
+        until(containers)
+    finally:
+        process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
-    assert containers(engine) == []
+    assert containers() == []
 
 
 @pytest.fixture

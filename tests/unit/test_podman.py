@@ -146,7 +146,7 @@ def test_a_limit_that_a_rootless_podman_would_ignore_is_refused(
     if not missing:
         engine.check_limits(rootless, job)
         return
-    with pytest.raises(EngineError, match=f": {missing}$") as caught:
+    with pytest.raises(EngineError, match=f": {missing}\n") as caught:
         engine.check_limits(rootless, job)
     assert "Delegate=" in str(caught.value.remedy)
 
