@@ -33,6 +33,7 @@ from envmatrix.engines.docker_client import (
     ImageNotFound,
     connect,
     docker_errors,
+    is_rootless,
     remove,
     why_not,
 )
@@ -307,8 +308,7 @@ def half_of_memory() -> int:
 
 def _container_user(client: DockerClient) -> str:
     """Return the user inside: never root, except with a rootless engine, whose root is the caller."""
-    options = client.info().get("SecurityOptions") or []
-    if any("rootless" in str(option) for option in options):
+    if is_rootless(client):
         return "0:0"
     return f"{USER}:{USER}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
 

@@ -132,6 +132,12 @@ def _engine_error(doing: str, text: str) -> EngineError:
     return EngineError(f"{doing}: {cause}", remedy="run `envmatrix doctor` to see which engines work")
 
 
+def is_rootless(client: DockerClient) -> bool:
+    """Return whether root of a container is the caller; Docker and Podman say so in different fields."""
+    info = client.info()
+    return bool(info.get("Rootless")) or any("rootless" in str(one) for one in info.get("SecurityOptions") or [])
+
+
 def remove(client: DockerClient, container: str) -> None:
     """Remove a container if it still exists."""
     with contextlib.suppress(NotFound):
@@ -140,5 +146,5 @@ def remove(client: DockerClient, container: str) -> None:
 
 __all__ = [
     "PODMAN_REMEDY", "APIError", "DockerClient", "ImageNotFound", "NotFound", "connect", "docker_errors",
-    "podman_host", "remove", "why_not",
+    "is_rootless", "podman_host", "remove", "why_not",
 ]  # fmt: skip

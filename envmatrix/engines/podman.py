@@ -17,7 +17,7 @@ from envmatrix.block import interrupts
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines.base import Job
 from envmatrix.engines.docker import DockerEngine
-from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, answers, podman_host, why_not
+from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, answers, is_rootless, podman_host, why_not
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
 from envmatrix.errors import EngineError
 from envmatrix.system.process import Order, started
@@ -109,9 +109,9 @@ def image_source(places: BuildPaths) -> DockerEngine | None:
 
 def _missing_controllers(client: DockerClient, wanted: set[str]) -> str:
     """Return which limits a rootless Podman would ignore, in words; '': none."""
-    if not wanted or not any("rootless" in str(option) for option in client.info().get("SecurityOptions") or []):
+    if not wanted or not is_rootless(client):
         return ""
-    response = client.api.get(client.api._url("/libpod/info", versioned_api=True))
+    response = client.api.get(f"{client.api.base_url}/v4.0.0/libpod/info")
     controllers = response.json()["host"].get("cgroupControllers") or []
     missing = ", ".join(sorted(wanted.difference(controllers)))
     return f"your user may not use these controllers of control groups: {missing}" if missing else ""

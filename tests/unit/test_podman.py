@@ -15,7 +15,7 @@ from envmatrix.build.cache import Cache
 from envmatrix.build.paths import BuildPaths
 from envmatrix.engines import docker_client, podman
 from envmatrix.engines.base import Limits
-from envmatrix.engines.docker import container_config
+from envmatrix.engines.docker import _container_user, container_config
 from envmatrix.engines.docker_client import podman_host
 from envmatrix.engines.podman import PodmanEngine
 from envmatrix.errors import EngineError
@@ -116,13 +116,13 @@ def test_docker_does_not_take_podmans_socket_and_names_the_engine_that_does(
     assert "use `--engine podman`" in reason
 
 
-def client(version: str = "4.3.1", options: tuple[str, ...] = (), controllers: tuple[str, ...] = ()) -> Any:
-    """Return a client of a Podman of that version, with these security options and controllers."""
+def client(version: str = "4.3.1", controllers: tuple[str, ...] = (), *, rootless: bool = False) -> Any:
+    """Return a client of a Podman of that version with these controllers."""
     return SimpleNamespace(
         version=lambda: {"Version": version},
-        info=lambda: {"SecurityOptions": list(options)},
+        info=lambda: {"Rootless": rootless, "SecurityOptions": ["name=seccomp,profile=default"]},
         api=SimpleNamespace(
-            _url=lambda path, **_: path,
+            base_url="http+docker://localhost",
             get=lambda _: SimpleNamespace(json=lambda: {"host": {"cgroupControllers": list(controllers)}}),
         ),
     )
@@ -142,13 +142,21 @@ def test_a_limit_that_a_rootless_podman_would_ignore_is_refused(
 ) -> None:
     job = replace(JOB, limits=limits)
     engine.check_limits(client(), job)
-    rootless = client(options=("name=seccomp", "name=rootless"), controllers=("memory", "pids"))
+    rootless = client(rootless=True, controllers=("memory", "pids"))
     if not missing:
         engine.check_limits(rootless, job)
         return
     with pytest.raises(EngineError, match=f": {missing}\n") as caught:
         engine.check_limits(rootless, job)
     assert "Delegate=" in str(caught.value.remedy)
+
+
+def test_the_user_inside_a_rootless_engine_is_root_who_is_you_outside() -> None:
+    """Podman 4.3 says so in another field than Docker; a number of its own could not write the work folder."""
+    docker = SimpleNamespace(info=lambda: {"SecurityOptions": ["name=seccomp", "name=rootless"]})
+    for one in (client(rootless=True), docker):
+        assert _container_user(one) == "0:0"
+    assert _container_user(client()) != "0:0"
 
 
 def test_gpus_are_asked_for_by_their_cdi_names_and_refused_where_podman_would_ignore_them(engine: PodmanEngine) -> None:
