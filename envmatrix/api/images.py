@@ -17,7 +17,7 @@ from envmatrix.build.images.context import (
     system_packages,
     write_context,
 )
-from envmatrix.build.images.definitions import make_recipe, standalone_definition, standalone_dockerfile
+from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definition
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
@@ -277,7 +277,7 @@ def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
     for name in names:
         environment = resolve_environment(matrix, name, {})
         if can_be_image(environment):
-            recipe = make_recipe(environment.image, base_reference(environment.image))
-            files[f"{name}.Dockerfile"] = standalone_dockerfile(environment, recipe)
-            files[f"{name}.def"] = standalone_definition(environment, recipe)
+            image, base = environment.image, base_reference(environment.image)
+            files[f"{name}.Dockerfile"] = image_definition(DOCKER, image, base, environment, by_hand=True)
+            files[f"{name}.def"] = image_definition(APPTAINER, image, base, environment, by_hand=True)
     return files

@@ -30,7 +30,7 @@ from envmatrix.build.images.context import (
     gather_build_inputs,
     write_context,
 )
-from envmatrix.build.images.definitions import MOUNT_FOLDER, apptainer_definition, named_definition
+from envmatrix.build.images.definitions import APPTAINER, MOUNT_FOLDER, image_definition, named_definition
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
 from envmatrix.build.images.sbom import PACKAGES
@@ -205,7 +205,8 @@ class ApptainerEngine(CgroupConfined, Engine):
                 rooted(tar, scratch / "rooted.tar")
                 write_docker_archive(scratch / "rooted.tar", scratch / "base.tar", base.reference)
                 said = inputs.build_arguments(bench_digest(self.places))
-                self._build_definition(place / "image.sif", apptainer_definition(None, inputs.recipe()), scratch, said)
+                definition = image_definition(APPTAINER, image, base.reference)
+                self._build_definition(place / "image.sif", definition, scratch, said)
 
         digest, stamp = self._ensure_sif(sif, inputs.python, build)
         loader = self._run_python(sif, inputs.python, _LDCONFIG_CODE)
@@ -276,7 +277,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         room = _COPIES_OF_SIF * Path(prepared.reference).stat().st_size
         with self.places.cache.quick_scratch("named", room) as scratch:
             (scratch / "image.sif").symlink_to(prepared.reference)
-            definition_text = named_definition(environment, "image.sif", publisher_labels(folder))
+            definition_text = named_definition(APPTAINER, environment, "image.sif", publisher_labels(folder))
             (scratch / "named.def").write_text(definition_text, encoding="utf-8")
             built_sif = scratch / "named.sif"
             self._build(built_sif, "named.def", scratch, (), _SQUASH_NAMED_OPTIONS)

@@ -10,8 +10,7 @@ from pathlib import Path
 from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
 from envmatrix.build.images.archive import write_folders_tar
-from envmatrix.build.images.definitions import LIBRARIES, Recipe, make_recipe, python_inside, recipe_digest
-from envmatrix.build.images.labels import build_arguments
+from envmatrix.build.images.definitions import LIBRARIES, python_inside, recipe_digest
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages, sections_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
@@ -23,6 +22,7 @@ from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import bench_options
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.version import __version__
 
 _REQUIRED_PACKAGES = ("python3", "numactl")
 
@@ -72,11 +72,8 @@ class BuildInputs:
 
     def build_arguments(self, bench: str) -> dict[str, str]:
         """Return the build arguments for the labels of the image."""
-        return build_arguments(self.base.reference, self.base.digest, self.lock_digest, bench)
-
-    def recipe(self, stage: str = "build") -> Recipe:
-        """Return the recipe for the text of the definition."""
-        return make_recipe(self.image, self.base.reference, stage)
+        base = {"BASE_NAME": self.base.reference, "BASE_DIGEST": self.base.digest}
+        return {"VERSION": __version__, **base, "LOCK": self.lock_digest, "BENCH": bench}
 
 
 def container_suite(image: Image) -> str:
