@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from envmatrix.build import modules
 from envmatrix.build.cache import json_digest
@@ -30,10 +31,9 @@ from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import (
     CgroupConfined,
     Confinement,
-    leftover_cgroups,
+    cgroup_name,
     plain_place,
     prepare_confinement,
-    remove_cgroup,
 )
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
@@ -41,12 +41,11 @@ from envmatrix.plan.export_lines import posix_quote
 from envmatrix.plan.export_lines import program_command as words_of
 from envmatrix.system.cuda_driver import driver_search_path
 from envmatrix.system.host import has_gpu
-from envmatrix.system.process import Exit, Order, SupervisedProcess, parse_last_json, run, started
+from envmatrix.system.process import Exit, Order, SupervisedProcess, output_streams, parse_last_json, run
 from envmatrix.system.progress import ProgressCallback
 
 _PATH = "/usr/bin:/bin"
 _TORCH_CODE = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
-_CGROUP_PREFIX = "envmatrix-"
 _LISTING_S = 600.0
 
 
@@ -229,49 +228,33 @@ class LocalEngine(CgroupConfined, Engine):
             f"exec {placement}{start}{words_of(prepared.python, program)}",
         ]
 
-    def sweep(self, run: str) -> int:
-        """Remove the cgroups of a killed run (its processes ended with it)."""
-        return remove_run_cgroups(run)
 
+class GuardedJob(SupervisedProcess):
+    """A job started by a supervisor, directly or through a container's client, whose status 128 + N means signal N."""
 
-@dataclass(frozen=True)
-class GuardedJob:
-    """A job started by a supervisor, directly or through a client such as Apptainer's."""
-
-    program: SupervisedProcess
-    confinement: Confinement
-
-    def fileno(self) -> int:
-        """Return the file descriptor that becomes readable when it ends."""
-        return self.program.fileno()
-
-    def hold(self) -> None:
-        """Pause all its processes."""
-        self.program.hold()
-
-    def release(self) -> None:
-        """Resume all its processes."""
-        self.program.release()
-
-    def end(self) -> None:
-        """Start ending it without waiting."""
-        self.program.end()
+    def __init__(self, order: Order, log: IO[bytes] | None, confinement: Confinement, *, has_client: bool) -> None:
+        super().__init__(order, output_streams(log))
+        self.confinement = confinement
+        self.has_client = has_client
 
     def exit(self) -> Exit:
         """Wait until it ends, and return its exit."""
-        program_exit = self.program.answer()
-        return replace(program_exit, out_of_memory=not program_exit.ok and self.confinement.ran_out())
+        ended = self.answer()
+        code = 128 - ended.code if self.has_client and ended.code > 128 else ended.code
+        return replace(ended, code=code, out_of_memory=not ended.ok and self.confinement.ran_out())
 
 
 @contextlib.contextmanager
-def guarded_job(job: Job, argv: Sequence[str], env: Mapping[str, str]) -> Iterator[GuardedJob]:
+def guarded_job(
+    job: Job, argv: Sequence[str], env: Mapping[str, str], *, has_client: bool = False
+) -> Iterator[GuardedJob]:
     """Start the command of a job with the placement and memory of its limits."""
-    limited = prepare_confinement(cgroup_name(job), job.limits)
-    with log_of(job) as log, limited as confinement:
+    with log_of(job) as log, prepare_confinement(cgroup_name(job), job.limits) as confinement:
         folder = job.folder or job.mounts.work
         order = Order(argv, env, folder, job.limits.seconds, confinement.place, overlay=job.overlay)
-        with started(order, log) as program:
-            yield GuardedJob(program, confinement)
+        running = GuardedJob(order, log, confinement, has_client=has_client)
+        with running:
+            yield running
 
 
 def _variables(job: Job) -> dict[str, str]:
@@ -291,22 +274,6 @@ def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
             remedy="set ENVMATRIX_CACHE to a folder without blanks and colons in its path",
         )
     return {"LD_PRELOAD": ":".join(preload)} if preload else {}
-
-
-def file_safe_name(text: str) -> str:
-    """Return a text as a safe file name; one that must change gets a hash to stay unique."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "-", text)[:100]
-    return safe if safe == text else f"{safe[:91]}-{json_digest(text)[:8]}"
-
-
-def remove_run_cgroups(run: str) -> int:
-    """Remove the cgroups left by a killed run of that name; return their number."""
-    return sum(remove_cgroup(group) for group in leftover_cgroups(_CGROUP_PREFIX + file_safe_name(run) + "."))
-
-
-def cgroup_name(job: Job) -> str:
-    """Return the name of a job's cgroup; a run of another project can have the same name at the same time."""
-    return f"{_CGROUP_PREFIX}{file_safe_name(job.run)}.{file_safe_name(job.label)}.{os.getpid()}"
 
 
 def _if_still_present(prepared: Prepared | None) -> Prepared | None:

@@ -379,7 +379,7 @@ def test_an_interrupt_ends_all_of_them_at_once(together_of, monkeypatch):
     @contextlib.contextmanager
     def start(job, argv, env):
         with guarded_job(job, argv, env) as running:
-            programs.append(running.program.process)
+            programs.append(running.process)
             yield running
 
     with pytest.raises(KeyboardInterrupt):
