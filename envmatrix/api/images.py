@@ -168,7 +168,7 @@ def lock(
         )
     whole = load_matrix(matrix, progress)
     place = replace(_matrix_build_places(whole), locks=matrix_locks_folder(Path(whole.path)))
-    locks = Locks(place.locks, place.cache)
+    locks = Locks(place.locks, place.cache, progress)
     images_by_name = {
         image.name: image for image in (resolve_environment(whole, name, {}).image for name in environments)
     }
@@ -176,7 +176,7 @@ def lock(
     if engine is None:
         architectures = dict.fromkeys([*locks.architectures(), *([architecture] if architecture else [])])
         libraries = all_libraries(whole)
-        written_files = [path for one in architectures for path in locks.make(images, libraries, progress, one)]
+        written_files = [path for one in architectures for path in locks.make(images, libraries, one)]
     else:
         builder = _image_engine(engine, place)
         written_files = [_pin_system(builder, image, place, locks, progress) for image in images if not image.on_host]
@@ -200,7 +200,7 @@ def _pin_system(
     suite = Suite(base.suite, place.cache)
     packages = system_packages(image, suite)
     pins = suite.closure(packages, base.status)
-    return locks.pin_system(suite.distribution, packages, base.choice, pins, progress)
+    return locks.pin_system(suite.distribution, packages, base.choice, pins)
 
 
 def write_definitions(

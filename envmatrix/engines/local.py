@@ -126,7 +126,7 @@ class LocalEngine(CgroupConfined, Engine):
         variables: Mapping[str, str] | None = None,
     ) -> Prepared:
         cache = self.places.cache
-        locks = Locks(self.places.locks, cache)
+        locks = Locks(self.places.locks, cache, progress)
         without = ""
         if image.on_host:
             reference, program, facts = self._given_python(image, python, locks, progress)
@@ -135,7 +135,7 @@ class LocalEngine(CgroupConfined, Engine):
         else:
             reference, program, facts = self._locked_venv(image, python, locks, progress)
         host = python if not image.on_host else cached_python(cache, None)
-        folders: LibraryFolders = LibraryBuilder(cache, locks, host, progress).build(libraries, image)
+        folders: LibraryFolders = LibraryBuilder(locks, host).build(libraries, image)
         facts = {**facts, "python": python.version, **folders.facts}
         return Prepared(
             image.name, self.name, reference, program, folders.folders, facts, folders.missing, without_torch=without
@@ -167,7 +167,7 @@ class LocalEngine(CgroupConfined, Engine):
         had = {f"package conda:{name}": version for name, version in base.conda}
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
-        path, section = locks.overlay_lock(image, python, base, progress)
+        path, section = locks.overlay_lock(image, python, base)
         check_uv(self.places.cache, section.packages)
         wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
         folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, progress)
@@ -179,7 +179,7 @@ class LocalEngine(CgroupConfined, Engine):
     def _locked_venv(
         self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
     ) -> tuple[str, str, dict[str, str]]:
-        path, section = locks.image_lock(image, python, progress)
+        path, section = locks.image_lock(image, python)
         check_uv(self.places.cache, section.packages)
         wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
         folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, progress)

@@ -94,22 +94,22 @@ def gather_build_inputs(
     places: BuildPaths, image: Image, libraries: Sequence[Library], base: BaseImage, progress: ProgressCallback
 ) -> BuildInputs:
     """Lock, fetch and verify all inputs of ``image`` on ``base``."""
-    locks = Locks(places.locks, places.cache)
+    locks = Locks(places.locks, places.cache, progress)
     suite = Suite(base.suite, places.cache)
     python = python_for_wheels(places.cache, PYTHONS.get(base.suite, PYTHONS["bookworm"]))
     packages = system_packages(image, suite)
     lock, system = locks.system_lock(
-        suite.distribution, packages, base.choice, progress, lambda: suite.closure(packages, base.status)
+        suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status)
     )
     deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
     wheels = EnvironmentWheels((), ())
     lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
     if image.requirements:
-        path, section = locks.image_lock(image, python, progress)
+        path, section = locks.image_lock(image, python)
         check_glibc(image, base.suite)
         wheels = fetch_wheels(places.cache, image, (path, section), python, progress)
         lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
-    folders = LibraryBuilder(places.cache, locks, python, progress, suite.apt).build(libraries, image)
+    folders = LibraryBuilder(locks, python, suite.apt).build(libraries, image)
     return BuildInputs(
         image,
         base,

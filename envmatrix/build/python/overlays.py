@@ -10,7 +10,7 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, json_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python
-from envmatrix.build.python.pip import make_pip
+from envmatrix.build.python.pip import Pip, make_pip
 from envmatrix.build.python.venvs import install_into, site_packages
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.system.process import parse_last_json, run
@@ -87,8 +87,8 @@ def add_package_folders(venv: Path, folders: Iterable[str]) -> None:
     (site_packages(venv) / _PTH).write_text(line + "\n", encoding="utf-8")
 
 
-def overlay_pip_command(cache: Cache, python: Python, base: BasePython) -> list[str]:
-    """Return the command of a pip that treats the packages of ``python`` as installed."""
+def overlay_pip(cache: Cache, python: Python, base: BasePython) -> Pip:
+    """Return a pip that treats the packages of ``python`` as installed."""
     folder = cache.root / "tools" / f"pip-over-{json_digest(python.path, python.version, base.folders)[:16]}"
 
     def build(place: Path) -> None:
@@ -98,7 +98,7 @@ def overlay_pip_command(cache: Cache, python: Python, base: BasePython) -> list[
         add_package_folders(place, base.folders)
 
     cache.folder(folder, build)
-    return [str(folder / "bin" / "python"), "-m", "pip"]
+    return Pip((str(folder / "bin" / "python"), "-m", "pip"), over=True)
 
 
 def build_overlay(

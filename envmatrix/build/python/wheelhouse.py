@@ -11,7 +11,7 @@ from pathlib import Path
 from envmatrix.build.cache import Cache, disk_errors, file_digest
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python
-from envmatrix.build.python.pip import download, pip_command, wrong_hash_error
+from envmatrix.build.python.pip import ResolveRequest, cached_pip, wrong_hash_error
 from envmatrix.errors import EngineError, Where
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
@@ -63,18 +63,17 @@ class Wheelhouse:
                     + (" ..." if len(missing) > 4 else "")
                     + size_note(missing, self.cache.root)
                 )
-                self._download(missing, lock, python, index, sources)
+                names = tuple(map(str, missing))
+                self._download(ResolveRequest(names, tuple(index), sources=tuple(sources)), missing, lock, python)
         return [self._require_file(pin, lock) for pin in pins]
 
-    def _download(
-        self, missing: Sequence[PinnedPackage], lock: Path, python: Python, index: Sequence[str], sources: Sequence[str]
-    ) -> None:
-        pip = pip_command(self.cache, python)
+    def _download(self, request: ResolveRequest, missing: Sequence[PinnedPackage], lock: Path, python: Python) -> None:
+        pip = cached_pip(self.cache, python)
         by_digest = {pin.sha256: pin for pin in missing}
         with self.cache.scratch("download") as scratch, disk_errors(scratch):
             folder = scratch / "wheels"
             folder.mkdir()
-            download(pip, missing, lock, index, folder, python.target, sources, python.architecture)
+            pip.download(request, missing, lock, folder)
             for file in sorted(folder.iterdir()):
                 pin = by_digest.get(file_digest(file))
                 if pin:
