@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian.packages import Apt, unpack_deb
-from envmatrix.build.lockfile import PinnedPackage, Section
+from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.build.python.interpreters import Python
 from envmatrix.build.python.wheelhouse import Wheelhouse
@@ -144,8 +144,3 @@ def fetch_packages(
             for pin, file in zip(missing, apt.download(missing, scratch), strict=True):
                 house.add(file, pin, lock)
     return [held for pin in pins if (held := house.held(pin))]
-
-
-def sections_digest(sections: Sequence[Section]) -> str:
-    """Return a digest of the packages that sections pin."""
-    return json_digest([[pin.sha256 for pin in section.packages] for section in sections])

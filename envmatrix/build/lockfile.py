@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envmatrix.build.cache import json_digest
 from envmatrix.errors import InputError, Where
 from envmatrix.system.regular_files import MAX_TEXT_BYTES, decode_error_position, read_bytes
 
@@ -54,6 +55,11 @@ class Section:
     name: str
     asked: str
     packages: tuple[PinnedPackage, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Digest of the pinned packages, for run.json."""
+        return f"sha256:{json_digest([[pin.sha256 for pin in self.packages]])}"
 
     def text(self) -> str:
         """Return the section's lines in a lock."""

@@ -55,7 +55,7 @@ def write_bill(cache: Cache, prepared: Prepared, packages: str, inputs: BuildInp
     """Write the bill from the output of ``sbom.PACKAGES``, the wheels, and the packages of library folders."""
     components = [
         *installed_packages(packages, inputs.debs),
-        *locked_packages((*inputs.wheels, *inputs.folders.pins), inputs.wheel_files),
+        *locked_packages((*inputs.wheels.pins, *inputs.folders.pins), inputs.wheels.files),
     ]
     bill = bill_of_materials(prepared.image, prepared.facts["files_digest"], components)
     cache.write(bill_file(cache, prepared), json.dumps(bill, indent=1) + "\n")

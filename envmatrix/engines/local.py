@@ -17,7 +17,8 @@ from typing import IO
 from envmatrix.build import modules
 from envmatrix.build.cache import json_digest
 from envmatrix.build.images.file_listing import listing_argv, store_listing
-from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, sections_digest
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders
+from envmatrix.build.lockfile import Section
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python import conda
@@ -25,6 +26,7 @@ from envmatrix.build.python.interpreters import Python, cached_python, inspect_i
 from envmatrix.build.python.overlays import build_overlay, inspect_base_python
 from envmatrix.build.python.source_builds import check_uv, fetch_wheels
 from envmatrix.build.python.venvs import build_venv, site_packages
+from envmatrix.build.python.wheelhouse import EnvironmentWheels
 from envmatrix.build.system_libraries import loader_cache
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
 from envmatrix.engines.build_record import inputs_digest, prepared_from
@@ -167,28 +169,30 @@ class LocalEngine(CgroupConfined, Engine):
         had = {f"package conda:{name}": version for name, version in base.conda}
         if not image.requirements:
             return python.path, python.path, {"over_packages": base.digest, **had}
-        path, section = locks.overlay_lock(image, python, base)
-        check_uv(self.places.cache, section.packages)
-        wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
-        folder = build_overlay(self.places.cache, python, base, wheels.pins, wheels.files, progress)
-        facts = {"over": python.path, "over_packages": base.digest, "lock": path.name, **had}
-        facts |= {"lock_digest": f"sha256:{sections_digest([section])}"}
-        facts |= {f"package {pin.name}": pin.version for pin in section.packages}
+        wheels, facts = self._fetch_locked(image, python, locks.overlay_lock(image, python, base), progress)
+        folder = build_overlay(self.places.cache, python, base, wheels, progress)
+        facts = {"over": python.path, "over_packages": base.digest, **had, **facts}
         return str(folder), str(folder / "bin" / "python"), facts
 
     def _locked_venv(
         self, image: Image, python: Python, locks: Locks, progress: ProgressCallback
     ) -> tuple[str, str, dict[str, str]]:
-        path, section = locks.image_lock(image, python)
-        check_uv(self.places.cache, section.packages)
-        wheels = fetch_wheels(self.places.cache, image, (path, section), python, progress)
-        folder = build_venv(self.places.cache, python, wheels.pins, wheels.files, progress)
+        wheels, facts = self._fetch_locked(image, python, locks.image_lock(image, python), progress)
+        folder = build_venv(self.places.cache, python, wheels, progress)
         program = str(folder / "bin" / "python")
         listing = run(listing_argv(program, str(site_packages(folder))), limit_s=_LISTING_S).stdout
-        facts = {"lock": path.name, "lock_digest": f"sha256:{sections_digest([section])}"}
-        facts |= {"files_digest": store_listing(self.places.cache, listing)}
-        facts |= {f"package {pin.name}": pin.version for pin in section.packages} | dict(wheels.facts)
-        return str(folder), program, facts
+        files_digest = store_listing(self.places.cache, listing)
+        return str(folder), program, {**facts, "files_digest": files_digest, **wheels.facts}
+
+    def _fetch_locked(
+        self, image: Image, python: Python, locked: tuple[Path, Section], progress: ProgressCallback
+    ) -> tuple[EnvironmentWheels, dict[str, str]]:
+        """Return the wheels of a lock and the facts about it."""
+        path, section = locked
+        check_uv(self.places.cache, section.packages)
+        wheels = fetch_wheels(self.places.cache, image, locked, python, progress)
+        packages = {f"package {pin.name}": pin.version for pin in section.packages}
+        return wheels, {"lock": path.name, "lock_digest": section.digest, **packages}
 
     def inside(self, mounts: Mounts) -> Mapping[str, str]:
         """Return host paths: a local process sees all files."""

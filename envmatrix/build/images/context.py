@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
 from envmatrix.build.images.archive import write_folders_tar
 from envmatrix.build.images.definitions import LIBRARIES, python_inside, recipe_digest
-from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages, sections_digest
+from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
 from envmatrix.build.python.interpreters import python_for_wheels
-from envmatrix.build.python.source_builds import EnvironmentWheels, check_glibc, fetch_wheels
-from envmatrix.build.python.wheelhouse import link_or_copy
+from envmatrix.build.python.source_builds import check_glibc, fetch_wheels
+from envmatrix.build.python.wheelhouse import EnvironmentWheels, link_or_copy
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Image, Library
 from envmatrix.system import bench_options
@@ -46,20 +46,17 @@ class BuildInputs:
     base: BaseImage
     debs: tuple[PinnedPackage, ...]
     deb_files: tuple[Path, ...]
-    wheels: tuple[PinnedPackage, ...]
-    wheel_files: tuple[Path, ...]
+    wheels: EnvironmentWheels
     folders: LibraryFolders
-    lock: str = ""
-    lock_digest: str = ""
-    facts: dict[str, str] = field(default_factory=dict)
-    built: Mapping[str, str] = field(default_factory=dict)
+    lock: str
+    lock_digest: str
 
     @property
     def key(self) -> str:
         """Digest of all inputs except bench/, which is mounted during a benchmark."""
-        pins = [pin.sha256 for pin in (*self.debs, *self.wheels)]
+        pins = [pin.sha256 for pin in (*self.debs, *self.wheels.pins)]
         recipe = recipe_digest(bool(self.image.requirements))
-        return json_digest(self.base.digest, pins, self.facts.get("libraries"), recipe)[:24]
+        return json_digest(self.base.digest, pins, json_digest(dict(self.folders.facts)), recipe)[:24]
 
     @property
     def python(self) -> str:
@@ -102,26 +99,21 @@ def gather_build_inputs(
         suite.distribution, packages, base.choice, lambda: suite.closure(packages, base.status)
     )
     deb_files = fetch_packages(places.cache, suite.apt, system.packages, lock, progress)
-    wheels = EnvironmentWheels((), ())
-    lock_name, lock_digest = lock.name, f"sha256:{sections_digest([system])}"
+    wheels, section = EnvironmentWheels((), ()), system
     if image.requirements:
-        path, section = locks.image_lock(image, python)
+        lock, section = locks.image_lock(image, python)
         check_glibc(image, base.suite)
-        wheels = fetch_wheels(places.cache, image, (path, section), python, progress)
-        lock_name, lock_digest = path.name, f"sha256:{sections_digest([section])}"
+        wheels = fetch_wheels(places.cache, image, (lock, section), python, progress)
     folders = LibraryBuilder(locks, python, suite.apt).build(libraries, image)
     return BuildInputs(
         image,
         base,
         system.packages,
         tuple(deb_files),
-        wheels.pins,
-        wheels.files,
+        wheels,
         folders,
-        lock_name,
-        lock_digest,
-        {"libraries": json_digest(dict(folders.facts))},
-        wheels.facts,
+        lock.name,
+        section.digest,
     )
 
 
@@ -142,9 +134,9 @@ def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:
             (folder / name).mkdir(parents=True, exist_ok=True)
         for file in ingredients.deb_files:
             link_or_copy(file, folder / "debs" / file.name)
-        for file in ingredients.wheel_files:
+        for file in ingredients.wheels.files:
             link_or_copy(file, folder / "wheels" / file.name)
-        requirements = "".join(pin.text() for pin in ingredients.wheels)
+        requirements = "".join(pin.text() for pin in ingredients.wheels.pins)
         (folder / "wheels" / "requirements.txt").write_text(requirements, encoding="utf-8")
         write_folders_tar(ingredients.folders.folders, folder / "lib.tar")
         shutil.copytree(
@@ -160,8 +152,8 @@ def context_facts(ingredients: BuildInputs) -> dict[str, str]:
         "base_choice": ingredients.base.choice,
         "lock": ingredients.lock,
         "lock_digest": ingredients.lock_digest,
-        **{f"package {pin.name}": pin.version for pin in ingredients.wheels},
-        **ingredients.built,
+        **{f"package {pin.name}": pin.version for pin in ingredients.wheels.pins},
+        **ingredients.wheels.facts,
         **{f"system {pin.name}": pin.version for pin in ingredients.debs},
         **dict(ingredients.folders.facts),
     }

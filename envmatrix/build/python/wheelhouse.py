@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, file_digest
@@ -18,6 +18,15 @@ from envmatrix.units import as_packages
 
 #: Folder of wheels built on this machine, each in a folder named by its sha256.
 BUILT_FOLDER = "built"
+
+
+@dataclass(frozen=True)
+class EnvironmentWheels:
+    """The wheels of an environment and their files; ``facts`` describes those built from source."""
+
+    pins: tuple[PinnedPackage, ...]
+    files: tuple[Path, ...]
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,7 @@ class Wheelhouse:
         actual_digest = file_digest(file)
         if actual_digest != pin.sha256:
             raise wrong_hash_error(pin, lock, actual_digest)
-
-        def place(folder: Path) -> None:
-            file.rename(folder / file.name)
-
-        self.cache.folder(self.cache.root / "packages" / pin.sha256, place)
+        self.cache.store(file, self.cache.root / "packages" / pin.sha256)
 
     def fill(
         self,
