@@ -91,7 +91,7 @@ def proposing() -> Iterator[Line]:
         seconds = timed(lambda budget=budget: search.next_step(batches, budget))  # type: ignore[misc]
         yield f"a step of tune ({phase}) {known}", seconds, 1.0, "s"
         yield f"a step of tune ({phase}) {known}, memory", mib, 150.0, "MiB"
-    steps = [Step(batch, {}, (), (), (), None) for batch in batches]
+    steps = [Step(batch, {}, (), (), None) for batch in batches]
     yield f"what tune says between steps {known}", timed(lambda: find_expected_best(search, steps)), 1.0, "s"
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from envmatrix.search.search import REFERENCES, Batch, Search
 from envmatrix.search.space import Space
-from envmatrix.search.steps import Step, dropped_levels, spent_s
-from envmatrix.stats.attribution.explanation import Explanation
+from envmatrix.search.steps import Confirmation, Step, dropped_levels, spent_s
 from envmatrix.stats.comparisons.result import format_exact_ratio
 from envmatrix.stats.effects import DISQUALIFYING_FLAGS, Effect, Flag, may_be_best
-from envmatrix.stats.metrics import THROUGHPUT, Metric
-from envmatrix.stats.nodes import NodeGain
 from envmatrix.stats.pairing import ratio_from_log
 from envmatrix.stats.quality.contention import EXPLAINED, told_busy
 from envmatrix.stats.quality.slow_trials import LEAST_BLOCKS
@@ -54,22 +51,18 @@ class ExpectedGain:
     ratio: float
 
 
-@dataclass(frozen=True)
-class TuneAnswer:
+@dataclass(frozen=True, kw_only=True)
+class TuneAnswer(Confirmation):
     """The answer of a search. ``settings`` (factor -> level) are the recipe's, {} where nothing is shown to gain.
 
     ``effect`` is that of the ``tried`` recipe on fresh blocks (None: none were run), which chose nothing. ``dropped``
     says of a level or a cell why it is out. ``phases`` counts the trials of each, ``cells`` are all of the space,
-    ``seen`` those that ran, ``ran_well`` whether any of them did. ``cautions`` are sentences that stand below the
-    headline, ``unchecked`` says that nothing shows equal work, ``nodes`` have what was confirmed on each, ``why``
-    explains the recipe's gain. ``steady`` is the effect in later steps, which decides if it is faster or slower there;
-    ``trial`` says which steps a trial has. Of a search that was ``interrupted`` nothing is claimed: whoever read an
-    interval and went on for a better one would look twice.
+    ``seen`` those that ran, ``ran_well`` whether any of them did. Of a search that was ``interrupted`` nothing is
+    claimed: whoever read an interval and went on for a better one would look twice.
     """
 
     settings: Mapping[str, str]
     tried: Mapping[str, str]
-    effect: Effect | None
     contributions: tuple[Contribution, ...]
     dropped: Mapping[str, str]
     phases: Mapping[str, int]
@@ -77,14 +70,7 @@ class TuneAnswer:
     seen: int
     spent_s: float
     ran_well: bool = True
-    metric: Metric = THROUGHPUT
-    cautions: tuple[str, ...] = ()
-    unchecked: bool = False
     interrupted: bool = False
-    nodes: tuple[NodeGain, ...] = ()
-    why: Explanation | None = None
-    steady: SteadyEffect | None = None
-    trial: str = "first steps"
 
     @property
     def of_nodes(self) -> str:
@@ -200,40 +186,44 @@ def make_answer(
 
     ``sessions``: when the search began or was resumed.
     """
-    space = search.space
+    space, batches = search.space, [step.batch for step in steps]
     confirmed = [step for step in steps if step.batch.phase == "confirm"]
     row = confirmed[-1].batch.rows[0] if confirmed else 0
-    effect = None if interrupted else next((item for step in confirmed[-1:] for item in step.effects), None)
-    last = confirmed[-1] if confirmed else None
-    # With outliers, an interval above 1 may not be a verdict yet.
-    is_undecided = effect is not None and effect.verdict == "undecided"
-    is_faster = effect is not None and effect.low is not None and effect.low > 1.0 and not is_undecided
-    steady = last.steady if last and effect else None
-    is_faster = is_faster_later(steady) or (is_faster and not (steady and steady.verdict == "slower"))
-    is_gain = bool(effect and may_be_best(effect) and is_faster)
+    confirmation = _conclusive(confirmed[-1].confirmation, interrupted=interrupted) if confirmed else Confirmation()
     phases: Counter[str] = Counter()
-    for step in steps:
-        phases[step.batch.phase] += step.batch.trials
+    for batch in batches:
+        phases[batch.phase] += batch.trials
     return TuneAnswer(
-        settings=space.settings(row) if is_gain else {},
+        **vars(confirmation),
+        settings=space.settings(row) if _is_gain(confirmation) else {},
         tried=space.settings(row),
-        effect=effect,
-        contributions=contributions(search, [step.batch for step in steps], row) if row else (),
+        contributions=contributions(search, batches, row) if row else (),
         dropped=_drop_reasons(search, steps),
         phases=dict(phases),
         cells=len(space.codes),
-        seen=len({cell for step in steps for cell in step.batch.rows}),
+        seen=len({cell for batch in batches for cell in batch.rows}),
         spent_s=spent_s(steps, sessions),
-        metric=last.metric if last else THROUGHPUT,
-        cautions=last.cautions if last and effect and effect.low is not None else (),
-        unchecked=bool(last and last.unchecked),
         interrupted=interrupted,
-        nodes=last.nodes if last and effect and effect.low is not None else (),
-        why=last.why if last and is_gain else None,
-        steady=steady,
-        trial=last.trial if last else "first steps",
-        ran_well=any(np.isfinite(step.batch.scores[REFERENCES:]).any() for step in steps),
+        ran_well=any(np.isfinite(batch.scores[REFERENCES:]).any() for batch in batches),
     )
+
+
+def _conclusive(confirmation: Confirmation, *, interrupted: bool) -> Confirmation:
+    """Return a confirmation with only what may be told now."""
+    effect = None if interrupted else confirmation.effect
+    kept = replace(confirmation, effect=effect, steady=confirmation.steady if effect else None)
+    if effect is None or effect.low is None:
+        kept = replace(kept, cautions=(), nodes=())
+    return kept if _is_gain(kept) else replace(kept, why=None)
+
+
+def _is_gain(confirmation: Confirmation) -> bool:
+    """Return whether the recipe is faster. With outliers, an interval above 1 may not be a verdict yet."""
+    effect, steady = confirmation.effect, confirmation.steady
+    if effect is None or not may_be_best(effect):
+        return False
+    is_faster = effect.low is not None and effect.low > 1.0 and effect.verdict != "undecided"
+    return is_faster_later(steady) or (is_faster and not (steady and steady.verdict == "slower"))
 
 
 def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[Contribution, ...]:

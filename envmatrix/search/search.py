@@ -63,6 +63,12 @@ class Batch:
         """The number of trials that ran."""
         return int((np.isfinite(self.scores) | (self.broken > 0)).sum())
 
+    def gains(self) -> Floats:
+        """Return the log gains of candidates over the mean of their block's references, (rows, blocks), or nan."""
+        references = self.scores[:REFERENCES]
+        ran = np.isfinite(references).sum(axis=0)
+        return np.asarray(self.scores[REFERENCES:] - np.nansum(references, axis=0) / np.where(ran, ran, np.nan))
+
 
 @dataclass(frozen=True)
 class Proposal:
