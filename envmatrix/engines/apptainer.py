@@ -110,8 +110,7 @@ class ApptainerEngine(CgroupConfined, Engine):
         """Build or reuse the image's SIF."""
         if image.ready:
             return self._prepare_ready_image(image, libraries, progress)
-        key = records.inputs_digest(self.places, image, libraries, "apptainer", *BUILD_VERSION)
-        build_record = self.places.cache.root / "prepared" / f"apptainer-{key[:24]}.json"
+        build_record = records.record_file(self.places, self.name, image, libraries, *BUILD_VERSION)
         last_prepared = records.prepared_from(self.places.cache.read_json(build_record))
         if last_prepared and self.holds(last_prepared) and self.bill_file(last_prepared).exists():
             return last_prepared

@@ -19,15 +19,18 @@ from envmatrix.plan.environment import Image, Library
 from envmatrix.system.architectures import this_architecture
 
 
-def inputs_digest(places: BuildPaths, image: Image, libraries: tuple[Library, ...], *extra_inputs: object) -> str:
-    """Return a digest of all inputs of a prepared image, including the texts of its locks."""
+def record_file(
+    places: BuildPaths, engine: str, image: Image, libraries: tuple[Library, ...], *extra_inputs: object
+) -> Path:
+    """Return the file of a prepared image, named by all its inputs, including the texts of its locks."""
     architecture = this_architecture()
     pattern = re.compile(rf"({re.escape(image.name)}|libraries|system)\..*{re.escape(architecture)}\.txt\Z")
     names = sorted(places.locks.iterdir()) if places.locks.is_dir() else []
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in names if pattern.match(path.name)]
     recipe_parts = (recipe_digest(wheels=True), bootstrap_argv("", Path(), ""), listing_argv("", "/", ENGINE_PATHS))
     held_libraries = [asdict(item) for item in libraries if item.is_for(image, architecture)]
-    return json_digest(asdict(image), held_libraries, texts, recipe_parts, extra_inputs)
+    key = json_digest(asdict(image), held_libraries, texts, recipe_parts, extra_inputs)
+    return places.cache.root / "prepared" / f"{engine}-{key[:24]}.json"
 
 
 def prepared_fields(prepared: Prepared) -> dict[str, object]:

@@ -92,8 +92,7 @@ class DockerEngine(Engine):
     ) -> Prepared:
         images = DockerImages(client, self.places)
         engine_id = f"{os.environ.get('DOCKER_HOST', '')} {client.info().get('DockerRootDir')}"  # Podman's ID changes
-        key = records.inputs_digest(self.places, image, libraries, engine_id)
-        build_record = self.places.cache.root / "prepared" / f"docker-{key[:24]}.json"
+        build_record = records.record_file(self.places, self.name, image, libraries, engine_id)
         last_prepared = records.prepared_from(self.places.cache.read_json(build_record))
         if last_prepared and self._image_exists(client, last_prepared) and not fresh:
             return last_prepared

@@ -28,8 +28,8 @@ from envmatrix.build.python.source_builds import check_uv, fetch_wheels
 from envmatrix.build.python.venvs import build_venv, site_packages
 from envmatrix.build.python.wheelhouse import EnvironmentWheels
 from envmatrix.build.system_libraries import loader_cache
+from envmatrix.engines import build_record as records
 from envmatrix.engines.base import CommandLine, Engine, Job, Mounts, Prepared, log_of
-from envmatrix.engines.build_record import inputs_digest, prepared_from
 from envmatrix.engines.confinement import (
     CgroupConfined,
     Confinement,
@@ -85,27 +85,22 @@ class LocalEngine(CgroupConfined, Engine):
                 remedy="use `--engine docker` or `--engine apptainer`",
             )
         if image.conda:
-            conda_image, solved = conda.ensure_conda_environment(self.places.cache, image, progress)
-            conda_prepared = self.prepare(conda_image, libraries, progress)
-            return replace(conda_prepared, facts={**conda_prepared.facts, **solved.facts})
+            conda_image, conda_facts = conda.ensure_conda_environment(self.places.cache, image, progress)
+            prepared = self.prepare(conda_image, libraries, progress)
+            return replace(prepared, facts={**prepared.facts, **conda_facts})
         if image.modules:  # not cached, because modules may change
             return replace(self._prepare_with_modules(image, libraries, progress), loader=frozenset(loader_cache()))
-        python = (
-            _find_interpreter(image.interpreter)
-            if image.interpreter
-            else cached_python(self.places.cache, image.python)
-        )
-        base_python = inspect_base_python(python) if image.interpreter else None  # it may have been upgraded
-        digest = inputs_digest(self.places, image, libraries, asdict(python), base_python.digest if base_python else "")
-        build_record = self.places.cache.root / "prepared" / f"local-{digest[:24]}.json"
-        last_prepared = prepared_from(self.places.cache.read_json(build_record))
-        prepared = _if_still_present(last_prepared)
-        if prepared is None:
-            if last_prepared and Path(last_prepared.reference).is_relative_to(self.places.cache.root):
-                shutil.rmtree(last_prepared.reference, ignore_errors=True)  # an incomplete venv is unusable
+        cache, given = self.places.cache, image.interpreter
+        python = _find_interpreter(given) if given else cached_python(cache, image.python)
+        base_digest = inspect_base_python(python).digest if given else ""  # it may have been upgraded
+        build_record = records.record_file(self.places, self.name, image, libraries, asdict(python), base_digest)
+        prepared = records.prepared_from(cache.read_json(build_record))
+        if prepared is None or not self.holds(prepared):
+            if prepared and Path(prepared.reference).is_relative_to(cache.root):
+                shutil.rmtree(prepared.reference, ignore_errors=True)  # an incomplete venv is unusable
             prepared = self._build(image, libraries, python, progress)
             if not prepared.missing and not prepared.without_torch:  # a missing one may be installed later
-                self.places.cache.write(build_record, json.dumps({**asdict(prepared), "loader": None}))
+                cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return replace(prepared, loader=frozenset(loader_cache()))
 
     def _prepare_with_modules(
@@ -200,7 +195,8 @@ class LocalEngine(CgroupConfined, Engine):
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the venv and the libraries still exist."""
-        return _if_still_present(prepared) is not None
+        paths = [prepared.reference, prepared.python, *prepared.libraries.values()]
+        return all(Path(path).exists() for path in paths)
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` with exactly its variables; LD_PRELOAD is set only in the child process."""
@@ -278,14 +274,6 @@ def preload_variable(preload: tuple[str, ...]) -> dict[str, str]:
             remedy="set ENVMATRIX_CACHE to a folder without blanks and colons in its path",
         )
     return {"LD_PRELOAD": ":".join(preload)} if preload else {}
-
-
-def _if_still_present(prepared: Prepared | None) -> Prepared | None:
-    """Return the image of a build record; None if its files no longer exist."""
-    if prepared is None:
-        return None
-    paths = [prepared.reference, prepared.python, *prepared.libraries.values()]
-    return prepared if all(Path(path).exists() for path in paths) else None
 
 
 def _find_interpreter(interpreter: str, variables: Mapping[str, str] | None = None) -> Python:

@@ -25,32 +25,28 @@ _MIN_BEST_SHARE = 0.03
 
 
 @dataclass(frozen=True, eq=False)
-class TrialCounts:
-    """Per cell: the number of good trials, and the weight of its failures."""
-
-    good: NDArray[np.int64]
-    bad: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
 class CellStatus:
-    """The failures of a search. ``dropped`` are levels (factor, level) without an effect on the process."""
+    """The failures of a search. Per cell, ``good`` counts its good trials, and ``bad`` is the weight of its failures.
+
+    ``dropped`` are levels (factor, level) without an effect on the process.
+    """
 
     codes: Codes
     sizes: Sequence[int]
-    broken: TrialCounts
+    good: Ints
+    bad: Ints
     dropped: tuple[tuple[int, int], ...] = ()
 
     @property
     def worked(self) -> Bools:
         """Which cells had a good trial."""
-        return np.asarray(self.broken.good > 0)
+        return np.asarray(self.good > 0)
 
     @cached_property
     def failing(self) -> tuple[tuple[int, int], ...]:
         """Levels that failed in every trial, at least once as the only level not known to work."""
-        tried_rows = np.flatnonzero(self.broken.good + self.broken.bad)
-        codes, good, bad = self.codes[tried_rows], self.broken.good[tried_rows], self.broken.bad[tried_rows]
+        tried_rows = np.flatnonzero(self.good + self.bad)
+        codes, good, bad = self.codes[tried_rows], self.good[tried_rows], self.bad[tried_rows]
         worked = {
             (factor, level): bool(good[codes[:, factor] == level].sum())
             for factor, size in enumerate(self.sizes)
@@ -75,7 +71,7 @@ class CellStatus:
     @cached_property
     def allowed(self) -> Bools:
         """Which cells may be proposed."""
-        is_allowed: Bools = np.asarray(self.broken.bad == 0)
+        is_allowed: Bools = np.asarray(self.bad == 0)
         is_allowed[0] = True
         for factor, level in (*self.failing, *self.dropped):
             is_allowed &= self.codes[:, factor] != level
@@ -88,9 +84,9 @@ class CellStatus:
 
         The pair that explains the most failures is taken first (greedy set cover).
         """
-        worked = self.codes[np.flatnonzero(self.broken.good)]
+        worked = self.codes[np.flatnonzero(self.good)]
         suspects: dict[tuple[int, int, int, int], set[int]] = {}
-        for row in np.flatnonzero(self.broken.bad).tolist():
+        for row in np.flatnonzero(self.bad).tolist():
             levels = [(factor, int(level)) for factor, level in enumerate(self.codes[row]) if level]
             if not set(self.failing).isdisjoint(levels):
                 continue

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from envmatrix.search.candidates import (
     CellStatus,
     Neighbours,
-    TrialCounts,
     simplest_best_row,
     simplify_row,
     surviving_rows,
@@ -167,7 +166,7 @@ class Search:
             rows = np.array(batch.rows, np.int64)
             np.add.at(good, rows, np.isfinite(batch.scores[REFERENCES:]).sum(axis=1))
             np.add.at(bad, rows, batch.broken[REFERENCES:].sum(axis=1))
-        return CellStatus(self.space.codes, self.space.sizes, TrialCounts(good, bad), tuple(dropped))
+        return CellStatus(self.space.codes, self.space.sizes, good, bad, tuple(dropped))
 
     def posterior(self, batches: Sequence[Batch]) -> Posterior:
         """Fit the model to all readings except those of confirmations."""

@@ -6,7 +6,6 @@ points are looked up only for names that are not built in, and for lists.
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -138,13 +137,10 @@ class Catalog(Generic[Thing]):
 
 def import_target(target: str) -> Callable[..., object]:
     """Import the callable that ``package.module:Name`` names."""
-    module, _, attribute = target.partition(":")
-    target_object: object = importlib.import_module(module.strip())
-    for part in attribute.strip().split("."):
-        target_object = getattr(target_object, part)
-    if not callable(target_object):
+    imported: object = EntryPoint("", target, "").load()
+    if not callable(imported):
         raise TypeError(f"{target} is not callable")
-    return target_object
+    return imported
 
 
 def _extension_error(kind: str, entry: Entry, why: str, problem: str = "cannot be used") -> ExtensionError:

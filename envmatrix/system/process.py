@@ -67,23 +67,17 @@ def parse_last_json(text: str) -> Any:
     raise ValueError(msg)
 
 
-def _start_error(error: NotStartedError) -> NoTrialError:
-    reason = os.strerror(error.number)
-    if error.where is not None:
-        return NoTrialError(
-            f"cannot start {error.program} on CPUs {error.where} with its limits: {reason}",
-            remedy="check that these CPUs and memory nodes exist and may be used here",
-        )
-    remedy = _REMEDIES.get(error.number, "`envmatrix doctor` looks at what is missing here")
-    return NoTrialError(f"cannot start {error.program}: {reason}", remedy=remedy)
-
-
 @contextlib.contextmanager
 def _with_remedy() -> Iterator[None]:
     try:
         yield
     except NotStartedError as error:
-        raise _start_error(error) from error
+        where, remedy = "", _REMEDIES.get(error.number, "`envmatrix doctor` looks at what is missing here")
+        if error.where is not None:
+            where = f" on CPUs {error.where} with its limits"
+            remedy = "check that these CPUs and memory nodes exist and may be used here"
+        message = f"cannot start {error.program}{where}: {os.strerror(error.number)}"
+        raise NoTrialError(message, remedy=remedy) from error
 
 
 class SupervisedProcess(process.SupervisedProcess):

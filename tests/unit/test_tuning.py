@@ -14,7 +14,7 @@ from envmatrix.matrix.model import MAX_NAME_LENGTH
 from envmatrix.matrix.override import with_design
 from envmatrix.matrix.parse import parse
 from envmatrix.search import answer, candidates
-from envmatrix.search.candidates import CellStatus, Neighbours, TrialCounts
+from envmatrix.search.candidates import CellStatus, Neighbours
 from envmatrix.search.model import Terms, fit
 from envmatrix.search.search import Batch, Budget, Proposal, Search
 from envmatrix.search.space import Space, build_space
@@ -162,7 +162,7 @@ class TestWhatFails:
         for counted, cells in zip(counts, (good, bad), strict=True):
             for cell, times in cells.items():
                 counted[index[cell]] = times
-        return CellStatus(codes, sizes, TrialCounts(*counts)), index
+        return CellStatus(codes, sizes, *counts), index
 
     def test_a_level_whose_claim_is_not_met_is_out_everywhere(self):
         known, index = self.known({(0, 1, 0): 1}, {(1, 0, 0): 2})

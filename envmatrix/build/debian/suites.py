@@ -171,12 +171,8 @@ def _check_finished(result: Finished, task: str, place: Path) -> None:
 def dpkg_status(tar: Path) -> str:
     """Return the dpkg status file of a base's tar."""
     with disk_errors(tar), tarfile.open(tar) as archive:
-        for name in ("./var/lib/dpkg/status", "var/lib/dpkg/status"):
-            try:
-                file = archive.extractfile(name)
-            except KeyError:
-                continue
-            if file:
+        for member in archive:
+            if member.name.removeprefix("./") == "var/lib/dpkg/status" and (file := archive.extractfile(member)):
                 return file.read().decode()
     raise EngineError(
         "this base image has no dpkg status file", where=Where(tar), remedy="use a Debian image as `base:`"

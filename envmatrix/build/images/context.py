@@ -118,13 +118,9 @@ def gather_build_inputs(
 
 
 def system_packages(image: Image, suite: Suite) -> tuple[str, ...]:
-    """Return the Debian packages that an image adds to its base."""
-    return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *_named_packages(image, suite))
-
-
-def _named_packages(image: Image, suite: Suite) -> list[str]:
-    """Return the image's own Debian packages; of alternatives, the first that the suite has."""
-    return [suite.apt.find(alternatives).name if "|" in alternatives else alternatives for alternatives in image.apt]
+    """Return the Debian packages that an image adds to its base; of alternatives, the first that the suite has."""
+    own = [suite.apt.find(alternatives).name if "|" in alternatives else alternatives for alternatives in image.apt]
+    return (*_REQUIRED_PACKAGES, *(["python3-venv"] if image.requirements else []), *own)
 
 
 def write_context(ingredients: BuildInputs, bench: Path, folder: Path) -> None:

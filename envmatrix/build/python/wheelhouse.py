@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,14 +112,10 @@ def find_links_folders(cache: Cache, files: Sequence[Path]) -> list[Path]:
     with cache.exclusive_lock("shelves"), disk_errors(cache.root):
         for file in files:
             built_folder = file.parent if file.is_relative_to(cache.root / BUILT_FOLDER) else None
-            shelf = built_folder or next(shelf for shelf in _all_find_links_folders(cache) if _link_into(file, shelf))
+            shelves = (cache.root / "wheelhouse" / str(number) for number in itertools.count())
+            shelf = built_folder or next(shelf for shelf in shelves if _link_into(file, shelf))
             folders += [] if shelf in folders else [shelf]
     return folders
-
-
-def _all_find_links_folders(cache: Cache) -> Iterator[Path]:
-    for number in itertools.count():
-        yield cache.root / "wheelhouse" / str(number)
 
 
 def _link_into(file: Path, shelf: Path) -> bool:
