@@ -153,10 +153,6 @@ class Cache:
             held.callback(remove_tree, path)
             yield path
 
-    def store(self, file: Path, folder: Path) -> None:
-        """Move a file into the new folder ``folder``, whose name is the file's digest."""
-        self.folder(folder, lambda place: file.rename(place / file.name))
-
     def write(self, path: Path, text: str) -> None:
         """Write a small file atomically: a reader sees all of it or nothing."""
         with disk_errors(path):

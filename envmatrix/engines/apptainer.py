@@ -22,7 +22,6 @@ from envmatrix.build.images.context import (
     BaseImage,
     bench_digest,
     bootstrapped_base,
-    context_facts,
     gather_build_inputs,
     write_context,
 )
@@ -62,6 +61,7 @@ from envmatrix.engines.sif import (
 )
 from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export_lines import posix_quote, program_command
+from envmatrix.system.atomic_files import whole_file
 from envmatrix.system.process import Exit
 from envmatrix.system.progress import ProgressCallback
 
@@ -99,9 +99,8 @@ class ApptainerEngine(CgroupConfined, Engine):
     def unavailable(self) -> str | None:
         """Return why Apptainer cannot be used here; None if it can."""
         if find_program() is None:
-            return (
-                "neither apptainer nor singularity is on PATH: https://apptainer.org/docs/admin/main/installation.html"
-            )
+            page = "https://apptainer.org/docs/admin/main/installation.html"
+            return f"neither apptainer nor singularity is on PATH: {page}"
         if not Path("/proc/self/ns/user").exists():
             return "this kernel has no user namespaces"
         return None
@@ -188,20 +187,8 @@ class ApptainerEngine(CgroupConfined, Engine):
         loader = self._run_python(sif, inputs.python, _LDCONFIG_CODE)
         names = frozenset(line.split()[0] for line in loader.splitlines()[1:] if " => " in line)
         packages = self._run_python(sif, inputs.python, PACKAGES)
-        facts = {**context_facts(inputs), "files_digest": digest, "sif_from": "definition"}
-        prepared = Prepared(
-            image.name,
-            self.name,
-            str(sif),
-            inputs.python,
-            inputs.libraries(),
-            facts,
-            inputs.folders.missing,
-            names,
-            stamp=stamp,
-        )
-        records.write_bill(self.places.cache, prepared, packages, inputs)
-        return prepared
+        facts = {"files_digest": digest, "sif_from": "definition"}
+        return records.built_image(self.places.cache, self.name, str(sif), inputs, packages, names, facts, stamp)
 
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the image's CycloneDX bill of materials."""
@@ -241,13 +228,9 @@ class ApptainerEngine(CgroupConfined, Engine):
             build_sif(built_sif, "named.def", scratch, (), SQUASH_NAMED_OPTIONS)
             with disk_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                temporary = target.with_name(f".{target.name}.{os.getpid()}")
-                try:
-                    shutil.copyfile(built_sif, temporary)
-                    temporary.chmod(0o755)
-                    temporary.replace(target)
-                finally:
-                    temporary.unlink(missing_ok=True)
+                with built_sif.open("rb") as source, whole_file(target) as file:
+                    shutil.copyfileobj(source, file)
+                target.chmod(0o755)
         bill = target.with_name(f"{target.name}.sbom.json")
         records.write_named_bill(self.places.cache, prepared, bill, target.name, f"sha256:{file_digest(target)}")
         options = "--userns " if lacks_privilege() or needs_namespace() else ""

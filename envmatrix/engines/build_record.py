@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, disk_errors, json_digest
 from envmatrix.build.debian.suites import bootstrap_argv
-from envmatrix.build.images.context import BuildInputs
+from envmatrix.build.images.context import BuildInputs, context_facts
 from envmatrix.build.images.definitions import recipe_digest
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.build.images.sbom import bill_of_materials, installed_packages, locked_packages, with_subject
@@ -54,14 +55,33 @@ def bill_file(cache: Cache, prepared: Prepared) -> Path:
     return cache.root / "sbom" / f"{prepared.facts.get('files_digest', '').removeprefix('sha256:')}.1.6.cdx.json"
 
 
-def write_bill(cache: Cache, prepared: Prepared, packages: str, inputs: BuildInputs) -> None:
-    """Write the bill from the output of ``sbom.PACKAGES``, the wheels, and the packages of library folders."""
+def built_image(
+    cache: Cache,
+    engine: str,
+    reference: str,
+    inputs: BuildInputs,
+    packages: str,
+    loader: frozenset[str],
+    facts: Mapping[str, str],
+    stamp: str = "",
+) -> Prepared:
+    """Return an image built from ``inputs``, and write its bill of materials.
+
+    The bill is made from ``packages``, the output of ``sbom.PACKAGES``, the wheels, and the packages of library folders.
+    ``facts`` are those beyond its context's.
+    """
+    facts = {**context_facts(inputs), **facts}
+    prepared = Prepared(
+        inputs.image.name, engine, reference, inputs.python, inputs.libraries(), facts, inputs.folders.missing, loader,
+        stamp=stamp,
+    )  # fmt: skip
     components = [
         *installed_packages(packages, inputs.debs),
         *locked_packages((*inputs.wheels.pins, *inputs.folders.pins), inputs.wheels.files),
     ]
-    bill = bill_of_materials(prepared.image, prepared.facts["files_digest"], components)
+    bill = bill_of_materials(prepared.image, facts["files_digest"], components)
     cache.write(bill_file(cache, prepared), json.dumps(bill, indent=1) + "\n")
+    return prepared
 
 
 def write_named_bill(cache: Cache, prepared: Prepared, target: Path, name: str, digest: str) -> None:

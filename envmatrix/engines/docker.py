@@ -19,7 +19,7 @@ from envmatrix.block import interrupts
 from envmatrix.block.crowd import MOST_PROCESSES
 from envmatrix.block.process import Exit, cleanup_watcher
 from envmatrix.build.cache import disk_errors
-from envmatrix.build.images.context import BaseImage, bench_digest, context_facts
+from envmatrix.build.images.context import BaseImage, bench_digest
 from envmatrix.build.images.definitions import USER
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv, store_listing
 from envmatrix.build.images.labels import publisher_labels
@@ -99,12 +99,8 @@ class DockerEngine(Engine):
         tag, inputs = images.build(image, libraries, progress, fresh=fresh)
         attributes = client.images.get(tag).attrs
         loader, packages, listing = _inspect_image(client, tag, inputs.python)
-        files = store_listing(self.places.cache, listing)
-        facts = {**context_facts(inputs), **container_facts(attributes), "files_digest": files}
-        prepared = Prepared(
-            image.name, self.name, tag, inputs.python, inputs.libraries(), facts, inputs.folders.missing, loader
-        )
-        records.write_bill(self.places.cache, prepared, packages, inputs)
+        facts = {**container_facts(attributes), "files_digest": store_listing(self.places.cache, listing)}
+        prepared = records.built_image(self.places.cache, self.name, tag, inputs, packages, loader, facts)
         self.places.cache.write(build_record, json.dumps(records.prepared_fields(prepared)))
         return prepared
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -105,22 +104,15 @@ class _Build:
             self.source.sha256, settings, [pin.sha256 for pin in self.against.pins],
             self.python.version, self.python.tag, tools, _EPOCH,
         )[:24]  # fmt: skip
-        build_record = self.cache.root / BUILT_FOLDER / f"{key}.json"
-        with self.cache.exclusive_lock(f"build {key}"):
-            record = self.cache.read_json(build_record) or {}
-            file = self._cached_wheel(str(record.get("wheel")))
-            if file is None:
-                file = self._build_wheel(key, progress)
-                self.cache.write(build_record, json.dumps({"wheel": file.parent.name, "source": self.source.sha256}))
-        wheel = file.parent.name
-        identity = f"wheel sha256:{wheel} from source sha256:{self.source.sha256}, settings {settings}"
-        return replace(self.source, sha256=wheel), file, ", ".join([identity, *tools.values()])
+        folder = self.cache.root / BUILT_FOLDER / key
+        self.cache.folder(folder, lambda place: self._build_wheel(place, key, progress))
+        file = next(folder.glob("*.whl"))
+        digest = file_digest(file)
+        identity = f"wheel sha256:{digest} from source sha256:{self.source.sha256}, settings {settings}"
+        return replace(self.source, sha256=digest), file, ", ".join([identity, *tools.values()])
 
-    def _cached_wheel(self, digest: str) -> Path | None:
-        return next(iter((self.cache.root / BUILT_FOLDER / digest).glob("*.whl")), None)
-
-    def _build_wheel(self, key: str, progress: ProgressCallback) -> Path:
-        """Build the wheel, and return it in a folder named by its digest."""
+    def _build_wheel(self, place: Path, key: str, progress: ProgressCallback) -> None:
+        """Build the wheel in the folder ``place``."""
         venv = build_venv(self.cache, self.python, self.against, progress)
         progress(f"building {self.source} from source; the result is cached")
         with self.cache.scratch("build") as scratch, disk_errors(scratch):
@@ -135,9 +127,7 @@ class _Build:
             wheel = next(iter((scratch / "made").glob("*.whl")), None)
             if not result.exit.ok or wheel is None:
                 raise self._failure(result, key)
-            wheel_folder = self.cache.root / BUILT_FOLDER / file_digest(wheel)
-            self.cache.store(wheel, wheel_folder)
-            return wheel_folder / wheel.name
+            wheel.rename(place / wheel.name)
 
     def _failure(self, result: Finished, key: str) -> EngineError:
         if is_disk_full(result.stdout + result.stderr):

@@ -16,7 +16,7 @@ from envmatrix.errors import EngineError, Where
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
 
-#: Folder of wheels built on this machine, each in a folder named by its sha256.
+#: Folder of wheels built on this machine, each in a folder of its own.
 BUILT_FOLDER = "built"
 
 
@@ -48,7 +48,8 @@ class Wheelhouse:
         actual_digest = file_digest(file)
         if actual_digest != pin.sha256:
             raise wrong_hash_error(pin, lock, actual_digest)
-        self.cache.store(file, self.cache.root / "packages" / pin.sha256)
+        folder = self.cache.root / "packages" / pin.sha256
+        self.cache.folder(folder, lambda place: file.rename(place / file.name))
 
     def fill(
         self,
