@@ -67,8 +67,8 @@ def built_image(
 ) -> Prepared:
     """Return an image built from ``inputs``, and write its bill of materials.
 
-    The bill is made from ``packages``, the output of ``sbom.PACKAGES``, the wheels, and the packages of library folders.
-    ``facts`` are those beyond its context's.
+    The bill is made from ``packages`` (the output of ``sbom.PACKAGES``), the wheels, and the packages of library
+    folders. ``facts`` are those beyond its context's.
     """
     facts = {**context_facts(inputs), **facts}
     prepared = Prepared(

@@ -89,12 +89,14 @@ class TuneAnswer(Confirmation):
 
         It is that of later steps if the recipe is faster there.
         """
-        effect = self.effect
-        if self.settings and self.steady and is_faster_later(self.steady) and effect and effect.error:
-            return _corrected_gain(self.steady, effect)
-        if not self.settings or effect is None or not effect.ratio or not effect.low or not effect.error:
+        effect, steady = self.effect, self.steady
+        if effect is None or not (self.settings and effect.ratio and effect.low and effect.high and effect.error):
             return effect.ratio if effect else None
-        return ratio_from_log(told_gain(math.log(effect.ratio), math.log(effect.low), effect.error))
+        ratio, low, error = effect.ratio, effect.low, effect.error
+        if steady and is_faster_later(steady):
+            error *= math.log(steady.high / steady.low) / math.log(effect.high / low)
+            ratio, low = steady.ratio, steady.low
+        return ratio_from_log(told_gain(math.log(ratio), math.log(low), error))
 
     @property
     def headline(self) -> str:
@@ -155,12 +157,6 @@ def is_faster_later(steady: SteadyEffect | None) -> bool:
 
 def _bounds_text(low: float, high: float) -> str:
     return f"{format_exact_ratio(low)} to {format_exact_ratio(high)}"
-
-
-def _corrected_gain(steady: SteadyEffect, effect: Effect) -> float:
-    """Return the ratio of later steps, corrected for being reported only if its interval is above 1."""
-    widths = math.log(steady.high / steady.low) / math.log((effect.high or 1.0) / (effect.low or 1.0))
-    return ratio_from_log(told_gain(math.log(steady.ratio), math.log(steady.low), (effect.error or 0.0) * widths))
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
@@ -233,11 +229,10 @@ def contributions(search: Search, batches: Sequence[Batch], row: int) -> tuple[C
     for factor in np.flatnonzero(space.codes[row]).tolist():
         reduced_codes = space.codes[[row, row]].copy()
         reduced_codes[1, factor] = 0
-        reduced_row = next(map(int, np.flatnonzero((space.codes == reduced_codes[1]).all(axis=1))), -1)
-        mean, covariance = posterior.gain_distribution([row, reduced_row], posterior.terms.columns(reduced_codes))
-        own_variance = posterior.own**2 * sum(
-            item not in posterior.watched and item != 0 for item in (row, reduced_row)
-        )
+        reduced_row = space.row_of(reduced_codes[1])
+        rows = [row, -1 if reduced_row is None else reduced_row]
+        mean, covariance = posterior.gain_distribution(rows, posterior.terms.columns(reduced_codes))
+        own_variance = posterior.own**2 * sum(item not in posterior.watched and item != 0 for item in rows)
         reach = _REACH_SDS * float(np.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1] + own_variance))
         name, level = space.factors[factor], space.levels[factor][space.codes[row, factor]]
         change = float(mean[0] - mean[1])

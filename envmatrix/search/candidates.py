@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from envmatrix.search.space import Codes
+from envmatrix.search.space import Codes, Space
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -108,36 +108,15 @@ class CellStatus:
         return pairs
 
 
-class Neighbours:
-    """A lookup table for the cells with one setting less, as a space may have tens of thousands of cells."""
-
-    def __init__(self, codes: Codes) -> None:
-        sizes = codes.max(axis=0).astype(np.int64) + 1
-        self._codes = codes
-        self._weights = np.concatenate([np.cumprod(sizes[:0:-1])[::-1], [1]]).astype(np.int64)
-        self._numbers = codes.astype(np.int64) @ self._weights
-        self._rows = np.zeros(int(sizes.prod()), np.int64)
-        self._rows[self._numbers] = np.arange(len(codes))
-
-    def fewer(self, row: int) -> Ints:
-        """Return the rows that lack one setting of ``row``; 0, the baseline, if there is no such cell."""
-        cell = self._codes[row].astype(np.int64)
-        has = np.flatnonzero(cell)
-        return np.asarray(self._rows[self._numbers[row] - cell[has] * self._weights[has]])
-
-
-def simplify_row(row: int, neighbours: Neighbours, gains: Floats) -> int:
+def simplify_row(row: int, space: Space, gains: Floats) -> int:
     """Remove settings one at a time while the total loss of gain stays within ``EQUAL_GAIN``; return that cell.
 
     ``gains`` are those of all cells (-inf: not allowed). Row 0, the baseline, is returned only if it was given.
     """
     floor, current = gains[row] - EQUAL_GAIN, row
-    while True:
-        fewer = neighbours.fewer(current)
-        simpler = fewer[(fewer > 0) & (gains[fewer] >= floor)]
-        if not simpler.size:
-            return current
-        current = int(simpler[np.argmax(gains[simpler])])
+    while simpler := [fewer for fewer in space.simpler_rows(current) if fewer and gains[fewer] >= floor]:
+        current = max(simpler, key=lambda fewer: float(gains[fewer]))
+    return current
 
 
 def surviving_rows(

@@ -48,14 +48,13 @@ def propose_rows(
         params = dict(zip(space.factors, space.codes[row].tolist(), strict=True))
         value = gain if np.isfinite(gain) else worst
         study.add_trial(optuna.trial.create_trial(params=params, distributions=levels, value=value))
-    row_by_cell = {cell.tobytes(): row for row, cell in enumerate(space.codes)}
     rows: dict[int, None] = {}
     for _ in range(_TRIES * count):
         if len(rows) == count:
             break
         trial = study.ask(levels)
         cell = np.array([trial.params[factor] for factor in space.factors], space.codes.dtype)
-        row = row_by_cell.get(cell.tobytes(), 0)
+        row = space.row_of(cell)
         if row and allowed[row]:
             rows[row] = None
         study.tell(trial, worst)  # so that it proposes another cell next, also after an impossible one

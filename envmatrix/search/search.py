@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from envmatrix.search.candidates import (
     CellStatus,
-    Neighbours,
     simplest_best_row,
     simplify_row,
     surviving_rows,
@@ -117,11 +116,6 @@ class Search:
     def columns(self) -> Ints:
         """The coefficient numbers of every cell."""
         return self.terms.columns(self.space.codes)
-
-    @cached_property
-    def neighbours(self) -> Neighbours:
-        """The lookup of cells with one setting less."""
-        return Neighbours(self.space.codes)
 
     @cached_property
     def _factor_pairs(self) -> tuple[Ints, Ints, Ints]:
@@ -312,7 +306,7 @@ class Search:
         selected: dict[int, None] = {}
         for row in np.argsort(-gains)[: 4 * _SHORTLIST_SIZE]:
             if np.isfinite(gains[row]):
-                selected[simplify_row(int(row), self.neighbours, gains)] = None
+                selected[simplify_row(int(row), self.space, gains)] = None
             if len(selected) == _SHORTLIST_SIZE:
                 break
         return tuple(row for row in selected if row)

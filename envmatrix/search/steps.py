@@ -121,8 +121,10 @@ def _peaks(measurements: Measurements, arms: Iterable[Arm]) -> dict[str, int]:
 def find_row(space: Space, run: Run, arm: Arm) -> int:
     """Return the row of the space that an arm ran."""
     levels = run.environments[arm.runs].levels
-    code = [factor_levels.index(levels[name]) for name, factor_levels in zip(space.factors, space.levels, strict=True)]
-    return int(np.flatnonzero((space.codes == np.array(code)).all(axis=1))[0])
+    cell = [factor_levels.index(levels[name]) for name, factor_levels in zip(space.factors, space.levels, strict=True)]
+    row = space.row_of(np.array(cell, np.int16))
+    assert row is not None, "an arm of a search runs a cell of its space"
+    return row
 
 
 def _make_batch(
