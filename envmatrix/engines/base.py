@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, ClassVar, Protocol, runtime_checkable
 
 from envmatrix.block.interleave import Running
 from envmatrix.block.process import Exit, Overlay, Place
@@ -206,25 +206,14 @@ class Engine(Protocol):
     def name(self) -> str:
         """The name in matrix.yaml and for ``--engine``."""
 
-    @property
-    def preference(self) -> int:
-        """The order for ``--engine auto``, highest first; 0: used only if named."""
-        return 0
-
-    @property
-    def sizes_shm(self) -> bool:
-        """Whether the engine sets the size of /dev/shm to a design's ``shm``."""
-        return False
-
-    @property
-    def shares_files(self) -> bool:
-        """Whether processes see this machine's files at their own paths, and can use its venvs and libraries."""
-        return False
-
-    @property
-    def starts_anywhere(self) -> bool:
-        """Whether a process can start in its job's ``folder``."""
-        return False
+    #: The order for ``--engine auto``, highest first; 0: used only if named.
+    preference: ClassVar[int] = 0
+    #: Whether the engine sets the size of /dev/shm to a design's ``shm``.
+    sizes_shm: ClassVar[bool] = False
+    #: Whether processes see this machine's files at their own paths, and can use its venvs and libraries.
+    shares_files: ClassVar[bool] = False
+    #: Whether a process can start in its job's ``folder``.
+    starts_anywhere: ClassVar[bool] = False
 
     @property
     def isolation(self) -> str:
