@@ -86,8 +86,8 @@ class LocalEngine(CgroupConfined, Engine):
             )
         if image.conda:
             conda_image, conda_facts = conda.ensure_conda_environment(self.places.cache, image, progress)
-            prepared = self.prepare(conda_image, libraries, progress)
-            return replace(prepared, facts={**prepared.facts, **conda_facts})
+            conda_prepared = self.prepare(conda_image, libraries, progress)
+            return replace(conda_prepared, facts={**conda_prepared.facts, **conda_facts})
         if image.modules:  # not cached, because modules may change
             return replace(self._prepare_with_modules(image, libraries, progress), loader=frozenset(loader_cache()))
         cache, given = self.places.cache, image.interpreter

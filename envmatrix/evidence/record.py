@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import (
     ConfigDict,
@@ -331,13 +331,12 @@ def _affects_needed(place: DocumentPath, needed: Sequence[DocumentPath]) -> bool
     return any(first_items == path[: len(first_items)] or first_items[:-1] == path == _VARIABLES for path in needed)
 
 
-def _find_value(document: dict[str, object], place: DocumentPath) -> tuple[dict[str, object], str]:
+def _find_value(document: Any, place: DocumentPath) -> tuple[dict[str, object], str]:
     """Return the object with the value at ``place``, and its key; a list is one value, so that it gets no gaps.
 
     Pydantic ends a place with the names of union members, which are not in the document.
     """
-    value: object = document
-    holder, key = document, ""
+    holder, key, value = document, "", document
     for part in place:
         if isinstance(value, dict) and part in value:
             holder, key, value = value, str(part), value[part]

@@ -54,9 +54,9 @@ def propose_rows(
             break
         trial = study.ask(levels)
         cell = np.array([trial.params[factor] for factor in space.factors], space.codes.dtype)
-        row = space.row_of(cell)
-        if row and allowed[row]:
-            rows[row] = None
+        proposed = space.row_of(cell)
+        if proposed and allowed[proposed]:
+            rows[proposed] = None
         study.tell(trial, worst)  # so that it proposes another cell next, also after an impossible one
     remaining = [int(row) for row in np.random.default_rng(number).permutation(np.flatnonzero(allowed)) if row]
     rows |= dict.fromkeys(remaining)  # fill up at random if it repeats the same few cells

@@ -34,7 +34,7 @@ RUN = SimpleNamespace(
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     """Return the locks of a machine that has the wheel of a library, and the wheel."""
-    monkeypatch.setattr(wheelhouse, "download", lambda *_: pytest.fail("the network was asked"))
+    monkeypatch.setattr(wheelhouse, "cached_pip", lambda *_: pytest.fail("the network was asked"))
     wheel = tmp_path / "toy-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("toy/libtoy.so.1", b"\x7fELF toy")
