@@ -86,6 +86,11 @@ def disk_full_error(place: Path) -> EngineError:
     return EngineError("no space left on device", where=Where(place), remedy=_FREE_SPACE)
 
 
+def tool_error(output: str, place: Path, message: str, remedy: str) -> EngineError:
+    """Return the error of a program that failed: ``message``, or that the disk of ``place`` is full."""
+    return disk_full_error(place) if is_disk_full(output) else EngineError(message, remedy=remedy)
+
+
 @dataclass(frozen=True)
 class Cache:
     """The folder of downloads and everything built from them. Each entry's path contains a digest of its content."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from envmatrix.build.cache import Cache, json_digest
@@ -121,7 +122,7 @@ class Locks:
                 pip = overlay_pip(self.cache, python, base)
                 request = ResolveRequest(image.requirements, image.index)
                 torch = dict(base.packages).get("torch")
-                return resolve_one_build(lambda one: pip.resolve(one, scratch), request, self.progress, torch)
+                return resolve_one_build(partial(pip.resolve, scratch=scratch), request, self.progress, torch)
 
         request = _Request(self.folder / f"overlay.{python.tag}.txt", Section("image", "overlay", asked), resolve)
         return self._ensure_lock(request, f"locking, in the cache, the requirements that {python.path} lacks")
@@ -157,7 +158,7 @@ class Locks:
             sources = tuple(build.name for build in image.builds)
             variables = dict(pair for build in image.builds for pair in build.env)
             request = ResolveRequest(image.requirements, image.index, sources=sources, env=variables)
-            return resolve_one_build(lambda one: self._resolve(one, python), request, self.progress)
+            return resolve_one_build(partial(self._resolve, python=python), request, self.progress)
 
         section = Section("image", image.name, image_request_text(image))
         return _Request(self.image_file(image, python), section, resolve)
@@ -214,14 +215,14 @@ class Locks:
         An image keeps its lock, with a message, if its Python is missing here or its packages mix builds of torch.
         So does all of another architecture that cannot be resolved here.
         """
-        wanted = architecture or this_architecture()
-        python = cached_python(self.cache, None).for_architecture(wanted)
-        existing = [library for library in libraries if exists_for(library.architectures, wanted)]
-        written = [path for image in images for path in self._make_image(image, wanted)]
+        architecture = architecture or this_architecture()
+        python = cached_python(self.cache, None).for_architecture(architecture)
+        existing = [library for library in libraries if exists_for(library.architectures, architecture)]
+        written = [path for image in images for path in self._make_image(image, architecture)]
         wheels = [self._wheels_request(library, python) for library in existing if library.requirements]
-        written += self._make_libraries(wheels, f"not locked for {wanted}" if python.architecture else "")
+        written += self._make_libraries(wheels, f"not locked for {architecture}" if python.architecture else "")
         if distribution_name() is not None:
-            apt = Apt(self.cache, distribution_name(wanted) or "", architecture=python.architecture)
+            apt = Apt(self.cache, distribution_name(architecture) or "", architecture=python.architecture)
             packages = [self._debian_request(library, apt) for library in existing if library.apt]
             written += self._make_libraries(packages, "not locked")
         return written

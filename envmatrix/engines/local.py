@@ -90,9 +90,9 @@ class LocalEngine(CgroupConfined, Engine):
             return replace(conda_prepared, facts={**conda_prepared.facts, **conda_facts})
         if image.modules:  # not cached, because modules may change
             return replace(self._prepare_with_modules(image, libraries, progress), loader=frozenset(loader_cache()))
-        cache, given = self.places.cache, image.interpreter
-        python = _find_interpreter(given) if given else cached_python(cache, image.python)
-        base_digest = inspect_base_python(python).digest if given else ""  # it may have been upgraded
+        cache, interpreter = self.places.cache, image.interpreter
+        python = _find_interpreter(interpreter) if interpreter else cached_python(cache, image.python)
+        base_digest = inspect_base_python(python).digest if interpreter else ""  # it may have been upgraded
         build_record = records.record_file(self.places, self.name, image, libraries, asdict(python), base_digest)
         prepared = records.prepared_from(cache.read_json(build_record))
         if prepared is None or not self.holds(prepared):

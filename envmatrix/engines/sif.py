@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, disk_errors, disk_full_error, file_digest, is_disk_full, json_digest
+from envmatrix.build.cache import Cache, disk_errors, file_digest, json_digest, tool_error
 from envmatrix.build.images.file_listing import ENGINE_PATHS, listing_argv
 from envmatrix.engines.apptainer_command import NO_CONFIG, find_program, identity, lacks_privilege
 from envmatrix.engines.docker_client import connect, docker_errors, why_not
@@ -63,14 +63,10 @@ def _build_error(result: Finished, sif: Path) -> EnvmatrixError:
             remedy="start the container with --cap-add SYS_RESOURCE, or allow user namespaces on its host: "
             "sysctl user.max_user_namespaces=15000",
         )
-    if is_disk_full(output):
-        return disk_full_error(sif.parent)
     error_lines = [line for line in output.splitlines() if line.startswith(("FATAL", "E:", "ERROR"))]
-    return EngineError(
-        f"apptainer could not build {sif.name}: {'; '.join(error_lines[-3:]) or result.last_words(3)}",
-        remedy="run `envmatrix doctor` to see what this machine lacks; if the base lacks a package, run "
-        "`envmatrix lock`",
-    )
+    message = f"apptainer could not build {sif.name}: {'; '.join(error_lines[-3:]) or result.last_words(3)}"
+    remedy = "run `envmatrix doctor` to see what this machine lacks; if the base lacks a package, run `envmatrix lock`"
+    return tool_error(output, sif.parent, message, remedy)
 
 
 def output_in_sif(sif: Path, command: Sequence[str], binds: Sequence[str] = ()) -> str:

@@ -139,7 +139,7 @@ class TuneAnswer(Confirmation):
     def _steady_sentence(self, steady: SteadyEffect, effect: Effect, claim: str) -> str:
         """Return the answer about a recipe with an effect in later steps."""
         blocks = f"{effect.blocks} fresh blocks"
-        first, later = (_bounds_text(one.low or 0.0, one.high or 0.0) for one in (effect, steady))
+        first, later = (_bounds_text(bounds.low or 0.0, bounds.high or 0.0) for bounds in (effect, steady))
         when = f"{steady.seconds} of its steps"
         if self.settings and is_faster_later(steady):
             first = f"{self.trial} {format_exact_ratio(effect.ratio or 0.0)}, {first}"

@@ -90,8 +90,8 @@ class CellStatus:
             levels = [(factor, int(level)) for factor, level in enumerate(self.codes[row]) if level]
             if not set(self.failing).isdisjoint(levels):
                 continue
-            for (a, one), (b, other) in itertools.combinations(levels, 2):
-                suspects.setdefault((a, one, b, other), set()).add(row)
+            for (a, level_a), (b, level_b) in itertools.combinations(levels, 2):
+                suspects.setdefault((a, level_a, b, level_b), set()).add(row)
         suspects = {
             pair: rows
             for pair, rows in suspects.items()
@@ -100,11 +100,11 @@ class CellStatus:
         }
         pairs = []
         while suspects:
-            pair = max(suspects, key=lambda one: len(suspects[one]))
+            pair = max(suspects, key=lambda suspect: len(suspects[suspect]))
             explained = suspects[pair]
             pairs.append(pair)
-            remaining = {one: rows - explained for one, rows in suspects.items()}
-            suspects = {one: rows for one, rows in remaining.items() if len(rows) >= _MIN_FAILURES}
+            remaining = {suspect: rows - explained for suspect, rows in suspects.items()}
+            suspects = {suspect: rows for suspect, rows in remaining.items() if len(rows) >= _MIN_FAILURES}
         return pairs
 
 

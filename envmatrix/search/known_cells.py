@@ -20,7 +20,7 @@ def known_gains(space: Space, known: Sequence[KnownEffect]) -> Floats:
     Gains of single settings add up. A cell with all settings of a known combination gains at least as much as that.
     """
     gains = np.zeros(len(space.codes))
-    for effect in sorted(known, key=lambda one: (one.verdict == "slower", len(one.levels))):
+    for effect in sorted(known, key=lambda effect: (effect.verdict == "slower", len(effect.levels))):
         has_levels = np.ones(len(space.codes), np.bool_)
         for factor, level in effect.levels.items():
             place = space.factors.index(factor)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full
+from envmatrix.build.cache import Cache, file_digest, tool_error
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.unpack import unpack_tar
-from envmatrix.errors import EngineError, EnvmatrixError, Where
+from envmatrix.errors import EngineError, Where
 from envmatrix.system.architectures import package_name, this_architecture
-from envmatrix.system.process import Finished, Order, run, run_logged
+from envmatrix.system.process import Order, run, run_logged
 
 _APT_S = 300.0
 _DOWNLOAD_S = 3600.0
@@ -139,7 +139,9 @@ class Apt:
             files = {file_digest(file): file for file in folder.glob("*.deb")}
             if result.exit.ok and len(files) == len({pin.sha256 for pin in pins}):
                 return _files_in_order(pins, files)
-        raise _download_error(package_versions, result, folder)
+        message = f"apt could not download {', '.join(package_versions[:4])}: {result.last_words(1)}"
+        remedy = "check the network and /etc/apt/sources.list; if a version no longer exists, run `envmatrix lock`"
+        raise tool_error(result.stderr, folder, message, remedy)
 
 
 def _files_in_order(pins: Sequence[PinnedPackage], files: dict[str, Path]) -> list[Path]:
@@ -149,15 +151,6 @@ def _files_in_order(pins: Sequence[PinnedPackage], files: dict[str, Path]) -> li
         same_name = [file for file in files.values() if file.name.startswith(f"{pin.name}_")]
         ordered.append(files.get(pin.sha256) or (same_name[0] if same_name else next(iter(files.values()))))
     return ordered
-
-
-def _download_error(package_versions: Sequence[str], result: Finished, folder: Path) -> EnvmatrixError:
-    if is_disk_full(result.stderr):
-        return disk_full_error(folder)
-    return EngineError(
-        f"apt could not download {', '.join(package_versions[:4])}: {result.last_words(1)}",
-        remedy="check the network and /etc/apt/sources.list; if a version no longer exists, run `envmatrix lock`",
-    )
 
 
 def unpack_deb(deb: Path, folder: Path, scratch: Path) -> list[str]:

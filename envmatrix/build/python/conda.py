@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
+from envmatrix.build.cache import Cache, file_digest, json_digest, tool_error
 from envmatrix.build.python.venvs import share_bytecode
 from envmatrix.errors import EngineError, SkipEnvironmentError
 from envmatrix.plan.environment import Image
@@ -86,6 +86,7 @@ def _solve(cache: Cache, image: Image, platform: str) -> list[RepoDataRecord]:
             platforms=platforms,
             virtual_packages=VirtualPackage.detect(),
         ),
+        cache,
     )
 
 
@@ -147,7 +148,7 @@ def _check_files(records: Sequence[RepoDataRecord]) -> None:
             )
 
 
-def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], cache: Cache | None = None) -> _DONE:
+def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], cache: Cache) -> _DONE:
     """Run a rattler coroutine; catch every exception, because rattler's errors have no common base class."""
 
     async def whole() -> _DONE:
@@ -156,6 +157,5 @@ def _run_rattler(task: str, remedy: str, start: Callable[[], Awaitable[_DONE]], 
     try:
         return asyncio.run(whole())
     except Exception as error:
-        if cache and is_disk_full(str(error)):
-            raise disk_full_error(cache.root) from error
-        raise EngineError(f"conda: {task}: {' '.join(str(error).split())}", remedy=remedy) from error
+        message = f"conda: {task}: {' '.join(str(error).split())}"
+        raise tool_error(str(error), cache.root, message, remedy) from error

@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from envmatrix.build.cache import Cache, disk_full_error, is_disk_full, json_digest
+from envmatrix.build.cache import Cache, json_digest, tool_error
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.errors import EngineError, EnvmatrixError, InputError, Where
@@ -206,23 +206,15 @@ def is_reachable(url: str, seconds: float = 8.0) -> bool:
 
 
 def _failure(task: str, result: Finished, request: ResolveRequest, unreachable: Sequence[str]) -> EnvmatrixError:
-    if is_disk_full(result.stderr + result.stdout):
-        return disk_full_error(Path(os.environ.get("TMPDIR", "/tmp")))  # noqa: S108 - where pip itself unpacks
     unreachable_note = f" (unreachable indexes: {', '.join(unreachable)})" if unreachable else ""
-    return EngineError(
-        f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{_error_lines(result)}",
-        remedy=_remedy(result.stderr, unreachable),
-    )
-
-
-def _remedy(output: str, unreachable: Sequence[str]) -> str:
-    remedy = next((remedy_text for pattern, remedy_text in _REMEDIES if re.search(pattern, output)), _DEFAULT_REMEDY)
-    return _DEFAULT_REMEDY if unreachable and remedy != _REMEDIES[0][1] else remedy
-
-
-def _error_lines(result: Finished) -> str:
     error_lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
-    return "\n".join(error_lines[-3:]) or result.last_words(3) or str(result.exit)
+    cause = "\n".join(error_lines[-3:]) or result.last_words(3) or str(result.exit)
+    message = f"pip could not {task} {', '.join(request.requirements)}{unreachable_note}:\n{cause}"
+    remedy = next((remedy_text for pattern, remedy_text in _REMEDIES if re.search(pattern, result.stderr)), None)
+    if remedy is None or (unreachable and remedy != _REMEDIES[0][1]):
+        remedy = _DEFAULT_REMEDY
+    place = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - where pip itself unpacks
+    return tool_error(result.stderr + result.stdout, place, message, remedy)
 
 
 def _pin(metadata: Mapping[str, str], download_info: Mapping[str, Any], **_: object) -> PinnedPackage:

@@ -7,10 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from envmatrix.build.cache import Cache, disk_full_error, file_digest, is_disk_full, json_digest
+from envmatrix.build.cache import Cache, file_digest, json_digest, tool_error
 from envmatrix.build.python.interpreters import Python, uv_program
 from envmatrix.build.python.wheelhouse import EnvironmentWheels, find_links_folders
-from envmatrix.errors import EngineError
 from envmatrix.system.process import run
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.units import as_packages
@@ -114,11 +113,7 @@ def _run_uv(cache: Cache, argv: Sequence[str]) -> None:
     host_variables = {name: os.environ[name] for name in ("HOME", "PATH", "TMPDIR") if name in os.environ}
     uv_settings = {"UV_CACHE_DIR": str(cache.root / "uv"), "UV_CONCURRENT_BUILDS": "1", "LC_ALL": "C.UTF-8"}
     result = run(argv, limit_s=_BUILD_S, env={**host_variables, **uv_settings})
-    if result.exit.ok:
-        return
-    if is_disk_full(result.stderr):
-        raise disk_full_error(cache.root)
-    raise EngineError(
-        f"uv could not build a venv: {result.last_words(6)}",
-        remedy=f"if a cached file may be damaged, remove {cache.root} and try again",
-    )
+    if not result.exit.ok:
+        message = f"uv could not build a venv: {result.last_words(6)}"
+        remedy = f"if a cached file may be damaged, remove {cache.root} and try again"
+        raise tool_error(result.stderr, cache.root, message, remedy)
