@@ -124,21 +124,21 @@ def defaults() -> dict[str, Value]:
     return {name: option["default"] for name, option in listed().items()}
 
 
-def convert(option: Entry, given: object) -> Value:
+def convert(option: Entry, value: object) -> Value:
     """Convert ``given`` to the option's type, and check its choices and range.
 
     ``given`` is one text, or None or a list of texts if matrix.yaml allows them. Raises OptionError.
     """
-    if option.get("optional") and (given is None or str(given).strip().lower() in ("none", "null")):
+    if option.get("optional") and (value is None or str(value).strip().lower() in ("none", "null")):
         return None
     if option["type"] == "list-of-int":
-        items = given if isinstance(given, list) else str(given).split(",") if given else []
+        items = value if isinstance(value, list) else str(value).split(",") if value else []
         if not items:
             raise OptionError("needs at least one whole number")
         return [_in_range(option, _whole_number(str(item).strip())) for item in items]
-    if not isinstance(given, str):
+    if not isinstance(value, str):
         raise OptionError(f"must be one {option['type']}")
-    return _in_range(option, _in_choices(option, _READERS[option["type"]](given.strip())))
+    return _in_range(option, _in_choices(option, _READERS[option["type"]](value.strip())))
 
 
 def _whole_number(text: str) -> int:

@@ -63,7 +63,7 @@ def _own() -> tuple[tuple[int, ...], int | None]:
 
 def _others() -> dict[int, tuple[int, int]]:
     threads = {number: _scheduled(number) for number in map(int, os.listdir("/proc/self/task"))}
-    return {number: found for number, found in threads.items() if found and number != threading.get_native_id()}
+    return {number: thread for number, thread in threads.items() if thread and number != threading.get_native_id()}
 
 
 def _counters(cpu_ns: int, usage: resource.struct_rusage) -> tuple[int, ...]:
@@ -119,14 +119,14 @@ def summed(parts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
     """Return the sum over several intervals of one thread, None if one was not read; ``others.busy`` is the maximum."""
     if not parts or None in parts:
         return None
-    found: dict[str, Any] = {}
+    total: dict[str, Any] = {}
     for name, first in (parts[0] or {}).items():
         values = [part[name] for part in parts if part]
         if isinstance(first, dict):
-            found[name] = dict(summed(values) or {}, busy=max(value["busy"] for value in values))
+            total[name] = dict(summed(values) or {}, busy=max(value["busy"] for value in values))
         else:
-            found[name] = None if None in values else sum(values)
-    return found
+            total[name] = None if None in values else sum(values)
+    return total
 
 
 def attempt_read() -> Reading | None:

@@ -158,8 +158,8 @@ def _own_settings(folder: str, programs: Sequence[Program]) -> list[dict[str, st
     """Return what these programs set themselves, once each, with the line that did."""
     pids = {pid for program in programs for pid in (program.pid, *program.of_process)}
     notes = [line.split("\t") for line in (text(os.path.join(folder, "settings")) or "").splitlines()]
-    found = {tuple(note[1:]): None for note in notes if len(note) == 4 and int(note[0]) in pids}
-    return [dict(zip(("name", "value", "where"), setting)) for setting in list(found)[:_MAX_SETTINGS]]
+    requests = {tuple(note[1:]): None for note in notes if len(note) == 4 and int(note[0]) in pids}
+    return [dict(zip(("name", "value", "where"), setting)) for setting in list(requests)[:_MAX_SETTINGS]]
 
 
 def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
@@ -186,7 +186,7 @@ def _settle_cpu_times(watched: Watch, probes: dict[int, Probe]) -> None:
         )
         rest_s = reaped.cpu_s - others_s - sum(cpu_s_by_pid.values())
         if 0.0 < rest_s <= sum(cpu_s_by_pid.values()):
-            pid, program, _ = max(reaped.ended, key=lambda one: cpu_s_by_pid[one[0]])
+            pid, program, _ = max(reaped.ended, key=lambda process: cpu_s_by_pid[process[0]])
             program.took(pid, rest_s)
 
 

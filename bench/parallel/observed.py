@@ -43,15 +43,15 @@ def taken_by_nccl(path: str | None) -> dict[str, str] | None:
     return None if log_text is None else described(log_text)
 
 
-def described(said: str) -> dict[str, str]:
+def described(output: str) -> dict[str, str]:
     """Parse NCCL's output for NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV (its src/misc/param.cc and init.cc).
 
     Variables keep their names, without NCCL_DEBUG's, which this benchmark may have set. ``channels`` and
     ``nvls_channels`` are those of the last communicator.
     """
     environment_settings = dict(
-        re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", said, re.MULTILINE)
+        re.findall(r"NCCL INFO (NCCL_(?!DEBUG)\w+) set by environment to (.*?)\.?$", output, re.MULTILINE)
     )
-    channel_counts = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", said)
+    channel_counts = re.findall(r"NCCL INFO (\d+) coll channels,(?:.*? (\d+) nvls channels,)?", output)
     channels = zip(("channels", "nvls_channels"), channel_counts[-1]) if channel_counts else ()
     return {**environment_settings, **{name: number for name, number in channels if number}}
