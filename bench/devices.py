@@ -169,7 +169,7 @@ class Xla(Device):
 
     def compile_ns(self) -> int | None:
         """Return the total compile time from torch_xla's metrics."""
-        return round(float(xla.compiled()["compile_s"]) * 1e9)
+        return round(float(xla.compile_counters()["compile_s"]) * 1e9)
 
 
 def why_no_cuda(torch: Any) -> str | None:

@@ -29,10 +29,10 @@ def minor_fault_ns() -> float:
 
     Uses CPU time because other threads may run meanwhile. Subtracts the cost of the same writes without faults.
     """
-    return statistics.median(_of_faults() for _ in range(_ROUNDS))
+    return statistics.median(_fault_ns() for _ in range(_ROUNDS))
 
 
-def _of_faults() -> float:
+def _fault_ns() -> float:
     start = time.thread_time_ns()
     memory = mmap.mmap(-1, _PAGES * _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)

@@ -40,7 +40,7 @@ def _mean(steps_ns: Sequence[int]) -> float | None:
     return sum(steps_ns) / len(steps_ns) if steps_ns else None
 
 
-def of_program(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Any]:
+def program_second_half(turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Any]:
     """Return the numbers of a program of one's own, whose trial has all its steps; only its time if that is short."""
     counted = [step_ns for _, steps_ns in turns for step_ns in steps_ns]
     later = second_half(turns, sum(counted) / len(counted) if counted else 0.0)

@@ -17,7 +17,7 @@ from bench.evidence.reading import attempt, fields, number, text
 _CPUS = "/sys/devices/system/cpu"
 
 
-def listed(cpus: Iterable[int]) -> str:
+def cpu_list(cpus: Iterable[int]) -> str:
     """Write CPUs as the kernel does, ranges joined: 0-2,8."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):

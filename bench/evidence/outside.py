@@ -53,7 +53,7 @@ def preload_names() -> list[str]:
     return os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
 
 
-def preloaded(listed: list[str], mapped: Collection[str] | None) -> dict[str, str | None] | None:
+def preloaded_files(listed: list[str], mapped: Collection[str] | None) -> dict[str, str | None] | None:
     """Return the mapped file, or None, of each library to preload; None for all if nothing could be read."""
     return None if mapped is None else {name: _mapped(name, mapped) for name in listed}
 
