@@ -83,7 +83,8 @@ class LibraryBuilder:
     def _fetch(self, pin: PinnedPackage, lock: Path) -> Path:
         if pin.is_debian:
             return fetch_packages(self.cache, self.apt or Apt(self.cache), [pin], lock, self.locks.progress)[0]
-        return Wheelhouse(self.cache).fill([pin], lock, self.python, (), self.locks.progress)[0]
+        house = Wheelhouse(self.cache)
+        return house.held(pin) or house.fill([pin], lock, self.python, (), self.locks.progress)[0]
 
     def _unpack(self, library: Library, files: Sequence[Path], place: Path, *, partly: bool) -> None:
         unpacked: list[str] = []
