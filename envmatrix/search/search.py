@@ -164,29 +164,21 @@ class Search:
 
     def posterior(self, batches: Sequence[Batch]) -> Posterior:
         """Fit the model to all readings except those of confirmations."""
-        rows: list[int] = []
-        blocks: list[int] = []
-        values: list[float] = []
-        number = 0
-        for batch in batches:
-            if batch.phase == "confirm":
-                continue
-            cells = np.array([0, 0, *batch.rows])
-            for column in batch.scores.T:
-                readable = np.flatnonzero(np.isfinite(column))
-                rows += cells[readable].tolist()
-                values += column[readable].tolist()
-                blocks += [number] * readable.size
-                number += 1
+        blocks = [
+            ((0, 0, *batch.rows), scores)
+            for batch in batches
+            if batch.phase != "confirm"
+            for scores in batch.scores.T.tolist()
+        ]
+        readings = [
+            (row, number, score)
+            for number, (rows, scores) in enumerate(blocks)
+            for row, score in zip(rows, scores, strict=True)
+            if math.isfinite(score)
+        ]
+        rows, numbers, values = np.array(readings, np.float64).reshape(-1, 3).T
         watched = sorted({row for batch in batches if batch.phase == "race" for row in batch.rows})
-        return fit(
-            self.terms,
-            self.columns,
-            np.array(rows, np.int64),
-            np.array(blocks, np.int64),
-            np.array(values, np.float64),
-            watched,
-        )
+        return fit(self.terms, self.columns, rows.astype(np.int64), numbers.astype(np.int64), values, watched)
 
     def next_step(
         self, batches: Sequence[Batch], budget: Budget, dropped: Iterable[tuple[int, int]] = ()
@@ -238,18 +230,16 @@ class Search:
         parts = self._parts(len(rows))
         return Proposal(phase, rows, parts, parts)
 
-    def winner(
-        self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]] = (), posterior: Posterior | None = None
-    ) -> int:
+    def winner(self, batches: Sequence[Batch], dropped: Iterable[tuple[int, int]], posterior: Posterior) -> int:
         """Return the row to confirm, the same one if a confirmation has begun; 0 if nothing is expected to gain.
 
         Only cells with a good trial are confirmed, because the model cannot know whether others run at all.
-        ``posterior`` is the fit of these batches (None: fit it).
+        ``posterior`` is the fit of these batches.
         """
         confirmed = [batch.rows[0] for batch in batches if batch.phase == "confirm"]
         if confirmed:
             return confirmed[-1]
-        status, posterior = self.known(batches, dropped), posterior or self.posterior(batches)
+        status = self.known(batches, dropped)
         rows = [row for row in posterior.watched if status.allowed[row]] or list(self._shortlist(status, posterior))
         usable = status.allowed & status.worked
         rows = [row for row in rows if usable[row]] or (np.flatnonzero(usable[1:]) + 1).tolist()
