@@ -110,9 +110,8 @@ class EnrootEngine(CgroupConfined, Engine):
             _extract_squashfs(Path(prepared.reference), place / "image.sqsh")
 
         self.places.cache.folder(file.parent, take_out)
-        container_names = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
         name = container_name(str(file))
-        if name not in container_names:
+        if name not in _unpacked_containers():
             progress(f"unpacking {file} as {name}")
             created = run(["enroot", "create", "--name", name, str(file)], limit_s=_LIMIT_S)
             if not created.exit.ok:
@@ -121,8 +120,7 @@ class EnrootEngine(CgroupConfined, Engine):
 
     def holds(self, prepared: Prepared) -> bool:
         """Return whether the image still exists, packed and unpacked."""
-        container_names = run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
-        return Path(prepared.reference).exists() and container_name(prepared.reference) in container_names
+        return Path(prepared.reference).exists() and container_name(prepared.reference) in _unpacked_containers()
 
     def run(self, job: Job) -> Exit:
         """Run ``job`` in the unpacked container; it ends with this process."""
@@ -150,6 +148,10 @@ class EnrootEngine(CgroupConfined, Engine):
     def bill_file(self, prepared: Prepared) -> Path:
         """Return the path of the bill of materials of the SIF that the squashfs comes from."""
         return ApptainerEngine(self.places).bill_file(prepared)
+
+
+def _unpacked_containers() -> list[str]:
+    return run(["enroot", "list"], limit_s=_LIMIT_S).stdout.split()
 
 
 def _extract_squashfs(sif: Path, target: Path) -> None:

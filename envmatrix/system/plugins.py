@@ -66,15 +66,13 @@ class Catalog(Generic[Thing]):
     def entries(self) -> tuple[Entry, ...]:
         """Return every entry without importing anything."""
         built_in = [Entry(name, target) for name, target in self.built_in.items()]
-        added = {entry.name: entry for entry in map(_entry, self._added()) if not self._refusal(entry.name)}
+        added = {entry.name: entry for entry, refusal in self._added() if not refusal}
         return (*built_in, *(added[name] for name in sorted(added)))
 
     def notes(self) -> tuple[str, ...]:
         """Return messages on installed entries that are ignored, with reasons."""
-        refusals = [(entry, self._refusal(entry.name)) for entry in map(_entry, self._added())]
-        return tuple(
-            f"{self.kind} {entry.name!r} of {entry.origin} is ignored: {why}" for entry, why in refusals if why
-        )
+        ignored = [(entry, refusal) for entry, refusal in self._added() if refusal]
+        return tuple(f"{self.kind} {entry.name!r} of {entry.origin} is ignored: {why}" for entry, why in ignored)
 
     def make(self, name: str, *arguments: object) -> Thing:
         """Create the extension with that name.
@@ -111,8 +109,10 @@ class Catalog(Generic[Thing]):
         entry = self._find(name)
         return _extension_error(self.kind, entry, f"{type(error).__name__}: {error}", "failed")
 
-    def _added(self) -> tuple[EntryPoint, ...]:
-        return _entry_points(self.group, tuple(sys.path))
+    def _added(self) -> list[tuple[Entry, str]]:
+        """Return the entries of other packages, each with why it is ignored ('': it is not)."""
+        entries = map(_entry, _entry_points(self.group, tuple(sys.path)))
+        return [(entry, self._refusal(entry.name)) for entry in entries]
 
     def _refusal(self, name: str) -> str:
         if name in self.built_in or name in self.reserved:
@@ -124,7 +124,7 @@ class Catalog(Generic[Thing]):
     def _find(self, name: str) -> Entry:
         if name in self.built_in:
             return Entry(name, self.built_in[name])
-        entries = [entry for entry in map(_entry, self._added()) if entry.name == name and not self._refusal(name)]
+        entries = [entry for entry, refusal in self._added() if entry.name == name and not refusal]
         if not entries:
             raise InputError(f"no {self.kind} {name!r}", remedy=suggestion(name, (*self.names(), *self.reserved)))
         if len(entries) > 1:
