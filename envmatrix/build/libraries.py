@@ -103,11 +103,10 @@ class LibraryBuilder:
     def _link_installed(self, library: Library) -> tuple[str, str] | None:
         """Return a folder of links to installed libraries and to files from wheels, and their sources."""
         wheel_folder = self._unpack_wheels(library)
-        wheel_paths = {name: wheel_folder / name for name in library.files} if wheel_folder else {}
         paths: dict[str, Path] = {}
         for name in library.files:
-            wheel_path = wheel_paths.get(name)
-            path = wheel_path if wheel_path and wheel_path.exists() else find_system_library(name)
+            from_wheel = wheel_folder / name if wheel_folder else None
+            path = from_wheel if from_wheel and from_wheel.exists() else find_system_library(name)
             if path is None:
                 return None
             paths[name] = path

@@ -10,7 +10,7 @@ from pathlib import Path
 from envmatrix.build.cache import disk_errors, json_digest
 from envmatrix.build.debian.suites import PYTHONS, Suite, base_digest, dpkg_status, suite_for_python
 from envmatrix.build.images.archive import write_folders_tar
-from envmatrix.build.images.definitions import LIBRARIES, python_inside, recipe_digest
+from envmatrix.build.images.definitions import LIBRARIES, VENV, recipe_digest
 from envmatrix.build.libraries import LibraryBuilder, LibraryFolders, fetch_packages
 from envmatrix.build.lockfile import PinnedPackage
 from envmatrix.build.locks import Locks
@@ -61,7 +61,7 @@ class BuildInputs:
     @property
     def python(self) -> str:
         """Path of the Python inside the image."""
-        return python_inside(bool(self.image.requirements))
+        return f"{VENV}/bin/python3" if self.image.requirements else "/usr/bin/python3"
 
     def libraries(self) -> dict[str, str]:
         """Return library key -> folder inside the image."""

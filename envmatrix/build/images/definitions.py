@@ -57,11 +57,6 @@ COMMAND = ("env", "PYTHONSAFEPATH=1", "python3", "-m", "bench")
 STAGE_LABEL = "org.envmatrix.stage"
 
 
-def python_inside(wheels: bool) -> str:
-    """Return the path of the Python with torch inside an image."""
-    return f"{VENV}/bin/python3" if wheels else "/usr/bin/python3"
-
-
 def docker_quote(value: str) -> str:
     """Quote a value for ENV and LABEL: only backslash, quote and dollar are special in double quotes."""
     refuse_control(value)
