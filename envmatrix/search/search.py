@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from envmatrix.search.candidates import (
     CellStatus,
+    known_first,
+    known_gains,
     simplest_best_row,
     simplify_row,
     surviving_rows,
 )
-from envmatrix.search.known_cells import known_first, known_gains
 from envmatrix.search.model import Ints, Posterior, Terms, fit
 from envmatrix.search.space import Space
 from envmatrix.stats.meta_analysis.known_effects import KnownEffect
