@@ -17,7 +17,7 @@ from envmatrix.build.images.context import (
     system_packages,
     write_context,
 )
-from envmatrix.build.images.definitions import make_recipe, standalone_definition, standalone_dockerfile
+from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definition
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
@@ -168,7 +168,7 @@ def lock(
         )
     whole = load_matrix(matrix, progress)
     place = replace(_matrix_build_places(whole), locks=matrix_locks_folder(Path(whole.path)))
-    locks = Locks(place.locks, place.cache)
+    locks = Locks(place.locks, place.cache, progress)
     images_by_name = {
         image.name: image for image in (resolve_environment(whole, name, {}).image for name in environments)
     }
@@ -176,7 +176,7 @@ def lock(
     if engine is None:
         architectures = dict.fromkeys([*locks.architectures(), *([architecture] if architecture else [])])
         libraries = all_libraries(whole)
-        written_files = [path for one in architectures for path in locks.make(images, libraries, progress, one)]
+        written_files = [path for one in architectures for path in locks.make(images, libraries, one)]
     else:
         builder = _image_engine(engine, place)
         written_files = [_pin_system(builder, image, place, locks, progress) for image in images if not image.on_host]
@@ -200,7 +200,7 @@ def _pin_system(
     suite = Suite(base.suite, place.cache)
     packages = system_packages(image, suite)
     pins = suite.closure(packages, base.status)
-    return locks.pin_system(suite.distribution, packages, base.choice, pins, progress)
+    return locks.pin_system(suite.distribution, packages, base.choice, pins)
 
 
 def write_definitions(
@@ -277,7 +277,7 @@ def definition_files(matrix: Matrix, names: Iterable[str]) -> dict[str, str]:
     for name in names:
         environment = resolve_environment(matrix, name, {})
         if can_be_image(environment):
-            recipe = make_recipe(environment.image, base_reference(environment.image))
-            files[f"{name}.Dockerfile"] = standalone_dockerfile(environment, recipe)
-            files[f"{name}.def"] = standalone_definition(environment, recipe)
+            image, base = environment.image, base_reference(environment.image)
+            files[f"{name}.Dockerfile"] = image_definition(DOCKER, image, base, environment, by_hand=True)
+            files[f"{name}.def"] = image_definition(APPTAINER, image, base, environment, by_hand=True)
     return files
