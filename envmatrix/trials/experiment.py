@@ -26,10 +26,7 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, check_sides, make_side_arms, save_side_matrices
 from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
-    arms_without_compiler,
-    arms_without_quota,
-    arms_without_srun,
-    arms_without_torch,
+    arms_that_cannot_run,
     check_batch_split,
     check_home_access,
     environments_without_driver,
@@ -154,12 +151,7 @@ def create_experiment(
     )
     unavailable_arms = {arm.name for arm in arms if (arm.runs, arm.engine) in unavailable}
     design, arms = decide_schedule(design, arms, environments_by_name, placed_workloads, engines, unavailable_arms)
-    lacking_reasons = {
-        **arms_without_torch(arms, environments_by_name, placed_workloads, prepared_images),
-        **arms_without_compiler(arms, environments_by_name, placed_workloads, prepared_images),
-        **arms_without_quota(arms, environments_by_name, elsewhere),
-        **arms_without_srun(arms, environments_by_name, elsewhere),
-    }
+    lacking_reasons = arms_that_cannot_run(arms, environments_by_name, placed_workloads, prepared_images, elsewhere)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
         name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),

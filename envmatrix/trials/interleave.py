@@ -173,7 +173,7 @@ class _Company:
     def _start_member(self, slot: Slot, stack: ExitStack) -> Member:
         engine, job = self.experiment.engines[slot.arm.engine], self._make_job(slot)
         if not isinstance(engine, TakesTurns):
-            raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` excludes this
+            raise NotImplementedError(slot.arm.engine)  # ``interleaving_eligibility`` excludes this
         check_image_present(engine, job)
         with disk_errors(job.mounts.work):
             gate = stack.enter_context(turn_gate.open_gate(job.mounts.work))
