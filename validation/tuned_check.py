@@ -28,6 +28,7 @@ from envmatrix.search.steps import find_row
 from envmatrix.search.study import StudyFolder
 from envmatrix.system.atomic_files import write_whole
 from envmatrix.system.progress import ProgressCallback
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides
 from validation.measured_parts import trials_of
 
@@ -205,10 +206,8 @@ def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:
         experiment = runs.begin_run(
             _DESIGN,
             Overrides(),
+            NewRun(check.path / "run", command=command, progress=progress),
             matrix=matrix_of(check, folder),
-            results=check.path / "run",
-            command=command,
-            progress=progress,
         )
     result = runs.finish_run(experiment, runs.line_progress_watch(progress))
     if not (result.interrupted or check.is_over):

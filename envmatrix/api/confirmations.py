@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from envmatrix.api.answers import explain
 from envmatrix.api.places import PathLike, matrix_of_run
 from envmatrix.api.result import Result
-from envmatrix.api.runs import find_run_host, find_run_to_read
+from envmatrix.api.runs import find_run_to_read, place_run
 from envmatrix.errors import InputError
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
+from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Design, Factor, Matrix
 from envmatrix.matrix.override import only_levels, with_design, with_levels
 from envmatrix.plan.environment import Environment, build_environment, complete_levels, library_for_level
@@ -23,22 +24,26 @@ from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment
 from envmatrix.trials.images import run_libraries
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import with_changed_values
 from envmatrix.trials.program.files import changed_file_texts
 
 
 def begin_confirmation(
-    run: PathLike | Result | None, environment: str | None = None, *, budget: float | str | None = None,
-    max_blocks: int | None = None, results: PathLike = "results", command: tuple[str, ...] = (),
-    progress: ProgressCallback,
-) -> tuple[Experiment, tuple[Wanted, ...]]:  # fmt: skip
+    run: PathLike | Result | None,
+    environment: str | None,
+    new_run: NewRun,
+    *,
+    budget: float | str | None = None,
+    max_blocks: int | None = None,
+) -> tuple[Experiment, tuple[Wanted, ...]]:
     """Prepare a run that confirms the named causes of a stored run; nothing is measured yet.
 
-    It has the stored run's workloads, engines, launcher and images. Raises InputError if there is nothing to confirm,
-    or if the stored run cannot be repeated on this machine; otherwise the errors of ``envmatrix.run``. Its ``command``
-    names the matrix, so that ``resume`` finds it.
+    It has the stored run's workloads, engines, launcher and images; ``new_run`` says where it is stored and what began it.
+    Its command names the matrix too, so that ``resume`` finds it. Raises InputError if there is nothing to confirm, or
+    if the stored run cannot be repeated on this machine; otherwise the errors of ``envmatrix.run``.
     """
-    folder = find_run_to_read(run, results)
+    folder = find_run_to_read(run, new_run.results)
     stored = folder.load_for_resume()
     found, silent = explain(folder.path, environment)
     matrix = _matrix_of(folder, stored, found)
@@ -55,19 +60,22 @@ def begin_confirmation(
             f"the causes have different references ({', '.join(references)}), and one run has one",
             remedy=f"name an environment: envmatrix explain {folder.path.name} {wanted[0].arm.environment} --confirm",
         )
-    _check_repeatable(stored, progress)
+    _check_repeatable(stored, new_run.progress)
     for name, reason in reasons.items():
-        progress(f"not confirmed here: {name}: {reason}")
+        new_run.progress(f"not confirmed here: {name}: {reason}")
     limits = {key: value for key, value in (("budget", budget), ("max_blocks", max_blocks)) if value is not None}
-    design = adapt_schedule(LAUNCHERS.make(stored.launcher), _design(stored, wanted, limits), progress)
+    design = _design(stored, wanted, limits)
     matrix = _with_environments(matrix, stored, wanted, design)
-    host = find_run_host(matrix, design, design.engines, stored.launcher, stored.launcher_options, progress)
-    command = (*command, "--matrix", matrix.path)
-    experiment = create_experiment(
-        matrix, design, design.engines, Path(results), progress, command, stored.launcher, host,
-        stored.launcher_options, name=f"{stored.name}-confirm", sides=(Side(None, matrix, run=stored),),
-    )  # fmt: skip
-    return experiment, wanted
+    new_run = replace(
+        new_run,
+        name=f"{stored.name}-confirm",
+        launcher=stored.launcher,
+        launcher_options=stored.launcher_options,
+        command=(*new_run.command, "--matrix", matrix.path),
+    )
+    design, host = place_run(matrix, design, design.engines, new_run)
+    sides = (Side(None, matrix, run=stored),)
+    return create_experiment(matrix, design, design.engines, new_run, host, sides=sides), wanted
 
 
 def _check_repeatable(run: Run, progress: ProgressCallback) -> None:

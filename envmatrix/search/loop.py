@@ -27,6 +27,7 @@ from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step
 from envmatrix.search.study import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
 from envmatrix.units import as_duration, as_hours, is_too_long
 
@@ -230,19 +231,10 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     looked_at = () if study.trial_s is None else ("--",)  # the search is of a program without a matrix.yaml to edit
     label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
+    new_run = NewRun(tuning.folder.path, label, location.launcher, location.options, command, progress=tuning.say_once)
+    design = matrix.designs[step.phase]
     return create_experiment(
-        matrix,
-        matrix.designs[step.phase],
-        (engine,),
-        tuning.folder.path,
-        tuning.say_once,
-        command,
-        location.launcher,
-        location.host,
-        location.options,
-        name=label,
-        parts=step.parts,
-        references_suffice=True,
+        matrix, design, (engine,), new_run, location.host, parts=step.parts, references_suffice=True
     )
 
 

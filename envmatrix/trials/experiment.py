@@ -19,7 +19,6 @@ from envmatrix.plan import Arm, Plan, make_arms
 from envmatrix.plan import environment as environments
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Run, RunFolder
-from envmatrix.results.run import LauncherOptions
 from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
@@ -44,6 +43,7 @@ from envmatrix.trials.images import (
     side_matrix_path,
 )
 from envmatrix.trials.interleaving_eligibility import decide_schedule
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.program import invocation
 from envmatrix.trials.program.files import program_files
 from envmatrix.trials.program.variables import check_passed_variables, pass_available_variables
@@ -129,21 +129,20 @@ def find_image_builder(experiment: Experiment, environment: Environment) -> Imag
 
 
 def create_experiment(
-    matrix: Matrix, design: Design, engine_names: tuple[str, ...], results: Path, progress: ProgressCallback,
-    command: tuple[str, ...], launcher: str = "here", host: Host | None = None,
-    launcher_options: LauncherOptions | None = None, bench: Path | None = None, name: str | None = None,
-    given: Images | None = None, sides: Sequence[Side] = (), *, host_names: bool = False, parts: int = 1,
+    matrix: Matrix, design: Design, engine_names: tuple[str, ...], new_run: NewRun, host: Host | None = None, *,
+    bench: Path | None = None, given: Images | None = None, sides: Sequence[Side] = (), parts: int = 1,
     references_suffice: bool = False,
 ) -> Experiment:  # fmt: skip
     """Prepare everything a design needs and write run.json; nothing is measured yet.
 
     ``host`` is the machine that trials run on (None: this one). ``bench`` is the benchmark (None: the project's),
-    ``name`` the run's (None: design and time), ``given`` ready images. ``sides``: old and new for a comparison
-    (``matrix`` is the new one's), or one, to name a run with its images. ``host_names``: record real host names, not
-    node-1. ``parts``: see ``Plan``. ``references_suffice``: begin it even if no other environment is available.
+    ``given`` ready images. ``sides``: old and new for a comparison (``matrix`` is the new one's), or one, to name a run
+    with its images. ``parts``: see ``Plan``. ``references_suffice``: begin it even if no other environment is
+    available.
     """
+    progress = new_run.progress
     digest, bench = snapshot_bench(bench)
-    elsewhere = launcher if host else ""
+    elsewhere = new_run.launcher if host else ""
     placed_workloads, host = _place_workloads(matrix, design), host or this_host()
     prepare_arguments = (host, matrix, sides, design, engine_names, bench, progress)
     prepared_images, unavailable, environments_by_name, arms, engines = _prepare_all(
@@ -154,7 +153,7 @@ def create_experiment(
     lacking_reasons = arms_that_cannot_run(arms, environments_by_name, placed_workloads, prepared_images, elsewhere)
     created = datetime.datetime.now(datetime.timezone.utc)
     run = Run(
-        name=name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),
+        name=new_run.name or f"{design.name}-{created:%Y%m%d-%H%M%S}", created=created.isoformat(timespec="seconds"),
         design=design, arms=arms, matrix_digest=matrix.digest, bench_digest=digest, host=host,
         versions={"envmatrix": __version__}, environments=environments_by_name,
         workloads=(workloads := _pin_data_sets(placed_workloads, bench, progress)),
@@ -162,11 +161,11 @@ def create_experiment(
         libraries=environments.all_libraries(matrix),
         images={f"{image}@{engine}": dict(prepared.facts) for (image, engine), prepared in prepared_images.items()},
         skipped=_skip_reasons(design, arms, unavailable, lacking_reasons, references_suffice=references_suffice),
-        sides={side.name: side.of_run() for side in sides if side.name}, launcher=launcher,
-        launcher_options=dict(launcher_options or {}), parts=parts, command=command,
+        sides={side.name: side.of_run() for side in sides if side.name}, launcher=new_run.launcher,
+        launcher_options=dict(new_run.launcher_options), parts=parts, command=new_run.command,
         shell_preload=os.environ.get("LD_PRELOAD", ""),
     )  # fmt: skip
-    run, folder = _create_run_folder(run, results, matrix, host_names=host_names)
+    run, folder = _create_run_folder(run, Path(new_run.results), matrix, host_names=new_run.host_names)
     save_supplied_images(folder, given or {})
     save_side_matrices(folder, sides, bench)
     return Experiment(run, folder, engines, prepared_images, bench, _data_folder())

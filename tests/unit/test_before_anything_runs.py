@@ -8,13 +8,13 @@ from envmatrix.evidence.checks import parse_claims
 from envmatrix.matrix.model import Design, Workload
 from envmatrix.plan import make_arms
 from envmatrix.plan.environment import Image, resolve_environment
-from envmatrix.system.progress import silent
 from envmatrix.trials import experiment, images
 from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
     check_batch_split,
     environments_without_driver,
 )
+from envmatrix.trials.new_run import NewRun
 from tests import shipped_levels
 from tests.synthetic import make_environment
 
@@ -150,7 +150,7 @@ def test_it_is_said_before_an_image_is_prepared(tmp_path, monkeypatch, workload,
     for module, step in ((images, "open_engines"), (images, "prepare_images"), (experiment, "prepare_data_sets")):
         monkeypatch.setattr(module, step, lambda *_: pytest.fail("too late"))
     with pytest.raises(InputError, match=words):
-        experiment.create_experiment(matrix, matrix.designs["d"], ("local",), tmp_path / "results", silent, ())
+        experiment.create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path / "results"))
 
 
 TWO = make_arms(("a", "fast"), ("w",), ("local", "docker"), "a")

@@ -23,6 +23,7 @@ from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import Anonymizer
 from envmatrix.trials import trial
 from envmatrix.trials.experiment import create_experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.verification import contradicting_variables, verify_evidence
 from tests.synthetic import make_environment, make_plan, make_run
 
@@ -225,7 +226,7 @@ def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")
     host = replace(make_run(make_plan(())).host, name="vm9")
-    begun = create_experiment(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
+    begun = create_experiment(matrix, matrix.designs["d"], (), NewRun(tmp_path, host_names=kept), host)
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
     assert RunFolder(begun.folder.path).load().design.schedule == "sequential", "its wall time is all there is"
     arguments = parser.parse(["bench", *(["--host-names"] if kept else [])])

@@ -24,6 +24,7 @@ from envmatrix.stats.effects import LEVEL
 from envmatrix.stats.inference.maxt import student_quantile
 from envmatrix.stats.inference.slow_phases import LONGER
 from envmatrix.trials import experiment, images
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.retry import rebuild_image
 from tests.synthetic import Machine, make_trials
@@ -189,10 +190,10 @@ def test_files_of_a_program_that_differ_between_the_sides_are_told(two):
         (two / side / "matrix.yaml").write_text(MATRIX.replace("cnn: {batch_size: 64}", own))
         (two / side / "train.py").write_text("print(1)")
     said: list[str] = []
-    begin_rerun("before", "after", name="alike", progress=said.append)
+    begin_rerun("before", "after", new_run=NewRun(name="alike", progress=said.append))
     assert any("both sides run the program next to" in line and line.endswith("matrix.yaml") for line in said)
     (two / "after" / "train.py").write_text("print(2)")
-    begin_rerun("before", "after", name="unlike", progress=said.append)
+    begin_rerun("before", "after", new_run=NewRun(name="unlike", progress=said.append))
     assert any("changes of the program (train.py) are not measured" in line for line in said)
 
 

@@ -15,12 +15,12 @@ from envmatrix.api.places import Names, PathLike, load_matrix, matrix_of_run, pa
 from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
 from envmatrix.api.program.place import make_place
 from envmatrix.api.program.request import ProgramRequest as AskedProgram
-from envmatrix.api.runs import find_run_host
+from envmatrix.api.runs import place_run
 from envmatrix.api.tuning.request import SearchRequest
 from envmatrix.api.tuning.space import make_default_space
 from envmatrix.block import interrupts
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
-from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS, adapt_schedule
+from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
 from envmatrix.matrix import Design, Matrix
 from envmatrix.matrix.model import NAME
 from envmatrix.plan.export_lines import export_lines
@@ -42,6 +42,7 @@ from envmatrix.system.printable import html_lines
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.system.write_retry import retry_writes
 from envmatrix.trials.experiment import Experiment, find_design, reopen_experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import Overrides, select_engines
 from envmatrix.trials.program.hooks import setup_and_cleanup
 from envmatrix.trials.trial import preload_paths
@@ -245,13 +246,11 @@ def _place_search(
     matrix: Matrix, design: Design, launcher: str, launcher_options: LauncherOptions, progress: ProgressCallback
 ) -> tuple[Design, Place]:
     """Return the design adapted to the launcher, and where it runs. Raises InputError if that is impossible."""
-    kind = LAUNCHERS.make(launcher)
-    design = adapt_schedule(kind, design, progress)
-    host = find_run_host(matrix, design, design.engines, launcher, launcher_options, progress)
+    new_run = NewRun(launcher=launcher, launcher_options=launcher_options, progress=progress)
+    design, host = place_run(matrix, design, design.engines, new_run)
     span = node_count(matrix.workloads[design.workloads[0]].options)
-    return design, Place(
-        launcher=launcher, options=launcher_options, width=kind.width(design, launcher_options, span), host=host
-    )
+    width = LAUNCHERS.make(launcher).width(design, launcher_options, span)
+    return design, Place(launcher=launcher, options=launcher_options, width=width, host=host)
 
 
 def resume_study(

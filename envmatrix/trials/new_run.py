@@ -1,0 +1,33 @@
+"""How a new run is started and stored: what every command that begins one passes on, next to its matrix and design."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from envmatrix.errors import InputError
+from envmatrix.matrix.model import NAME
+from envmatrix.results.run import LauncherOptions
+from envmatrix.system.progress import ProgressCallback, silent
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A run that begins: ``name`` None is design and time, ``command`` the command line that began it.
+
+    ``host_names``: record real host names, not node-1, node-2, ... Raises InputError for a bad name.
+    """
+
+    results: str | os.PathLike[str] = "results"
+    name: str | None = None
+    launcher: str = "here"
+    launcher_options: LauncherOptions = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    host_names: bool = False
+    progress: ProgressCallback = silent
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not NAME.match(self.name):
+            raise InputError(
+                f"--name: {self.name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'"
+            )
