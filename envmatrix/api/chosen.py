@@ -17,7 +17,7 @@ from envmatrix.search.study import StudyFolder
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.environment_shell import Session, open_session, prepare_session
-from envmatrix.trials.images import check_images_unchanged, load_supplied_images, run_libraries, side_matrix_path
+from envmatrix.trials.images import check_images_unchanged, load_supplied_images, side_matrix_path
 
 
 def open_environment(
@@ -135,7 +135,7 @@ def _find_in_run(folder: RunFolder, run: Run, name: str, host: Host) -> tuple[En
     if environment and environment.side:
         return environment, run.sides[environment.side].libraries, side_matrix_path(folder, environment.side)
     if environment:
-        return environment, run_libraries(folder, run), run_matrix_path(run)
+        return environment, run.libraries, run_matrix_path(run)
     matrix = matrix_of_run(folder, run)
     if name not in matrix.environments:
         known_names = (*run.environments, *matrix.environments)

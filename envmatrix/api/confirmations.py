@@ -23,7 +23,6 @@ from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, side_design
 from envmatrix.trials.experiment import Experiment, create_experiment
-from envmatrix.trials.images import run_libraries
 from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.overrides import with_changed_values
 from envmatrix.trials.program.files import changed_file_texts
@@ -39,9 +38,9 @@ def begin_confirmation(
 ) -> tuple[Experiment, tuple[Wanted, ...]]:
     """Prepare a run that confirms the named causes of a stored run; nothing is measured yet.
 
-    It has the stored run's workloads, engines, launcher and images; ``new_run`` says where it is stored and what began it.
-    Its command names the matrix too, so that ``resume`` finds it. Raises InputError if there is nothing to confirm, or
-    if the stored run cannot be repeated on this machine; otherwise the errors of ``envmatrix.run``.
+    It has the stored run's workloads, engines, launcher and images; ``new_run`` has its results folder and command, to
+    which the matrix is added, so that ``resume`` finds it. Raises InputError if there is nothing to confirm, or if the
+    stored run cannot be repeated on this machine; otherwise the errors of ``envmatrix.run``.
     """
     folder = find_run_to_read(run, new_run.results)
     stored = folder.load_for_resume()
@@ -126,7 +125,7 @@ def _matrix_of(folder: RunFolder, run: Run, found: Iterable[Explanation]) -> Mat
         if level is not None
     ]
     matrix = with_levels(matrix_of_run(folder, run), standard)
-    held = {library.key for library in run_libraries(folder, run)}
+    held = {library.key for library in run.libraries}
 
     def is_held(_name: str, factor: Factor, level: str) -> bool:
         library = library_for_level(matrix, factor, level)

@@ -36,7 +36,7 @@ from envmatrix.trials.experiment import (
     find_design,
     snapshot_bench,
 )
-from envmatrix.trials.images import build_places, matrix_locks_folder, open_engines, prepare_images
+from envmatrix.trials.images import ImageBuilder, build_places, matrix_locks_folder, prepare_images
 
 #: Prefix of a word that names both a design and an environment: then it means the design.
 _DESIGN_PREFIX = "design:"
@@ -85,12 +85,11 @@ def build(
         environments = design_environments(whole, design, facts)
     else:
         environments = {name: resolve_environment(whole, name, facts) for name in names}
-    place = _matrix_build_places(whole)
     name = choose_engine(progress) if engine == AUTO else engine
-    opened = open_engines([name], place)
-    if not design and isinstance(builder := opened[name], BuildsImages):
-        return _build_named(whole, list(environments.values()), name, builder, progress)
-    prepared_images, unavailable = prepare_images(environments, opened, all_libraries(whole), progress)
+    builder = ImageBuilder.open([name], all_libraries(whole), Path(whole.path), snapshot_bench()[1])
+    if not design and isinstance(engine_here := builder.engines[name], BuildsImages):
+        return _build_named(whole, list(environments.values()), name, engine_here, progress)
+    prepared_images, unavailable = prepare_images(environments, {None: builder}, progress)
     return BuildResult(
         name,
         {image: prepared.reference for (image, _), prepared in prepared_images.items()},

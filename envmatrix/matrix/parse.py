@@ -65,16 +65,13 @@ def load(path: Path) -> Matrix:
     return parse(read_text(path), path)
 
 
-def parse(text: str, path: Path, *, begun: bool = False) -> Matrix:
-    """Validate the text of a matrix.yaml; includes are relative to the folder of ``path``.
-
-    ``begun``: the matrix comes from an existing run, perhaps of an older envmatrix that rejected less.
-    """
+def parse(text: str, path: Path) -> Matrix:
+    """Validate the text of a matrix.yaml; includes are relative to the folder of ``path``."""
     matrix_files = read_includes(parse_yaml(text, path))
     reader = _Parser(matrix_files)
     matrix = reader.matrix()
     if matrix is not None:
-        check_references(reader.wrong, matrix, begun=begun)
+        check_references(reader.wrong, matrix)
     if reader.mistakes or matrix is None:
         raise MatrixError(_sorted_mistakes(matrix_files, reader.mistakes))
     return matrix

@@ -25,19 +25,15 @@ class MistakeReporter(Protocol):
         """With ``key``, the location is that of the key."""
 
 
-def check_references(add_mistake: MistakeReporter, matrix: Matrix, *, begun: bool = False) -> None:
-    """Check that every reference to another section names an existing entry.
-
-    ``begun``: the matrix belongs to an existing run, so the names of baselines are not checked.
-    """
+def check_references(add_mistake: MistakeReporter, matrix: Matrix) -> None:
+    """Check that every reference to another section names an existing entry."""
     _check_levels(add_mistake, matrix)
     for name, entry in matrix.environments.items():
         for factor, level in entry.levels.items():
             _check_level_word(add_mistake, matrix, ("environments", name), factor, level)
     for design in matrix.designs.values():
         _check_design(add_mistake, matrix, design)
-    if not begun:
-        _check_baselines(add_mistake, matrix)
+    _check_baselines(add_mistake, matrix)
 
 
 def _check_baselines(add_mistake: MistakeReporter, matrix: Matrix) -> None:

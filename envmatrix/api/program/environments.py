@@ -15,7 +15,7 @@ from envmatrix.plan.environment import resolve_environment
 from envmatrix.system.host import this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.experiment import none_available_error, snapshot_bench
-from envmatrix.trials.images import build_places, open_engines, prepare_images
+from envmatrix.trials.images import ImageBuilder, prepare_images
 from envmatrix.trials.overrides import Overrides
 from envmatrix.trials.program.settings import find_conflict
 from envmatrix.trials.program.trial_run import TrialRunResult
@@ -81,13 +81,14 @@ def _find_available(
 
     Only the libraries of environments that are tried are fetched, and a missing one is not tried again.
     """
-    engines = open_engines([engine], build_places(Path(matrix.path), snapshot_bench()[1]))
+    builder = ImageBuilder.open([engine], (), Path(matrix.path), snapshot_bench()[1])
     environments = [resolve_environment(matrix, name, {}) for name in names]
     reasons: dict[str, str] = {}
     while True:
         tried = {entry.name: entry for entry in [one for one in environments if one.name not in reasons][:count]}
         libraries = {library.key: library for entry in tried.values() for library in entry.libraries}
-        images, unavailable = prepare_images(tried, engines, tuple(libraries.values()), progress)
+        with_libraries = replace(builder, libraries=tuple(libraries.values()))
+        images, unavailable = prepare_images(tried, {None: with_libraries}, progress)
         if not unavailable:
             return list(tried), reasons
         reasons |= {name: reason for (name, _), reason in unavailable.items()}
