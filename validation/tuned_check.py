@@ -200,7 +200,7 @@ def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:
     progress(f"{check.path.name} of {', '.join(check.of)}")
     if check.run.run_file.exists():
         what = (claim_of(folder) or {}).get("subject", {})
-        experiment = runs.reopen_run(check.run.path, matrix=what.get("matrix"), progress=progress)
+        experiment = runs.reopen_run(check.run.path, NewRun(progress=progress), what.get("matrix"))
     else:
         command = ("selfbench", *sys.argv[1:])
         experiment = runs.begin_run(

@@ -124,17 +124,9 @@ def resume(
         StoreError: the folder cannot be read or written, or another envmatrix writes to it.
 
     """
-    experiment = reopen_run(
-        run_path(run),
-        budget=budget,
-        target=target,
-        max_blocks=max_blocks,
-        results=results,
-        matrix=matrix,
-        launcher_options=launcher_options or {},
-        command=("envmatrix.resume",),
-        progress=progress,
-    )
+    options, command = launcher_options or {}, ("envmatrix.resume",)
+    again = NewRun(results, launcher_options=options, command=command, progress=progress)
+    experiment = reopen_run(run_path(run), again, matrix, budget=budget, target=target, max_blocks=max_blocks)
     return finish_run(experiment, line_progress_watch(progress))
 
 
@@ -191,39 +183,28 @@ def begin_run(
 
 
 def reopen_run(
-    run: PathLike | None,
-    *,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    max_blocks: int | None = None,
-    results: PathLike = "results",
-    matrix: PathLike | None = None,
-    launcher_options: LauncherOptions | None = None,
-    command: tuple[str, ...] = (),
-    progress: ProgressCallback = silent,
+    run: PathLike | None, again: NewRun, matrix: PathLike | None = None, **limits: float | str | None
 ) -> Experiment:
-    """Load a run and prepare what its remaining trials need. Raises the errors of ``resume``."""
-    experiment = reopen_experiment(find_run(run, results), find_matrix(matrix), progress)
+    """Load a run and prepare what its remaining trials need. Raises the errors of ``resume``.
+
+    ``again`` says where it is, what begins it again, and options of its launcher from now on. ``limits``: a new
+    ``budget``, ``target`` or ``max_blocks``; None: unchanged.
+    """
+    experiment = reopen_experiment(find_run(run, again.results), find_matrix(matrix), again.progress)
     kind = LAUNCHERS.make(experiment.run.launcher)
-    check_options(kind, launcher_options or {})
-    kind.width(
-        experiment.run.design, {**experiment.run.launcher_options, **(launcher_options or {})}, 1
-    )  # raises an error for impossible options
+    check_options(kind, again.launcher_options)
+    options = {**experiment.run.launcher_options, **again.launcher_options}
+    kind.width(experiment.run.design, options, 1)  # raises an error for impossible options
     try:
         changed = apply_resume_changes(
-            experiment,
-            budget=budget,
-            target=target,
-            max_blocks=max_blocks,
-            launcher_options=launcher_options,
-            command=command,
+            experiment, launcher_options=again.launcher_options, command=again.command, **limits
         )
     except EnvmatrixError:
         experiment.folder.unlock()
         raise
     had_s = experiment.run.plan.budget_s
-    if budget is not None and changed.run.plan.budget_s <= had_s:
-        progress(
+    if limits.get("budget") is not None and changed.run.plan.budget_s <= had_s:
+        again.progress(
             f"--budget is for the whole run, which has already used {as_duration(had_s)}: pass a longer one to continue"
         )
     return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from envmatrix.matrix.metrics import WALL_TIME, MetricSource
@@ -67,7 +67,6 @@ class MatrixTemplate:
     budget_s: float = 1800.0
     claims_first: bool = False
     trial_limit_s: float = 300.0
-    notes: Sequence[str] = field(default_factory=tuple)
     description: str = ""
     requirements: Sequence[Path] = ()
     modules: Sequence[str] = ()
@@ -89,7 +88,6 @@ class MatrixTemplate:
         return "\n".join([
             "# How much faster is your program in each environment? `envmatrix check` finds mistakes in this file,",
             "# `envmatrix bench` runs it. docs/matrix.md of envmatrix explains every key.",
-            *(f"# {note}" for note in self.notes),
             "version: 2",
             f"include: envmatrix:{include:27}# {holds}: `envmatrix list environments`",
             "",

@@ -1,4 +1,4 @@
-"""How a new run is started and stored: what every command that begins one passes on, next to its matrix and design."""
+"""How a run is started and stored: what every command that begins or resumes one passes on, next to its matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envmatrix.system.progress import ProgressCallback, silent
 
 @dataclass(frozen=True)
 class NewRun:
-    """A run that begins: ``name`` None is design and time, ``command`` the command line that began it.
+    """A run that begins, or begins again: ``name`` None is design and time, ``command`` the command line that began it.
 
     ``host_names``: record real host names, not node-1, node-2, ... Raises InputError for a bad name.
     """

@@ -18,22 +18,17 @@ from envmatrix.version import __version__
 def apply_resume_changes(
     experiment: Experiment,
     *,
-    budget: float | str | None = None,
-    target: float | str | None = None,
-    max_blocks: int | None = None,
     launcher_options: LauncherOptions | None = None,
     command: tuple[str, ...] = (),
+    **limits: float | str | None,
 ) -> Experiment:
-    """Return the experiment with a new budget, target, maximum of blocks, or launcher options.
-
-    None: unchanged.
+    """Return the experiment with new launcher options, or a new ``budget``, ``target`` or ``max_blocks``.
 
     Changes are appended to the run's history and apply from then on. The number of blocks on disk is recorded as an
     interim analysis, since results may have been read before resuming. The run is locked first, so that it cannot
     change while another envmatrix measures. Raises InputError for invalid values, StoreError if it is locked.
     """
-    requested = {"budget": budget, "target": target, "max_blocks": max_blocks}
-    changes = {name: value for name, value in requested.items() if value is not None}
+    changes = {name: value for name, value in limits.items() if value is not None}
     with_changed_values(experiment.run.design, changes)
     folder = experiment.folder
     folder.lock()

@@ -124,7 +124,7 @@ def test_it_is_resumed_from_its_own_folder_alone(two):
     begun = begin_rerun("before", "after")
     for side in ("before", "after"):
         shutil.rmtree(two / side)
-    again = reopen_run(begun.run.name)
+    again = reopen_run(begun.run.name, NewRun())
     assert again.prepared == begun.prepared
     assert {key: done.reference for key, done in again.prepared.items()} == {
         ("old.default", "local"): "2.12-0",
@@ -132,7 +132,7 @@ def test_it_is_resumed_from_its_own_folder_alone(two):
     }
     (begun.folder.path / "sides" / "old" / "containers" / "locks" / "torch.txt").write_text("2.11")
     with pytest.raises(InputError, match=r"image old\.default on local .* was 2\.12, and is now 2\.11"):
-        reopen_run(begun.run.name)
+        reopen_run(begun.run.name, NewRun())
 
 
 def test_an_image_that_is_lost_is_made_again_from_the_locks_of_its_side(two):

@@ -23,6 +23,7 @@ from envmatrix.report.write import write_reports
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials
 from envmatrix.trials.experiment import Experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.resume import apply_resume_changes
 from envmatrix.version import __version__
 from tests.synthetic import Machine, make_plan, make_run, make_trials, write_run
@@ -100,7 +101,7 @@ def test_what_does_not_change_is_not_written(begun):
 def test_a_budget_that_the_run_has_had_is_told_to_be_that_of_the_whole_run(begun, monkeypatch, budget, told):
     said = []
     monkeypatch.setattr(runs, "reopen_experiment", lambda *_: begun())
-    runs.reopen_run(begun().folder.path, budget=budget, progress=said.append).folder.unlock()
+    runs.reopen_run(begun().folder.path, NewRun(progress=said.append), budget=budget).folder.unlock()
     assert any("the whole run, which has already used 5m" in line for line in said) is told
 
 
