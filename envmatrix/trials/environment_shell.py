@@ -13,9 +13,8 @@ from envmatrix.block.overlay import remove_folder
 from envmatrix.engines.base import Engine, Job, Mounts, Prepared, check_architecture, check_quota
 from envmatrix.engines.catalog import AUTO, choose_engine
 from envmatrix.errors import EnvmatrixError
-from envmatrix.matrix import Matrix
 from envmatrix.matrix.model import Workload
-from envmatrix.plan.environment import Environment, Image, Library, all_libraries, resolve_environment
+from envmatrix.plan.environment import Environment, Image, Library
 from envmatrix.plan.export_lines import memory_policy_command
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.process import Exit
@@ -142,14 +141,6 @@ def temporary_work_folder() -> Iterator[Path]:
         remove_folder(path)
 
 
-def open_session(
-    matrix: Matrix, name: str, engine_name: str, progress: ProgressCallback, image: str, host: Host
-) -> Session:
-    """Resolve and prepare a named environment on one engine ('auto': the first that this machine has)."""
-    environment, libraries = resolve_environment(matrix, name, host.facts()), all_libraries(matrix)
-    return prepare_session(environment, libraries, engine_name, Path(matrix.path), progress, image=image, host=host)
-
-
 def prepare_session(
     environment: Environment,
     libraries: tuple[Library, ...],
@@ -161,9 +152,10 @@ def prepare_session(
     image: str = "",
     host: Host | None = None,
 ) -> Session:
-    """Prepare an environment on one engine with the locks next to ``matrix``; ``given`` images are ready already.
+    """Prepare an environment on one engine ('auto': the first that this machine has).
 
-    ``image``: a ready image to use instead of its own. ``host``: where its processes will run (None: here).
+    Its locks are next to ``matrix``; ``given`` images are ready already. ``image``: a ready image to use instead of its
+    own. ``host``: where its processes will run (None: here).
     """
     if image:
         environment = replace(environment, image=Image("chosen", ready=image))
