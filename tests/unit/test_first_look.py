@@ -8,7 +8,7 @@ import pytest
 
 from envmatrix.api.program import bench
 from envmatrix.api.program import environments as program_environments
-from envmatrix.api.program.budget import time_text
+from envmatrix.api.program.environments import time_text
 from envmatrix.api.program.metric import choose_metric
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError, NothingRanError
