@@ -189,22 +189,21 @@ def _take_exported(found: EnvironmentFile, command: Command, word: str) -> None:
 def _read_set_up(found: EnvironmentFile, command: Command) -> None:
     """Read the command of a script that loads modules, or activates an environment."""
     words, number = command.words, command.number
-    if words[0] in ("module", "ml"):
-        arguments = [word for word in command.raw[1:] if words[0] == "ml" or not word.startswith("-")]
-        if arguments and command.certain:
-            _take_modules(found, number, words[0], arguments)
-        elif arguments:
-            found.leave_out(number, f"{' '.join(words)[:60]} is not used: {_UNCERTAIN}")
-    elif words[0] not in ("source", ".", "conda", "mamba", "micromamba") or len(words) < 2:
+    loads_modules = words[0] in ("module", "ml")
+    arguments = [word for word in command.raw[1:] if words[0] != "module" or not word.startswith("-")]
+    if not arguments or not (loads_modules or words[0] in ("source", ".", "conda", "mamba", "micromamba")):
         return
-    elif not command.certain:
+    if not command.certain:
         found.leave_out(number, f"{' '.join(words)[:60]} is not used: {_UNCERTAIN}")
+    elif loads_modules:
+        _take_modules(found, number, words[0], arguments)
     elif words[1] == "activate" and len(words) == 3:
         found.set_conda(number, words[2])
-    elif words[0] in ("source", ".") and words[1].endswith("bin/activate"):
-        found.set_folder(number, str(Path(words[1]).parents[1]))
-    elif words[0] in ("source", ".") and not words[1].endswith("conda.sh"):
-        found.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
+    elif words[0] in ("source", "."):
+        if words[1].endswith("bin/activate"):
+            found.set_folder(number, str(Path(words[1]).parents[1]))
+        elif not words[1].endswith("conda.sh"):
+            found.leave_out(number, f"{words[1]} is not read: pass it with --like instead if it sets what you need")
 
 
 def _take_modules(found: EnvironmentFile, number: int, command: str, arguments: list[str]) -> None:
@@ -214,6 +213,9 @@ def _take_modules(found: EnvironmentFile, number: int, command: str, arguments: 
     names = arguments[1:] if known else arguments
     if first == "purge":
         found.modules.clear()
+    elif first in _UNLOADING:
+        for name in names:
+            _unload(found, unquote(name))
     elif first in _LOADING or (command == "ml" and not known):
         for name in names:
             if needs_shell(name):
@@ -222,9 +224,6 @@ def _take_modules(found: EnvironmentFile, number: int, command: str, arguments: 
                 _unload(found, unquote(name)[1:])
             else:
                 found.modules.append(unquote(name))
-    elif first in _UNLOADING:
-        for name in names:
-            _unload(found, unquote(name))
     elif first not in _SHOWING:
         found.leave_out(number, f"`{command} {' '.join(map(unquote, arguments))[:60]}` is not followed")
 
