@@ -158,8 +158,7 @@ def _interventions(found: Iterable[Explanation], run: Run, matrix: Matrix) -> tu
 
 
 def _levels(environment: Environment) -> dict[str, str]:
-    own = environment.levels if environment.own_levels is None else environment.own_levels
-    return dict(own)
+    return dict(environment.levels if environment.own_levels is None else environment.own_levels)
 
 
 def _is_possible(matrix: Matrix, reference: Environment, level: tuple[str, str]) -> bool:

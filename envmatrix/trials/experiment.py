@@ -23,7 +23,7 @@ from envmatrix.system import bench_options, project
 from envmatrix.system.host import Host, format_cpus, parse_cpus, this_host
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials.comparison_sides import Side, check_sides, save_side_matrices
-from envmatrix.trials.data import data_set_name, pin_data_set, prepare_data_sets
+from envmatrix.trials.data import data_folder, pin_data_set, prepare_data_sets
 from envmatrix.trials.feasibility import (
     arms_that_cannot_run,
     check_batch_split,
@@ -166,7 +166,7 @@ def create_experiment(
     run, folder = _create_run_folder(run, Path(new_run.results), matrix, host_names=new_run.host_names)
     save_supplied_images(folder, given or {})
     save_side_matrices(folder, sides, bench)
-    return Experiment(run, folder, engines, prepared_images, bench, _data_folder())
+    return Experiment(run, folder, engines, prepared_images, bench, data_folder())
 
 
 def _resolve_sides(
@@ -256,19 +256,10 @@ def _pin_data_sets(
     placed_workloads: Mapping[str, Workload], bench: Path, progress: ProgressCallback
 ) -> dict[str, Workload]:
     """Return workloads as stored in run.json, with their data sets prepared and named."""
-    names = prepare_data_sets(bench, _data_folder(), _data_set_names(placed_workloads.values()), progress)
+    names = prepare_data_sets(placed_workloads.values(), bench, progress)
     return {
         name: pass_available_variables(pin_data_set(entry, names), progress) for name, entry in placed_workloads.items()
     }
-
-
-def _data_set_names(workloads: Iterable[Workload]) -> list[str | None]:
-    """Return the data sets that the built-in workloads among these request."""
-    return [data_set_name(workload) for workload in workloads if not workload.command]
-
-
-def _data_folder() -> Path:
-    return project.cache_folder() / "data"
 
 
 def _create_run_folder(run: Run, results: Path, matrix: Matrix, *, host_names: bool) -> tuple[Run, RunFolder]:
@@ -339,8 +330,8 @@ def reopen_experiment(folder: RunFolder, matrix_path: Path, progress: ProgressCa
     prepared_images, unavailable = prepare_images(run.environments, makers, progress, load_supplied_images(folder))
     _check_images_available(run, unavailable)
     check_images_unchanged(run, prepared_images)
-    prepare_data_sets(bench, _data_folder(), _data_set_names(run.workloads.values()), progress)
-    return Experiment(run, folder, engines, prepared_images, bench, _data_folder())
+    prepare_data_sets(run.workloads.values(), bench, progress)
+    return Experiment(run, folder, engines, prepared_images, bench, data_folder())
 
 
 def _check_images_available(run: Run, unavailable: Mapping[tuple[str, str], str]) -> None:

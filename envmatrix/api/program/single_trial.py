@@ -19,9 +19,9 @@ from envmatrix.plan import Arm, Slot, arm_name
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.running_estimate import RunningEstimate
-from envmatrix.system import project
 from envmatrix.system.host import Host, this_host
 from envmatrix.system.progress import ProgressCallback, silent
+from envmatrix.trials.data import data_folder
 from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment, snapshot_bench
 from envmatrix.trials.failure_reason import split_program_log
@@ -170,4 +170,4 @@ def _experiment(
     )  # fmt: skip
     folder = RunFolder(path)
     folder.create(run, "", host_names=True)
-    return Experiment(run, folder, {engine.name: engine}, prepared, session.bench, project.cache_folder() / "data")
+    return Experiment(run, folder, {engine.name: engine}, prepared, session.bench, data_folder())
