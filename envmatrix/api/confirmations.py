@@ -14,7 +14,7 @@ from envmatrix.errors import InputError
 from envmatrix.launchers.catalog import DEFAULT
 from envmatrix.matrix import Design, Factor, Matrix
 from envmatrix.matrix.override import only_levels, with_design, with_levels
-from envmatrix.plan.environment import Environment, build_environment, complete_levels, library_for_level
+from envmatrix.plan.environment import Environment, complete_levels, is_possible, library_for_level
 from envmatrix.results import Run, RunFolder
 from envmatrix.stats.attribution.confirmation import Wanted
 from envmatrix.stats.attribution.explanation import Explanation
@@ -62,8 +62,7 @@ def begin_confirmation(
     _check_repeatable(stored, new_run.progress)
     for name, reason in reasons.items():
         new_run.progress(f"not confirmed here: {name}: {reason}")
-    limits = {key: value for key, value in (("budget", budget), ("max_blocks", max_blocks)) if value is not None}
-    design = _design(stored, wanted, limits)
+    design = _design(stored, wanted, {"budget": budget, "max_blocks": max_blocks})
     matrix = _with_environments(matrix, stored, wanted, design)
     new_run = replace(
         new_run,
@@ -80,14 +79,9 @@ def begin_confirmation(
 def _check_repeatable(run: Run, progress: ProgressCallback) -> None:
     """Raise InputError if this machine or a program is not that of a stored run; report edited programs."""
     here = this_host()
-    differs = [
-        f"{label} {before}, here {now}"
-        for label, before, now in (
-            ("processor", run.host.cpu_model, here.cpu_model),
-            ("CPUs", len(run.host.cpus), len(here.cpus)),
-        )
-        if before != now and before is not None
-    ]
+    processors = ("processor", run.host.cpu_model, here.cpu_model)
+    facts = (processors, ("CPUs", len(run.host.cpus), len(here.cpus)))
+    differs = [f"{label} {before}, here {now}" for label, before, now in facts if before not in (None, now)]
     if run.launcher == DEFAULT and differs:
         raise InputError(
             f"run {run.name} was measured on another machine: {'; '.join(differs)}",
@@ -117,14 +111,9 @@ def _matrix_of(folder: RunFolder, run: Run, found: Iterable[Explanation]) -> Mat
             f"run {run.name} compares two matrices, which cannot be confirmed together",
             remedy="measure one of them: `envmatrix bench`",
         )
-    standard = [
-        level
-        for one in found
-        for finding in one.findings
-        for level in (finding.rule.less, finding.rule.more)
-        if level is not None
-    ]
-    matrix = with_levels(matrix_of_run(folder, run), standard)
+    rules = [finding.rule for one in found for finding in one.findings]
+    levels = [level for rule in rules for level in (rule.less, rule.more) if level is not None]
+    matrix = with_levels(matrix_of_run(folder, run), levels)
     held = {library.key for library in run.libraries}
 
     def is_held(_name: str, factor: Factor, level: str) -> bool:
@@ -146,7 +135,8 @@ def _interventions(found: Iterable[Explanation], run: Run, matrix: Matrix) -> tu
             reasons[arm.shown] = "no cause of its difference is named"
         for finding in one.findings:
             levels = finding.rule.interventions(environment, reference, slower=one.parts.whole.mean > 0)
-            level = next((level for level in levels if _is_possible(matrix, reference, level)), None)
+            own = _levels(reference)  # some levels need another OpenMP runtime than the reference's
+            level = next((level for level in levels if is_possible(matrix, {**own, level[0]: level[1]})), None)
             if reference_arm.engine != arm.engine or level is None:
                 reasons[arm.shown] = f"no level changes only this: {finding.rule.name}"
             elif levels_changed(environment, reference) == dict([level]):
@@ -159,15 +149,6 @@ def _interventions(found: Iterable[Explanation], run: Run, matrix: Matrix) -> tu
 
 def _levels(environment: Environment) -> dict[str, str]:
     return dict(environment.levels if environment.own_levels is None else environment.own_levels)
-
-
-def _is_possible(matrix: Matrix, reference: Environment, level: tuple[str, str]) -> bool:
-    """Return whether the reference can have this level: some need another OpenMP runtime."""
-    try:
-        build_environment(matrix, reference.name, {**_levels(reference), level[0]: level[1]}, {})
-    except InputError:
-        return False
-    return True
 
 
 def _name_of(matrix: Matrix, reference: Environment, level: tuple[str, str]) -> str:
@@ -189,14 +170,9 @@ def _design(run: Run, wanted: Sequence[Wanted], limits: Mapping[str, object]) ->
     """Return the stored run's design for the reference, the explained environments and those that confirm."""
     names = [wanted[0].reference, *(name for one in wanted for name in (one.arm.environment, one.by))]
     design = side_design(with_changed_values(run.design, limits), names)
-    arms = [one.arm for one in wanted]
-    return design.model_copy(
-        update={
-            "steady": False,
-            "workloads": tuple(dict.fromkeys(arm.workload for arm in arms)),
-            "engines": tuple(dict.fromkeys(arm.engine for arm in arms)),
-        }
-    )
+    workloads = tuple(dict.fromkeys(one.arm.workload for one in wanted))
+    engines = tuple(dict.fromkeys(one.arm.engine for one in wanted))
+    return design.model_copy(update={"steady": False, "workloads": workloads, "engines": engines})
 
 
 def _with_environments(matrix: Matrix, run: Run, wanted: Sequence[Wanted], design: Design) -> Matrix:
@@ -205,10 +181,7 @@ def _with_environments(matrix: Matrix, run: Run, wanted: Sequence[Wanted], desig
     added = {one.by: {**reference, one.level[0]: one.level[1]} for one in wanted}
     measured = {name: _levels(run.environments[name]) for name in design.environments if name in run.environments}
     lacking = {name: levels for name, levels in {**added, **measured}.items() if name not in matrix.environments}
-    entry = {
-        "baseline": design.baseline,
-        "environments": list(design.environments),
-        "workloads": list(design.workloads),
-    }
+    names = {"environments": list(design.environments), "workloads": list(design.workloads)}
+    entry = {"baseline": design.baseline, **names}
     complete = with_design(matrix, design.name, entry, lacking)
     return complete.model_copy(update={"workloads": matrix.workloads, "factors": matrix.factors})

@@ -116,7 +116,7 @@ def begin_rerun(
 def _choose_design(side: Side, name: str | None, overrides: Overrides) -> Design:
     run_design = side.run.design if side.run and name is None else None
     base_design = run_design or find_design(side.matrix, name or "default")
-    limits = {key: value for key, value in vars(overrides).items() if key != "environments" and value is not None}
+    limits = {key: value for key, value in vars(overrides).items() if key != "environments"}
     return side_design(with_changed_values(base_design, limits), overrides.environments)
 
 

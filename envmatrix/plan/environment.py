@@ -315,6 +315,15 @@ def build_environment(
     )
 
 
+def is_possible(matrix: Matrix, levels: Mapping[str, str]) -> bool:
+    """Return whether an environment can have these levels."""
+    try:
+        build_environment(matrix, "", levels, {})
+    except InputError:
+        return False
+    return True
+
+
 def _srun_options(name: str, bits: Sequence[tuple[Factor, Level]], levels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the options of srun of all levels. Raises InputError if two levels, or ``cpus``, choose the same."""
     options: dict[str, str | None] = {}

@@ -28,12 +28,11 @@ def apply_resume_changes(
     interim analysis, since results may have been read before resuming. The run is locked first, so that it cannot
     change while another envmatrix measures. Raises InputError for invalid values, StoreError if it is locked.
     """
-    changes = {name: value for name, value in limits.items() if value is not None}
-    with_changed_values(experiment.run.design, changes)
+    with_changed_values(experiment.run.design, limits)
     folder = experiment.folder
     folder.lock()
     run = folder.load_for_resume()
-    design = with_changed_values(run.design, changes)
+    design = with_changed_values(run.design, limits)
     _check_blocks(run.design, design)
     options = {**run.launcher_options, **(launcher_options or {})}
     change = _make_change(run, design, options, command, _unrecorded_blocks(folder, run))
