@@ -68,25 +68,23 @@ class Session:
 
     def _job(self, mounts: Mounts, argv: tuple[str, ...], limit_s: float, log: Path | None) -> Job:
         inner_paths = self.engine.inside(mounts)
+        base = base_variables(inner_paths["work"], inner_paths["bench"], self.prepared.python)
+        own_variables = (
+            trial_variables(self.workload, self.environment, base)
+            if self.workload
+            else {**base, **environment_variables(self.environment)}
+        )
         return Job(
             run="session",
             label=mounts.work.name,
             prepared=self.prepared,
             argv=argv,
-            env={
-                **self._variables(base_variables(inner_paths["work"], inner_paths["bench"], self.prepared.python)),
-                **packages_to_look_up([self.environment]),
-            },
+            env={**own_variables, **packages_to_look_up([self.environment])},
             preload=self.preload,
             mounts=mounts,
             limits=replace(process_limits(self.environment, limit_s), gpus=self.gpus),
             log=log,
         )
-
-    def _variables(self, base: dict[str, str]) -> dict[str, str]:
-        if self.workload:
-            return trial_variables(self.workload, self.environment, base)
-        return {**base, **environment_variables(self.environment)}
 
     def evidence(self, command: tuple[str, ...] = ()) -> dict[str, object]:
         """Return the evidence of ``command``, or of a process that only collects it.

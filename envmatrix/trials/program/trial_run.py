@@ -142,7 +142,9 @@ def run_once(
     """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails."""
     current_folder = Path.cwd()
     workload = resolve_program_folder(workload, current_folder)
-    engine, prepared, bench = _prepare_engine(engine_name, image, current_folder, progress)
+    bench = snapshot_bench()[1]
+    engine = open_engines([engine_name], build_places(current_folder / "matrix.yaml", bench))[engine_name]
+    prepared = engine.prepare(image, (), progress)
     with temporary_work_folder() as work, Heartbeat(progress, "the program runs"):
         job = _make_job(engine, prepared, workload, bench, work, Limits(seconds=limit_s, gpus=gpus), log)
         files = job.mounts.read["files"]
@@ -175,14 +177,6 @@ def _record_arrivals(log: Path) -> Iterator[list[tuple[float, int]]]:
     finally:
         stop_event.set()
         thread.join()
-
-
-def _prepare_engine(
-    name: str, image: Image, current_folder: Path, progress: ProgressCallback
-) -> tuple[Engine, Prepared, Path]:
-    bench = snapshot_bench()[1]
-    engine = open_engines([name], build_places(current_folder / "matrix.yaml", bench))[name]
-    return engine, engine.prepare(image, (), progress), bench
 
 
 def _make_job(
