@@ -190,8 +190,7 @@ def matrix_of(check: Check, folder: Path) -> Matrix:
     blocks = check.blocks
     limits = {"max_blocks": blocks, "min_blocks": min(blocks, 6), "budget": 1e6, "target": 0.0001, "seed": 1000}
     environments = list(dict.fromkeys([*check.levels, *check.named]))
-    made = with_design(matrix, _DESIGN, {**kept, **limits, "environments": environments}, check.levels)
-    return made.model_copy(update={"workloads": {**made.workloads, **matrix.workloads}})
+    return with_design(matrix, _DESIGN, {**kept, **limits, "environments": environments}, check.levels)
 
 
 def run_check(check: Check, part: Path, progress: ProgressCallback) -> bool:

@@ -183,5 +183,4 @@ def _with_environments(matrix: Matrix, run: Run, wanted: Sequence[Wanted], desig
     lacking = {name: levels for name, levels in {**added, **measured}.items() if name not in matrix.environments}
     names = {"environments": list(design.environments), "workloads": list(design.workloads)}
     entry = {"baseline": design.baseline, **names}
-    complete = with_design(matrix, design.name, entry, lacking)
-    return complete.model_copy(update={"workloads": matrix.workloads, "factors": matrix.factors})
+    return with_design(matrix, design.name, entry, lacking).model_copy(update={"factors": matrix.factors})

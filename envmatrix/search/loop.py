@@ -226,7 +226,6 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     design = _step_design(tuning, step, number, names)
     added = {name: levels for name, levels in names.items() if name not in space.named}
     matrix = with_design(tuning.matrix, step.phase, design, added)
-    matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
     location = study.place or Place(launcher=DEFAULT)
     looked_at = () if study.trial_s is None else ("--",)  # the search is of a program without a matrix.yaml to edit
     label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs

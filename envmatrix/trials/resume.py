@@ -61,20 +61,22 @@ def _make_change(
     run: Run, design: Design, options: LauncherOptions, command: tuple[str, ...], looked: int | None
 ) -> Change | None:
     """Return the differences from the current run as an entry of its history; None without any."""
-    timestamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    values: dict[str, tuple[float | LauncherOptions, float | LauncherOptions]] = {
-        "budget": (run.design.budget, design.budget),
-        "target": (run.design.target, design.target),
-        "max_blocks": (run.design.max_blocks, design.max_blocks),
-        "launcher_options": (run.launcher_options, options),
-    }
-    changed_values = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
-    if not changed_values and looked is None:
+    limits = ("budget", "target", "max_blocks")
+    old = {**{name: getattr(run.design, name) for name in limits}, "launcher_options": run.launcher_options}
+    new = {**{name: getattr(design, name) for name in limits}, "launcher_options": options}
+    changed_names = [name for name in new if new[name] != old[name]]
+    if not changed_names and looked is None:
         return None
-    old_values = {name: value_text(old_value) for name, (old_value, _) in changed_values.items()}
-    new_values = {name: value for name, (_, value) in changed_values.items()}
-    fields = {"at": timestamp, "envmatrix": __version__, "was": old_values, "command": command, "looked": looked}
-    return Change.model_validate({**fields, **new_values})
+    return Change.model_validate(
+        {
+            "at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "envmatrix": __version__,
+            "was": {name: value_text(old[name]) for name in changed_names},
+            "command": command,
+            "looked": looked,
+            **{name: new[name] for name in changed_names},
+        }
+    )
 
 
 def _check_blocks(old_design: Design, new_design: Design) -> None:
