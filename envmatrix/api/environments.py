@@ -22,7 +22,7 @@ from envmatrix.results import write_whole
 from envmatrix.system.progress import ProgressCallback, silent
 from envmatrix.trials.environment_shell import Session
 from envmatrix.trials.experiment import Experiment
-from envmatrix.trials.trial import preload_paths
+from envmatrix.trials.trial import measured_export_lines
 
 #: Marks a folder as a bundle, which the next export may replace.
 _MARKER_FILE = "envmatrix-bundle.json"
@@ -141,9 +141,7 @@ def best_export_lines(experiment: Experiment, group: Group) -> str:
     """
     if group.best is None or group.best.arm.workload != group.workload:
         return ""
-    environment = experiment.run.environments[group.best.arm.runs]
-    prepared = experiment.prepared[environment.image_key, group.engine]
-    return export_lines(environment, preload_paths(prepared, environment), "sh")
+    return measured_export_lines(experiment, group.best.arm)
 
 
 def make_bundle(folder: Path, session: Session, *, for_image: bool = False) -> tuple[str, ...]:

@@ -27,7 +27,11 @@ class NewRun:
     progress: ProgressCallback = silent
 
     def __post_init__(self) -> None:
-        if self.name is not None and not NAME.match(self.name):
-            raise InputError(
-                f"--name: {self.name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'"
-            )
+        if self.name is not None:
+            check_run_name(self.name)
+
+
+def check_run_name(name: str) -> None:
+    """Raise InputError for a name that a run or a search cannot have."""
+    if not NAME.match(name):
+        raise InputError(f"--name: {name!r} is not a valid name", remedy="use letters, digits, '.', '_', '+' and '-'")

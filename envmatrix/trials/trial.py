@@ -18,8 +18,9 @@ from envmatrix.evidence.record import Record, read_record
 from envmatrix.matrix import Design
 from envmatrix.matrix.model import Workload
 from envmatrix.matrix.variables import near
-from envmatrix.plan import Slot
+from envmatrix.plan import Arm, Slot
 from envmatrix.plan.environment import Environment
+from envmatrix.plan.export_lines import export_lines
 from envmatrix.results import Outcome, Trial, trial_of
 from envmatrix.system import bench_options
 from envmatrix.system.atomic_files import check_free_space
@@ -89,6 +90,13 @@ def trial_variables(workload: Workload, environment: Environment, base: Mapping[
 def preload_paths(prepared: Prepared, environment: Environment) -> tuple[str, ...]:
     """Return the absolute paths, inside the environment, for LD_PRELOAD."""
     return tuple(library_path(prepared, key, file) for key, file in environment.preload)
+
+
+def measured_export_lines(experiment: Experiment, arm: Arm) -> str:
+    """Return the shell lines that set up the environment of an arm outside envmatrix."""
+    environment = experiment.run.environments[arm.runs]
+    prepared = experiment.prepared[environment.image_key, arm.engine]
+    return export_lines(environment, preload_paths(prepared, environment), "sh")
 
 
 def process_limits(environment: Environment, seconds: float, cpus: str | None = None) -> Limits:
