@@ -118,15 +118,14 @@ class Level(Frozen):
     def _check_builds(self) -> Level:
         pinned = {canonicalize_name(item.partition("==")[0].strip()) for item in self.requirements if "==" in item}
         missing = next((name for name in self.build if canonicalize_name(name.strip()) not in pinned), None)
+        path = next((file for file in self.preload if "/" in file), None)
         if missing is not None:
             raise about("build", f"{missing} needs an exact version in the requirements: {missing}==VERSION")
         if self.build and self.preload:
             raise about("build", "move it to a level that installs its requirements: it has no effect with preload")
-        path = next((file for file in self.preload if "/" in file), None)
         if path and (self.requirements or self.apt):
-            raise about(
-                "preload", f"{path} is already an absolute path; with a package, name the library by its file name"
-            )
+            message = f"{path} is already an absolute path; with a package, name the library by its file name"
+            raise about("preload", message)
         return self
 
     @model_validator(mode="after")
@@ -135,14 +134,14 @@ class Level(Frozen):
         if self.image or self.modules:  # an interpreter can have both, in a venv on top of it
             added += ["requirements", "index"]
         conflict = next((name for name in added if getattr(self, name)), None)
-        wholes = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)]
-        existing = next(iter(wholes), None)
-        if existing in ("image", "conda"):
-            conflict = conflict or next(iter(wholes[1:]), None)
+        existing, *others = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)] or [
+            ""
+        ]
+        if existing in ("image", "conda") and others:
+            conflict = conflict or others[0]
         if self.channels and not self.conda:
-            raise about(
-                "channels", "`channels` needs `conda`, which is missing: channels are where conda packages come from"
-            )
+            message = "`channels` needs `conda`, which is missing: channels are where conda packages come from"
+            raise about("channels", message)
         if existing and conflict:
             instead = "build an image" if self.image else "name the Python of a venv"
             raise about(existing, f"it cannot be combined with {conflict}; {instead} that has both")
@@ -151,19 +150,8 @@ class Level(Frozen):
     @property
     def is_image(self) -> bool:
         """Whether this level changes the installed software of an image factor, not only preloaded libraries."""
-        installed = bool(self.requirements) and not self.preload
-        return installed or any(
-            (
-                self.python,
-                self.suite,
-                self.base,
-                self.image,
-                self.conda,
-                self.interpreter,
-                self.modules,
-                self.index,
-            )
-        )
+        chosen = ("python", "suite", "base", "image", "conda", "interpreter", "modules", "index")
+        return (bool(self.requirements) and not self.preload) or any(getattr(self, name) for name in chosen)
 
     @property
     def changes_image(self) -> bool:
@@ -238,22 +226,23 @@ class Workload(Frozen):
     def _check_one_json_file(self) -> Workload:
         if self.metric and self.metrics:
             raise about("metrics", "write either `metric` or `metrics`, not both")
-        if any(one.steps for one in list(self.sources.values())[1:]):
+        if any(source.steps for source in list(self.sources.values())[1:]):
             raise about("metrics", "`steps` must be the first metric, the one that verdicts use")
-        files = dict.fromkeys(self._json_files((*self.sources.values(), *self.check)))
+        metric_files = _json_files(self.sources.values())
+        files = dict.fromkeys([*metric_files, *_json_files(self.check)])
         if len(files) > 1:
-            key = "check" if len(set(self._json_files(self.sources.values()))) < 2 else "metrics"
+            key = "check" if len(set(metric_files)) < 2 else "metrics"
             raise about(key, f"all numbers of a program must come from one file, not from {' and '.join(files)}")
         return self
-
-    @staticmethod
-    def _json_files(reported: Iterable[ReportedNumber]) -> list[str]:
-        return [source.json_file.partition(":")[0] for source in reported if source.json_file]
 
     @property
     def json_file(self) -> str:
         """The file that the program writes its numbers to; '' if there is none."""
-        return next(iter(self._json_files((*self.sources.values(), *self.check))), "")
+        return next(iter(_json_files((*self.sources.values(), *self.check))), "")
+
+
+def _json_files(reported: Iterable[ReportedNumber]) -> list[str]:
+    return [source.json_file.partition(":")[0] for source in reported if source.json_file]
 
 
 class Design(Frozen):
@@ -319,11 +308,9 @@ def factorial_cells(design: Design) -> dict[str, dict[str, str]]:
 def cell_name(settings: Mapping[str, str]) -> str:
     """Return the name of an environment with these levels (by factor); too long a name is cut and gets a hash."""
     name = "+".join(f"{factor}-{level}" for factor, level in settings.items())
-    return (
-        name
-        if len(name) <= MAX_NAME_LENGTH
-        else f"{name[: MAX_NAME_LENGTH - 9]}+{sha256(name.encode()).hexdigest()[:8]}"
-    )
+    if len(name) <= MAX_NAME_LENGTH:
+        return name
+    return f"{name[: MAX_NAME_LENGTH - 9]}+{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def unreachable_verdict_reason(design: Design) -> str:
