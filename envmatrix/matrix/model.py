@@ -134,11 +134,10 @@ class Level(Frozen):
         if self.image or self.modules:  # an interpreter can have both, in a venv on top of it
             added += ["requirements", "index"]
         conflict = next((name for name in added if getattr(self, name)), None)
-        existing, *others = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)] or [
-            ""
-        ]
-        if existing in ("image", "conda") and others:
-            conflict = conflict or others[0]
+        wholes = [name for name in ("image", "conda", "interpreter", "modules") if getattr(self, name)]
+        existing = wholes[0] if wholes else None
+        if existing in ("image", "conda") and wholes[1:]:
+            conflict = conflict or wholes[1]
         if self.channels and not self.conda:
             message = "`channels` needs `conda`, which is missing: channels are where conda packages come from"
             raise about("channels", message)
