@@ -43,14 +43,13 @@ def reference_mistakes(matrix: Matrix) -> Iterator[Mistake]:
     yield from _baseline_mistakes(matrix)
 
 
-def _level_mistakes(matrix: Matrix, path: tuple[str, ...], level: str, index: int | None = None) -> Iterator[Mistake]:
-    """Yield the mistake of a factor, the last part of ``path``, or of the level that is written there."""
+def _level_mistakes(matrix: Matrix, path: tuple[str, ...], level: str, *index: int) -> Iterator[Mistake]:
+    """Yield the mistake of a factor, the last part of ``path``, or of its level (at ``index`` if it is in a list)."""
     factor = path[-1]
     if factor not in matrix.factors:
         yield Mistake(path, f"no factor {factor!r}", suggestion(factor, matrix.factors), key=True)
     elif level not in (known_levels := matrix.factors[factor].levels):
-        word_path = path if index is None else (*path, index)
-        yield Mistake(word_path, f"factor {factor!r} has no level {level!r}", suggestion(level, known_levels))
+        yield Mistake((*path, *index), f"factor {factor!r} has no level {level!r}", suggestion(level, known_levels))
 
 
 def _design_mistakes(matrix: Matrix, design: Design) -> Iterator[Mistake]:

@@ -231,9 +231,9 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
     new_run = NewRun(tuning.folder.path, label, location.launcher, location.options, command, progress=tuning.say_once)
-    design = matrix.designs[step.phase]
+    step_design = matrix.designs[step.phase]
     return create_experiment(
-        matrix, design, (engine,), new_run, location.host, parts=step.parts, references_suffice=True
+        matrix, step_design, (engine,), new_run, location.host, parts=step.parts, references_suffice=True
     )
 
 
