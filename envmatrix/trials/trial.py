@@ -199,9 +199,9 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     if reason:
         return trial_of(slot, "skipped", reason)
     orphan_count = orphans.end_processes()
-    engine, started, began = experiment.engines[slot.arm.engine], time.time(), time.monotonic()
+    started, began = time.time(), time.monotonic()
     try:
-        job = make_local_job(experiment, slot)
+        job, engine = make_local_job(experiment, slot), experiment.engines[slot.arm.engine]
         check_image_present(engine, job)
         exit_status = _run_job(engine, job)
         trial = make_finished_trial(experiment, slot, exit_status, job, started=started)
