@@ -15,7 +15,7 @@ from envmatrix.errors import EnvmatrixError, SkipEnvironmentError
 from envmatrix.launchers.base import LimitsBlocks
 from envmatrix.launchers.catalog import LAUNCHERS, check_options, find_trial_host
 from envmatrix.matrix.model import Design, Workload
-from envmatrix.plan import Arm, Slot, arm_name
+from envmatrix.plan import Arm, Slot
 from envmatrix.results import Run, RunFolder, Trial
 from envmatrix.runner.loop import run as run_experiment
 from envmatrix.runner.running_estimate import RunningEstimate
@@ -157,9 +157,7 @@ def _experiment(
 ) -> Experiment:
     """Return the experiment of one trial of the session's environment, with its folder."""
     environment, engine = session.environment, session.engine
-    arm = Arm(
-        arm_name(environment.name, _NAME, engine.name), environment.name, environment.name, _NAME, engine.name, None
-    )
+    arm = Arm.of(environment.name, environment.name, _NAME, engine.name, None)
     by_name, prepared = {environment.name: environment}, {(environment.image_key, engine.name): session.prepared}
     run = Run(
         name=_NAME, created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
