@@ -16,8 +16,7 @@ from envmatrix.api.program.bench import cleanup_on_failure, make_matrix
 from envmatrix.api.program.place import make_place
 from envmatrix.api.program.request import ProgramRequest as AskedProgram
 from envmatrix.api.runs import place_run
-from envmatrix.api.tuning.request import SearchRequest
-from envmatrix.api.tuning.space import make_default_space
+from envmatrix.api.tuning.space import SearchRequest, make_default_space
 from envmatrix.block import interrupts
 from envmatrix.errors import ExitCode, InputError, StoppedRunError, StoreError, Where
 from envmatrix.launchers.catalog import DEFAULT, LAUNCHERS
