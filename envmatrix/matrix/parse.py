@@ -28,8 +28,7 @@ from envmatrix.matrix.model import (
     unreachable_verdict_reason,
 )
 from envmatrix.matrix.references import RESERVED, reference_mistakes
-from envmatrix.matrix.requirements import expand_requirements as read_requirements
-from envmatrix.matrix.requirements import referenced_file
+from envmatrix.matrix.requirements import expand_requirements, referenced_file
 from envmatrix.matrix.slurm import Slurm
 from envmatrix.matrix.types import OF_KEY, error_key
 from envmatrix.matrix.yaml_positions import Data, Key, as_mapping, parse_yaml, read_text
@@ -226,21 +225,18 @@ class _Parser:
         requirements_path = (*path, "requirements")
         where = self.source.where(requirements_path)
         try:
-            expanded = read_requirements([str(requirement) for requirement in requirements], where.file.parent, where)
+            expanded = expand_requirements(list(map(str, requirements)), where.file.parent, where)
         except InputError as error:
             self.mistakes.append(error)
             data["requirements"] = []
             return
         self.gathered.inlined.append([*expanded.words, *expanded.index])
+        if len({*expanded.index, *filter(None, [data.get("index")])}) > 1:
+            remedy = "keep one, and put the other in pip's configuration"
+            self.wrong(requirements_path, "requirements: more than one additional index", remedy)
         data["requirements"] = list(expanded.words)
-        index = {*expanded.index, *filter(None, [data.get("index")])}
-        if len(index) > 1:
-            self.wrong(
-                requirements_path,
-                "requirements: more than one additional index",
-                "keep one, and put the other in pip's configuration",
-            )
-        data.update({"index": expanded.index[0]} if expanded.index else {})
+        if expanded.index:
+            data["index"] = expanded.index[0]
 
     def _check_claim(self, claimed: str, allowed: tuple[str, ...], path: Key) -> None:
         sample_values = [templates.fill_templates(text, templates.SAMPLE_VALUES) for text in allowed]
