@@ -26,6 +26,7 @@ from envmatrix.search.answer import find_expected_best
 from envmatrix.search.search import Batch, Budget, Search
 from envmatrix.search.steps import Step
 from envmatrix.trials.experiment import create_experiment, find_design
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.trial import make_job, run_trial
 from tests.synthetic import Machine, make_plan, make_trials, write_run
 from validation import agreement, measured_parts, precision, simulated_tuning, tuned, verdicts
@@ -121,11 +122,9 @@ def trial_overhead(pairs: int, engine: str, promised: float) -> Iterator[Line]:
         file = Path(scratch) / "matrix.yaml"
         file.write_text(MATRIX)
         matrix = parse(MATRIX, file)
-        quiet: Callable[[str], None] = lambda text: None  # noqa: E731
         engines = tuple(dict.fromkeys(("local", engine)))
-        experiment = create_experiment(
-            matrix, find_design(matrix, "tiny"), engines, Path(scratch) / "results", quiet, ()
-        )
+        new_run = NewRun(Path(scratch) / "results")
+        experiment = create_experiment(matrix, find_design(matrix, "tiny"), engines, new_run)
         slots = {slot.arm.engine: slot for slot in experiment.plan.block(0) if slot.arm.environment == "baseline"}
         differences = []
         for _ in range(pairs):

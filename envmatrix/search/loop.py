@@ -28,6 +28,7 @@ from envmatrix.search.steps import Step, count_trials, dropped_levels, read_step
 from envmatrix.search.study import Place, Study, StudyFolder
 from envmatrix.system.progress import ProgressCallback, duration_text, report_once
 from envmatrix.trials.experiment import Experiment, create_experiment, reopen_experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.resume import apply_resume_changes, record_interim_reading
 from envmatrix.units import as_duration, as_hours, is_too_long
 
@@ -234,15 +235,15 @@ def _begin_step(tuning: RunningSearch, step: Proposal, number: int, engine: str)
     design = _step_design(tuning, step, number, names)
     added = {name: levels for name, levels in names.items() if name not in space.named}
     matrix = with_design(tuning.matrix, step.phase, design, added)
-    matrix = matrix.model_copy(update={"workloads": {**matrix.workloads, **tuning.matrix.workloads}})
     location = study.place or Place(launcher=DEFAULT)
     looked_at = () if study.trial_s is None else ("--",)  # the search is of a program without a matrix.yaml to edit
     label = f"{number:03d}-{step.phase}-{study.name}"  # unique among runs
     command = ("tune", study.name, label, "--matrix", tuning.matrix.path, *looked_at)
+    new_run = NewRun(tuning.folder.path, label, location.launcher, location.options, command, progress=tuning.say_once)
+    step_design = matrix.designs[step.phase]
     return create_experiment(
-        matrix, matrix.designs[step.phase], (engine,), tuning.folder.path, tuning.say_once, command,
-        location.launcher, location.host, location.options, name=label, parts=step.parts, references_suffice=True,
-    )  # fmt: skip
+        matrix, step_design, (engine,), new_run, location.host, parts=step.parts, references_suffice=True
+    )
 
 
 def _step_design(

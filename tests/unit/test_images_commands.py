@@ -98,7 +98,7 @@ def test_what_is_made_beside_the_matrix_of_an_installed_package_is_made_where_it
     folders: list[Path] = []
     named = SimpleNamespace(start="run it")
     builder = SimpleNamespace(base=print, build_named=lambda *given: folders.append(given[2]) or named)
-    monkeypatch.setattr(images, "open_engines", lambda names, _: dict.fromkeys(names, builder))
+    monkeypatch.setattr("envmatrix.trials.images.open_engines", lambda names, _: dict.fromkeys(names, builder))
     assert images.build(["baseline"], engine="docker", matrix=tmp_path / "matrix.yaml").starts == ("run it",)
     assert folders == [here / "containers"]
 

@@ -23,6 +23,7 @@ from envmatrix.results import RunFolder, trial_of
 from envmatrix.results.anonymize import Anonymizer
 from envmatrix.trials import trial
 from envmatrix.trials.experiment import create_experiment
+from envmatrix.trials.new_run import NewRun
 from envmatrix.trials.verification import contradicting_variables, verify_evidence
 from tests.synthetic import make_environment, make_plan, make_run
 
@@ -218,14 +219,13 @@ def test_a_word_of_the_command_line_that_is_no_utf_8_loses_no_run(tmp_path):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_hosts_are_called_what_they_are_called_only_where_that_is_asked_for(tmp_path, monkeypatch, kept):
-    arms = make_plan(("tuned",)).arms
     run = make_run(make_plan(("tuned",)))
-    monkeypatch.setattr("envmatrix.trials.experiment._prepare_all", lambda *_: ({}, {}, run.environments, arms, {}))
+    monkeypatch.setattr("envmatrix.trials.experiment._prepare_sides", lambda *_: ({}, {}, {}))
     monkeypatch.setattr("envmatrix.trials.experiment._pin_data_sets", lambda *_: run.workloads)
     (tmp_path / "m.yaml").write_text(MATRIX)
     matrix = load(tmp_path / "m.yaml")
     host = replace(make_run(make_plan(())).host, name="vm9")
-    begun = create_experiment(matrix, matrix.designs["d"], (), tmp_path, print, (), host=host, host_names=kept)
+    begun = create_experiment(matrix, matrix.designs["d"], ("local",), NewRun(tmp_path, host_names=kept), host)
     assert RunFolder(begun.folder.path).load().host.name == ("vm9" if kept else "node-1")
     assert RunFolder(begun.folder.path).load().design.schedule == "sequential", "its wall time is all there is"
     arguments = parser.parse(["bench", *(["--host-names"] if kept else [])])
