@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Option
+from envmatrix.launchers.pending_block import Loss
 from envmatrix.system.host import Host
 from envmatrix.system.process import Finished, run
 from envmatrix.system.progress import ProgressCallback, silent
@@ -29,6 +31,10 @@ COMMON = (
     Option("time", "TIME", "time limit of one block, such as 90s, 10m or 2h", takes="duration"),
     Option("modules", "NAME", "modules to load on the nodes", takes="names"),
 )
+
+
+class SilentError(EngineError):
+    """A batch system does not answer; it may do so later."""
 
 
 def ask(*argv: str, text: str | None = None) -> Finished:
@@ -61,7 +67,8 @@ def host_of_cpus(name: str, count: int, cores: int) -> Host:
 class QueuedJob:
     """A job that its batch system knows; ``state`` in its words, ``host``: where it runs, '' if it waits.
 
-    ``release``: the command that lets it run, if somebody holds it. ``failed``: it could not start, and never will.
+    ``release``: the command that lets it run, if it is held. ``failed``: it could not start, and never will. Slurm also
+    has the ``reason`` why it waits or ended, and jobs that are not ``alive`` any more.
     """
 
     job: str
@@ -70,6 +77,8 @@ class QueuedJob:
     host: str = ""
     release: str = ""
     failed: bool = False
+    reason: str = ""
+    alive: bool = True
 
 
 @dataclass(frozen=True)
@@ -96,19 +105,36 @@ class BatchSystem:
     """The commands of a batch system, for the options of a run.
 
     ``commands`` must be on PATH, and ``probe`` succeeds if it answers. ``narrow`` names the options that choose hosts.
+    ``exports`` are variables that a script exports, with their defaults: its commands must be found as they are here.
     ``sets`` are lines of ``sh`` that set ``node``; ``who`` is the shell text for NODE JOB RESTARTS, followed by the
-    words of the block runner.
+    words of the block runner. ``place`` is its word for a host, ``submitted`` and ``label`` are how messages name a
+    job. ``polls`` are the least and the most seconds between checks of the queue, which everybody shares.
+    ``outlives``: jobs go on without envmatrix.
     """
 
     title = ""
     narrow = "--hosts"
     commands: tuple[str, ...] = ()
     probe: tuple[str, ...] = ()
+    exports: tuple[tuple[str, str], ...] = (("PATH", os.defpath), ("HOME", "/"))
     sets: tuple[str, ...] = ()
     who = ""
+    place = "host"
+    submitted = ": job {job} in the queue"
+    label = "job {job}"
+    polls = (1.0, 30.0)
+    outlives = True
 
-    def __init__(self, asked: LauncherOptions) -> None:
-        self.asked = asked
+    def __init__(self, asked: LauncherOptions | None = None) -> None:
+        self.asked: LauncherOptions = asked or {}
+
+    @property
+    def width(self) -> int:
+        """How many blocks run at the same time. Raises InputError for a wrong number of nodes."""
+        text = str(self.asked.get("nodes", 1))
+        if not text.isdecimal() or not 1 <= int(text) <= 1000:
+            raise InputError(f"--nodes: {text!r} is no number of nodes", remedy="such as `--nodes 2`")
+        return int(text)
 
     def silence(self) -> str | None:
         """Return why it does not answer; None if it does."""
@@ -168,6 +194,21 @@ class BatchSystem:
     def ended(self, job: str) -> str:
         """Return how a job that is no longer in the queue ended, '' if the batch system does not say."""
         return ""
+
+    def loss(self, job: str) -> Loss:
+        """Return why a job that did not stop by itself ended early."""
+        cause = self.ended(job)
+        return Loss(cause or "UNKNOWN", cause or f"it ended, and {self.title} no longer knows it")
+
+    def takes(self, home: str, left_out: Mapping[str, str]) -> bool:
+        """Return whether a block can be submitted now.
+
+        ``home``: the host that began it, '' if none did; ``left_out``: hosts that failed, and why.
+        """
+        return True
+
+    def close(self) -> None:
+        """Release what is still held for jobs, at the end of a run."""
 
     def places(self, job: Submission) -> tuple[str, ...]:
         """Return the hosts that a block may run on; (): any. Raises EngineError if none is left."""

@@ -6,10 +6,10 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from pydantic import JsonValue
 
@@ -25,6 +25,7 @@ from envmatrix.system.regular_files import (
 )
 from envmatrix.system.write_retry import insisting
 
+T = TypeVar("T")
 _CHUNK_BYTES = 2**16
 _RESTORE = "restore it from a copy"
 _REMEDIES = {
@@ -42,6 +43,14 @@ def store_error(error: OSError, path: Path, line: int | None = None) -> StoreErr
     """Return an OSError about a file as a StoreError, with a remedy if one is known."""
     remedy = _RESTORE if isinstance(error, RefusedFileError) else _REMEDIES.get(error.errno or 0, "")
     return StoreError(f"{error.strerror}", where=Where(path, line), remedy=remedy)
+
+
+def write_with_retry(act: Callable[[], T], path: Path) -> T:
+    """Return the result of ``act``, repeated while ``path`` is temporarily not writable. Raises StoreError."""
+    try:
+        return insisting(act, path)
+    except OSError as error:
+        raise store_error(error, path) from error
 
 
 @contextmanager
@@ -81,10 +90,7 @@ def write_whole(path: Path, text: str | bytes) -> None:
         with whole_file(path) as file:
             file.write(_bytes(text))
 
-    try:
-        insisting(write, path)
-    except OSError as error:
-        raise store_error(error, path) from error
+    write_with_retry(write, path)
 
 
 def write_named(path: Path, text: str | bytes) -> None:
@@ -109,10 +115,7 @@ def append_line(path: Path, line: str) -> None:
             file.flush()
             os.fsync(file.fileno())
 
-    try:
-        insisting(append, path)
-    except OSError as error:
-        raise store_error(error, path) from error
+    write_with_retry(append, path)
 
 
 def check_free_space(folder: Path) -> None:
