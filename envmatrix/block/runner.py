@@ -120,21 +120,18 @@ class BlockRunner:
             seen, name = report["seen"], str(report["node"])
             self.say(f"{name} before the block: {json.dumps(seen)}")
             self.checks.append(seen)
-            busy = float(seen["busy"])
-            if busy > self.order.busy:
-                raise StopError(
-                    BUSY, f"{busy * 100:.0f} % of its CPUs are busy, these ran: {json.dumps(seen['others'])}", name
-                )
+            if (busy := float(seen["busy"])) > self.order.busy:
+                programs = json.dumps(seen["others"])
+                raise StopError(BUSY, f"{busy * 100:.0f} % of its CPUs are busy, these ran: {programs}", name)
 
     def _inspect_nodes(self, *, briefly: bool = False) -> list[dict[str, Any]]:
         """Return a report on each node. Raises StopError with the first path that a node cannot read."""
-        if self.nodes is None:
-            missing = node_checks.first_missing(self.order.needs)
-            reports = [
-                {"node": self.node, "missing": missing, "seen": missing or briefly or node_checks.inspect_node()}
-            ]
-        else:
+        if self.nodes:
             reports = self.nodes.inspect_all()
+        else:
+            missing = node_checks.first_missing(self.order.needs)
+            seen = missing or briefly or node_checks.inspect_node()
+            reports = [{"node": self.node, "missing": missing, "seen": seen}]
         if not reports:
             raise StopError(_TASKS_FAILED, "srun could not start a task on each node")
         for node in reports:
@@ -193,7 +190,7 @@ class BlockRunner:
             return "it was suspended while it ran"
         if any(not one.exit.ok for one in ended.values()):
             try:
-                (self.files.folder / f"{part.name}.try{self.order.attempt}" / "end").open("ab").close()
+                (self.order.folder_of(part) / "end").open("ab").close()
             except OSError:
                 return "its folder cannot be written"
         return ""
@@ -219,7 +216,7 @@ class BlockRunner:
         self.say(f"{trial.name} ended with status {outcome.status}")
 
     def _finish(self, part: Part) -> None:
-        whole = self.files.folder / f"{part.name}.try{self.order.attempt}"
+        whole = self.order.folder_of(part)
         if part.turns:
             self.files.retry("remove a file", lambda: (whole / "end").unlink(missing_ok=True))
         for trial in part.trials:
