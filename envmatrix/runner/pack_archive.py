@@ -24,7 +24,6 @@ from envmatrix.runner.pack_manifest import (
     Manifest,
     is_safe,
     read_manifest,
-    sha256_of,
 )
 from envmatrix.system.atomic_files import named_file, store_error
 from envmatrix.system.regular_files import open_regular
@@ -38,7 +37,7 @@ Content = Path | bytes
 def make_entry(content: Content) -> Entry:
     """Return the size and digest of a file's content."""
     if isinstance(content, bytes):
-        return Entry(sha256_of(content), len(content))
+        return Entry(hashlib.sha256(content).hexdigest(), len(content))
     try:
         return Entry(file_digest(content), content.stat().st_size)
     except OSError as error:
@@ -177,15 +176,14 @@ def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: st
         raise _tampered_error(archive, f"{name} does not match its manifest")
     if entry.executable:
         target.chmod(target.stat().st_mode | 0o100)
-    os.utime(
-        target, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH))
-    )  # fixed mtime: an image unpacked again keeps the stamp of its first unpacking
+    # An image unpacked again keeps the stamp of its first unpacking.
+    os.utime(target, (int(SOURCE_DATE_EPOCH), int(SOURCE_DATE_EPOCH)))
 
 
 def _check_room(manifest: Manifest, into: Path, archive: Path) -> None:
     """Refuse an archive that unpacks to more than the free disk space: compressed zeros could fill any disk."""
     needed_bytes, free_bytes = sum(entry.size for entry in manifest.files.values()), shutil.disk_usage(into.parent).free
-    if min((entry.size for entry in manifest.files.values()), default=0) < 0 or needed_bytes > free_bytes:
+    if needed_bytes > free_bytes:
         raise StoreError(
             f"not enough space: its contents need {needed_bytes / 2**20:.0f} MiB, and "
             f"{free_bytes / 2**20:.0f} MiB are free",
