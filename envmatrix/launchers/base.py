@@ -33,10 +33,7 @@ class Work(Protocol):
 
     @property
     def groups_of(self) -> TrialGrouper:
-        """The object that splits blocks into groups, for a launcher that starts trials by a script."""
-
-    def groups(self, block: list[Slot]) -> list[list[Slot]]:
-        """Split a block into groups of trials that run together; a trial in a group of its own runs separately."""
+        """The object that splits blocks into groups of trials that run together; a trial alone runs separately."""
 
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine until all have ended."""

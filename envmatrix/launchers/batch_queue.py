@@ -172,7 +172,8 @@ class BatchLauncher(BlockLauncher):
 
     def _look(self, work: Work) -> Trials:
         """Check the queue: submit waiting blocks, follow jobs, and handle those that ended early."""
-        self._wait_s = min(self._system.polls[1], self._wait_s * 1.5)
+        shortest_s, longest_s = self._system.polls
+        self._wait_s = min(longest_s, max(shortest_s, 1.5 * self._wait_s))
         self._next_look = time.monotonic() + self._wait_s
         try:
             queue = self._queue()

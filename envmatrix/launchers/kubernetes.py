@@ -61,7 +61,7 @@ class Kubernetes(BatchSystem):
     sets = ("node=$NODE_NAME",)
     who = '"$node" "$POD_NAME" 0 noticed'
 
-    def __init__(self, asked: LauncherOptions) -> None:
+    def __init__(self, asked: LauncherOptions | None = None) -> None:
         super().__init__(asked)
         self._ends: dict[str, str] = {}
 

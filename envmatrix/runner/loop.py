@@ -365,10 +365,6 @@ class _Loop:
         """Run one slot on this machine."""
         return run_with_rebuild(self.experiment, slot, self.progress)
 
-    def groups(self, block: list[Slot]) -> list[list[Slot]]:
-        """Split a block into groups that run together."""
-        return self.groups_of.of(block)
-
     def run_group(self, group: list[Slot]) -> Iterator[Trial]:
         """Run the trials of a group on this machine."""
         if self.groups_of.runs_side_by_side(group[0]):
