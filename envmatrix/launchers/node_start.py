@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from envmatrix import block
-from envmatrix.block import order
-from envmatrix.block.order import CANNOT_WRITE, DELETED, NO_MODULE, NO_PYTHON, OTHER_NODE
+from envmatrix.block.order import BUSY, CANNOT_WRITE, DELETED, NO_MODULE, NO_PIPES, NO_PYTHON, NOT_SEEN, OTHER_NODE
 from envmatrix.build.cache import disk_errors
 from envmatrix.launchers.pending_block import Loss
 from envmatrix.plan.export_lines import posix_quote
@@ -30,10 +29,10 @@ STOPPED: Mapping[int, str] = {
     NO_PYTHON: "the node has no Python 3.9 or later, which starts the trials (`--modules`, under Slurm)",
     CANNOT_WRITE: "the node cannot write to the results folder",
     NO_MODULE: "the node cannot load a module that was asked for (the job's log has its words)",
-    order.NO_PIPES: "the results folder's file system has no named pipes, which turns need: write `schedule: sequential`",
-    order.NOT_SEEN: "the node does not see a file that the trials need",
+    NO_PIPES: "the results folder's file system has no named pipes, which turns need: write `schedule: sequential`",
+    NOT_SEEN: "the node does not see a file that the trials need",
     OTHER_NODE: "the job started again on another node than the one that began its block",
-    order.BUSY: "others use more of the node than `busy` allows",
+    BUSY: "others use more of the node than `busy` allows",
     DELETED: "it was deleted, or its time limit (`--time`) was reached",
 }
 #: Program that checks whether a Python is recent enough to start a block.
