@@ -122,9 +122,7 @@ def _resume_loop(make_loop: Callable[[], _Loop], folder: RunFolder, progress: Pr
         f"set aside {format_count(len(incomplete_trials), 'trial')}, interleaved with trials that were "
         "not recorded: they all run again"
     )
-    loop = make_loop()
-    _count_recorded_trials(loop, folder, progress)
-    return loop
+    return _resume_loop(make_loop, folder, progress)
 
 
 def _count_recorded_trials(loop: _Loop, folder: RunFolder, progress: ProgressCallback) -> None:
