@@ -34,6 +34,11 @@ _CHUNK_BYTES = 2**20
 Content = Path | bytes
 
 
+def content_size(content: Content) -> int:
+    """Return the size of a file's content, in bytes."""
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
 def make_entry(content: Content) -> Entry:
     """Return the size and digest of a file's content."""
     if isinstance(content, bytes):
@@ -90,13 +95,8 @@ def write_archive(path: Path, manifest: Manifest, contents: Mapping[str, Content
 
 def _add(tar: tarfile.TarFile, name: str, content: Content) -> None:
     information = tarfile.TarInfo(name)
-    information.mode = 0o644
-    if isinstance(content, bytes):
-        information.size = len(content)
-        tar.addfile(information, io.BytesIO(content))
-        return
-    information.size = content.stat().st_size
-    with open_regular(content) as file:
+    information.mode, information.size = 0o644, content_size(content)
+    with io.BytesIO(content) if isinstance(content, bytes) else open_regular(content) as file:
         tar.addfile(information, file)
 
 
