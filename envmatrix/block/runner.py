@@ -149,9 +149,9 @@ class BlockRunner:
             if not repeat_reason or repeated == _REPEATS:
                 break
             repeated += 1
-            codes = ", ".join(f"{name} with status {one.status}" for name, one in outcomes.items())
+            codes = ", ".join(f"{name} with status {outcome.status}" for name, outcome in outcomes.items())
             self.say(f"{part.name} ended ({codes}), but {repeat_reason}: it runs again")
-        if any(not one.exit.ok for one in outcomes.values()):
+        if any(not outcome.exit.ok for outcome in outcomes.values()):
             self._inspect_nodes(briefly=True)  # if a needed file is gone, the failure does not count and the job stops
         self._check_current()  # another attempt may have replaced this one in the meantime
         for trial in part.trials:
@@ -184,11 +184,11 @@ class BlockRunner:
             interrupts.wait_readable([], _OWN_SIGNAL_S)
         return outcomes
 
-    def _repeat_reason(self, part: Part, ended: Mapping[str, Outcome]) -> str:
+    def _repeat_reason(self, part: Part, outcomes: Mapping[str, Outcome]) -> str:
         """Return why the part's result does not count although its trials are not at fault, otherwise ''."""
         if self.stops:
             return "it was suspended while it ran"
-        if any(not one.exit.ok for one in ended.values()):
+        if any(not outcome.exit.ok for outcome in outcomes.values()):
             try:
                 (self.order.folder_of(part) / "end").open("ab").close()
             except OSError:

@@ -48,10 +48,10 @@ def names_of(asked: LauncherOptions, name: str) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (str(value),)
 
 
-def json_answer(done: Finished) -> dict[str, Any]:
+def json_answer(finished: Finished) -> dict[str, Any]:
     """Return the JSON that a command printed; {} if it is none."""
     try:
-        body = json.loads(done.stdout, strict=False)
+        body = json.loads(finished.stdout, strict=False)
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
@@ -138,8 +138,8 @@ class BatchSystem:
 
     def silence(self) -> str | None:
         """Return why it does not answer; None if it does."""
-        done = ask(*self.probe)
-        return None if done.exit.ok else done.last_words(1) or str(done.exit)
+        answer = ask(*self.probe)
+        return None if answer.exit.ok else answer.last_words(1) or str(answer.exit)
 
     def values(self, name: str, allowed: re.Pattern[str] = _WORD) -> list[str]:
         """Return the values of an option. Raises InputError for a character that the submitting command refuses."""
@@ -162,17 +162,17 @@ class BatchSystem:
 
     def hosts(self, progress: ProgressCallback) -> dict[str, Host]:
         """Return the hosts that fit the options and answer; ``progress`` receives those that do not answer."""
-        wanted = self.values("hosts")
+        names = self.values("hosts")
         self.queue()
         self.requested()
-        known = self.known_hosts()
-        wanted = wanted or list(known)
-        hosts = {name: host for name in wanted if (host := known.get(name))}
-        for name in sorted(set(wanted) - set(hosts)):
+        known_hosts = self.known_hosts()
+        names = names or list(known_hosts)
+        hosts = {name: host for name in names if (host := known_hosts.get(name))}
+        for name in sorted(set(names) - set(hosts)):
             progress(f"host {name} is left out: it does not answer")
         if not hosts:
-            said = f"no host answers: {', '.join(wanted)}" if wanted else f"{self.title} has no host for this"
-            raise EngineError(said, remedy=f"see `{self.commands[-1]}`, or choose other hosts with {self.narrow}")
+            problem = f"no host answers: {', '.join(names)}" if names else f"{self.title} has no host for this"
+            raise EngineError(problem, remedy=f"see `{self.commands[-1]}`, or choose other hosts with {self.narrow}")
         return hosts
 
     def jobs(self) -> list[QueuedJob] | None:
@@ -214,22 +214,22 @@ class BatchSystem:
         """Return the hosts that a block may run on; (): any. Raises EngineError if none is left."""
         if job.home:
             return (job.home,)
-        wanted = names_of(self.asked, "hosts") or (tuple(self.hosts(silent)) if job.avoid else ())
-        left = tuple(name for name in wanted if name not in job.avoid)
-        if wanted and not left:
+        names = names_of(self.asked, "hosts") or (tuple(self.hosts(silent)) if job.avoid else ())
+        remaining = tuple(name for name in names if name not in job.avoid)
+        if names and not remaining:
             raise EngineError(
                 f"no host is left to run on ({', '.join(job.avoid)} failed)",
                 remedy="repair them, then `envmatrix resume`: nothing is lost",
             )
-        return left
+        return remaining
 
     def answer(self, *argv: str, text: str | None = None) -> str:
         """Return the output of a command; raise an EngineError if it failed."""
-        done = ask(*argv, text=text)
-        if not done.exit.ok:
+        finished = ask(*argv, text=text)
+        if not finished.exit.ok:
             raise EngineError(
-                f"`{argv[0]}` failed: {done.last_words(2)}",
+                f"`{argv[0]}` failed: {finished.last_words(2)}",
                 remedy=f"check the options of the launcher, and that {self.title} works here; "
                 "`envmatrix resume` goes on",
             )
-        return done.stdout
+        return finished.stdout

@@ -77,8 +77,8 @@ class BlockLauncher:
 
     def _known_blocks(self, work: Work) -> Iterator[PendingBlock]:
         """Return the unfinished parts of the blocks that an earlier start of envmatrix began."""
-        for known in block_folders(block_folder(self._experiment, 0).path.parent):
-            block = int(known.path.name[1:])
+        for folder in block_folders(block_folder(self._experiment, 0).path.parent):
+            block = int(folder.path.name[1:])
             yield self._pending_block(block, self._experiment.plan.block(block), work)
 
     def _pick_up(self, pending: PendingBlock, *, runs: bool) -> None:
@@ -94,14 +94,15 @@ class BlockLauncher:
         """Return the unfinished part of a block; delete the leftover files of its finished trials."""
         files = block_folder(self._experiment, block)
         groups = group_names(self._experiment.plan.block(block), work.groups_of)
-        there = {slot.trial: slot for slot in slots if slot.arm.name not in self._experiment.run.skipped}
-        for unit, whole in PendingBlock(block, there, files, groups=groups).units().items():
-            if any(work.is_done(slot.trial) for slot in whole):  # trials of a group are done all together or not at all
+        runnable = {slot.trial: slot for slot in slots if slot.arm.name not in self._experiment.run.skipped}
+        for unit, unit_slots in PendingBlock(block, runnable, files, groups=groups).units().items():
+            # Trials of a group are done all together or not at all.
+            if any(work.is_done(slot.trial) for slot in unit_slots):
                 files.forget(unit)
             else:
                 files.recall(unit)
-        left = {trial: slot for trial, slot in there.items() if not work.is_done(trial)}
-        return PendingBlock(block, left, files, files.attempt, groups=groups)
+        unfinished = {trial: slot for trial, slot in runnable.items() if not work.is_done(trial)}
+        return PendingBlock(block, unfinished, files, files.attempt, groups=groups)
 
     def _take(self, block: list[Slot], work: Work) -> Trials:
         """Add one block to those that wait, unless it is already running (adopted from an earlier start)."""

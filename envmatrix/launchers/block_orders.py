@@ -148,14 +148,14 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
     The files of a group are kept until all its trials are on disk, so after an interruption all are read again.
     """
     for unit, slots in pending.units().items():
-        there = [slot for slot in slots if pending.files.holds(pending.place(slot))]
-        if not there:
+        finished_slots = [slot for slot in slots if pending.files.holds(pending.place(slot))]
+        if not finished_slots:
             continue
-        if broken := next((slot for slot in there if pending.end(slot) is None), None):
+        if broken := next((slot for slot in finished_slots if pending.end(slot) is None), None):
             if damaged := pending.files.set_aside(unit, pending.place(broken)):
                 progress(f"what {unit} left is damaged and lies in {damaged} now; it runs again")
             continue
-        ends = [(slot, pending.end(slot)) for slot in there]
+        ends = [(slot, pending.end(slot)) for slot in finished_slots]
         trials = [trial_from_files(experiment, slot, end) for slot, end in ends if end]
         thrown_away = pending.files.thrown_away(unit)
         stopped = any(count_stops(trial.record) for trial in trials)
@@ -164,15 +164,15 @@ def collected(experiment: Experiment, pending: PendingBlock, progress: ProgressC
             continue
         if trials[0].repeated:
             progress(f"{unit} ran {trials[0].repeated + 1} times: its job was suspended, or could not write")
-        if len(there) > 1 and all(trial.together == 1 for trial in trials):
+        if len(finished_slots) > 1 and all(trial.together == 1 for trial in trials):
             progress(
                 f"{unit} ran one process after the other: node {trials[0].node} has no memory for all of them at once"
             )
         yield from (replace(trial, repeated=trial.repeated + thrown_away) for trial in trials)
         pending.files.forget(unit)
-        for slot in there:
+        for slot in finished_slots:
             del pending.slots[slot.trial]
-        pending.finished += len(there)
+        pending.finished += len(finished_slots)
 
 
 def trial_from_files(experiment: Experiment, slot: Slot, end: TrialEnd) -> Trial:

@@ -78,8 +78,8 @@ class Kubernetes(BatchSystem):
     def jobs(self) -> list[QueuedJob] | None:
         """Return the unfinished Jobs of envmatrix in the namespace; None if the API server does not answer."""
         selector = ",".join(f"{name}={value}" for name, value in _LABELS.items())
-        done = ask("kubectl", "get", "jobs,pods", *self._namespace(), "-l", selector, "-o", "json")
-        items = json_answer(done).get("items") if done.exit.ok else None
+        answer = ask("kubectl", "get", "jobs,pods", *self._namespace(), "-l", selector, "-o", "json")
+        items = json_answer(answer).get("items") if answer.exit.ok else None
         if items is None:
             return None
         pods = {owner["name"]: pod for pod in items for owner in pod["metadata"].get("ownerReferences", ())}
@@ -114,9 +114,13 @@ class Kubernetes(BatchSystem):
     def _warning(self, names: set[str]) -> str:
         """Return the last warning about a Job or its Pod, such as an exceeded quota or no node that fits."""
         events = ("kubectl", "get", "events", *self._namespace(), "--field-selector", "type=Warning", "-o", "json")
-        known = [one for one in json_answer(ask(*events)).get("items", ()) if one["involvedObject"]["name"] in names]
-        last: Object = max(known, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "", default={})
-        return str(last.get("message", ""))
+        warnings = json_answer(ask(*events)).get("items", ())
+        times_and_texts = [
+            (event.get("lastTimestamp") or event.get("eventTime") or "", str(event.get("message", "")))
+            for event in warnings
+            if event["involvedObject"]["name"] in names
+        ]
+        return max(times_and_texts, default=("", ""))[1]
 
     def requested(self) -> list[str]:
         """Return the resources that were asked for. Raises InputError if an option is wrong or missing."""
@@ -269,15 +273,14 @@ def _read_nodes(nodes: Sequence[Object], resources: Mapping[str, str], cpus: int
     """
     hosts: dict[str, Host | None] = {}
     for node in nodes:
-        name, spec, has = node["metadata"]["name"], node["spec"], node["status"].get("allocatable", {})
+        name, spec, allocatable = node["metadata"]["name"], node["spec"], node["status"].get("allocatable", {})
         taints = {taint["key"] for taint in spec.get("taints", ()) if taint["effect"] != "PreferNoSchedule"}
-        ready = {one["type"]: one["status"] for one in node["status"].get("conditions", ())}.get("Ready") == "True"
-        whole = re.fullmatch(r"([0-9]+)(m?)", str(has.get("cpu")))
-        count = int(whole[1]) // (1000 if whole[2] else 1) if whole else 0
-        if not ready:
+        cpu_count = re.fullmatch(r"([0-9]+)(m?)", str(allocatable.get("cpu")))
+        count = int(cpu_count[1]) // (1000 if cpu_count[2] else 1) if cpu_count else 0
+        if "Ready" not in _conditions(node):
             hosts[name] = None
         elif not (spec.get("unschedulable") or taints - set(resources) or count < max(cpus, 1)) and all(
-            has.get(resource, "0") != "0" for resource in resources
+            allocatable.get(resource, "0") != "0" for resource in resources
         ):
             hosts[name] = host_of_cpus(name, cpus or count, cpus or count)
     return hosts
@@ -286,13 +289,19 @@ def _read_nodes(nodes: Sequence[Object], resources: Mapping[str, str], cpus: int
 def _container(pod: Object, state: str) -> Object:
     """Return what a Pod says of its container in this state, {} if it is in another one."""
     states = pod.get("status", {}).get("containerStatuses") or [{}]
-    found: Object = states[0].get("state", {}).get(state) or {}
-    return found
+    description: Object = states[0].get("state", {}).get(state) or {}
+    return description
+
+
+def _conditions(document: Object) -> dict[str, Object]:
+    """Return the conditions of an object that are true, by type."""
+    conditions = document.get("status", {}).get("conditions", ())
+    return {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
 
 
 def _end(job: Object, pod: Object) -> str:
     """Return how a Job ended, in the words of its Pod if that still exists; '' if it has not ended."""
-    conditions = {one["type"]: one for one in job.get("status", {}).get("conditions", ()) if one["status"] == "True"}
+    conditions = _conditions(job)
     ended = conditions.get("Failed") or conditions.get("Complete")
     if not ended:
         return ""

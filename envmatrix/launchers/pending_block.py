@@ -37,10 +37,10 @@ class PendingBlock:
 
     def units(self) -> dict[str, list[Slot]]:
         """Return the slots by the name of their result folder: a single trial, or a group that runs side by side."""
-        found: dict[str, list[Slot]] = {}
+        slots_by_unit: dict[str, list[Slot]] = {}
         for name, slot in self.slots.items():
-            found.setdefault(self.groups.get(name, name), []).append(slot)
-        return found
+            slots_by_unit.setdefault(self.groups.get(name, name), []).append(slot)
+        return slots_by_unit
 
     def place(self, slot: Slot) -> str:
         """Return the path of a finished trial, relative to the block's folder."""

@@ -95,10 +95,10 @@ def queued_job(job: str, name: str, state: str, nodes: str, reason: str) -> Queu
 
 def expand(text: str) -> list[str]:
     """Return the nodes of Slurm's short form: n[1-2,04],m -> n1, n2, n04, m."""
-    found = []
+    names = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
-        found += _expand_one(part)
-    return found
+        names += _expand_one(part)
+    return names
 
 
 def _expand_one(part: str) -> list[str]:
@@ -158,42 +158,43 @@ class SlurmClient(BatchSystem):
 
     def silence(self) -> str | None:
         """Return that Slurm's controller does not answer; None if it does."""
-        done = self._run("sinfo", "--noheader", "--format=%P", limit_s=_PROBE_S)
-        return None if done.exit.ok else f"its controller does not answer: {done.last_words(1) or done.exit}"
+        answer = self._run("sinfo", "--noheader", "--format=%P", limit_s=_PROBE_S)
+        return None if answer.exit.ok else f"its controller does not answer: {answer.last_words(1) or answer.exit}"
 
     def nodes(self, options: Slurm) -> list[Node]:
         """Return the nodes that the options allow. InputError: wrong options. SilentError: Slurm does not answer."""
-        done = self._run("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%Z|%m|%f|%E")
-        if not done.exit.ok:
+        answer = self._run("sinfo", "--noheader", "--Node", "--format=%N|%P|%T|%c|%Z|%m|%f|%E")
+        if not answer.exit.ok:
             raise SilentError(
-                f"Slurm does not answer: {done.last_words(2)}",
+                f"Slurm does not answer: {answer.last_words(2)}",
                 remedy="`sinfo` must work in this shell; is this a login node of the cluster?",
             )
-        everything = read_nodes(done.stdout)
-        partitions = {node.partition for node in everything}
+        all_nodes = read_nodes(answer.stdout)
+        partitions = {node.partition for node in all_nodes}
         if options.partition and not set(options.partition.split(",")) <= partitions:
-            wrong = next(name for name in options.partition.split(",") if name not in partitions)
-            raise InputError(f"Slurm has no partition {wrong!r}", remedy=suggestion(wrong, partitions))
-        found = {node.name: node for node in everything if _asked_for(node, options)}
-        if not found and (options.constraint or not options.nodelist):
+            unknown = next(name for name in options.partition.split(",") if name not in partitions)
+            raise InputError(f"Slurm has no partition {unknown!r}", remedy=suggestion(unknown, partitions))
+        nodes = {node.name: node for node in all_nodes if _asked_for(node, options)}
+        if not nodes and (options.constraint or not options.nodelist):
             raise InputError("no node of Slurm fits what was asked for", remedy="check --partition and --constraint")
-        missing = [name for name in options.nodelist if name not in found]
+        missing = [name for name in options.nodelist if name not in nodes]
         if missing:
-            raise InputError(f"there is no node {missing[0]!r} to be had", remedy=suggestion(missing[0], found))
-        return list(found.values())
+            raise InputError(f"there is no node {missing[0]!r} to be had", remedy=suggestion(missing[0], nodes))
+        return list(nodes.values())
 
     def partitions(self) -> list[Partition]:
         """Return all partitions; none if Slurm does not report them."""
         if not shutil.which("scontrol"):
             return []
-        done = self._run("scontrol", "--oneliner", "show", "partition")
-        return read_partitions(done.stdout) if done.exit.ok else []
+        answer = self._run("scontrol", "--oneliner", "show", "partition")
+        return read_partitions(answer.stdout) if answer.exit.ok else []
 
     def refusal(self, script: str) -> str:
         """Return Slurm's message if it would reject such a job, otherwise ''. Submits nothing."""
-        done = self._run("sbatch", "--test-only", cwd=Path("/"), input_text=script)
-        said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
-        return "" if done.exit.ok or done.exit.timed_out or _SILENT.search(said) or _POLICY in said else said
+        answer = self._run("sbatch", "--test-only", cwd=Path("/"), input_text=script)
+        message = re.sub(r"sbatch: (error: )?", "", answer.last_words(3))
+        is_unsure = answer.exit.timed_out or _SILENT.search(message) or _POLICY in message
+        return "" if answer.exit.ok or is_unsure else message
 
     def run_now(self, options: Slurm, nodes: list[str], script: str) -> str:
         """Run a script on these idle nodes at once and return its output; '' if Slurm would start it later."""
@@ -218,8 +219,8 @@ class SlurmClient(BatchSystem):
 
     def runs_nothing(self) -> bool:
         """Return whether no job of this user has any resources now."""
-        done = self._run("squeue", "--me", "--noheader", "--states=R,CF,CG,S,ST,SI,SO,RS", "--format=%i")
-        return done.exit.ok and not done.stdout.strip()
+        answer = self._run("squeue", "--me", "--noheader", "--states=R,CF,CG,S,ST,SI,SO,RS", "--format=%i")
+        return answer.exit.ok and not answer.stdout.strip()
 
     def submit_script(self, script: Path, log: Path | None = None, tasks: Sequence[int] = ()) -> str:
         """Submit a script and return the job's id. EngineError: Slurm rejects it. SilentError: it does not answer.
@@ -231,14 +232,14 @@ class SlurmClient(BatchSystem):
         if log and "\\" not in str(log):
             folder = Path(str(log.parent).replace("%", "%%"))
             options.append(f"--output={(folder.with_name('b%4a') if tasks else folder) / log.name}")
-        done = self._run("sbatch", "--parsable", *options, str(script), cwd=Path("/"))
-        job = done.stdout.strip().split(";")[0]
-        if not done.exit.ok or not job:
-            said = re.sub(r"sbatch: (error: )?", "", done.last_words(3))
-            if done.exit.timed_out or _SILENT.search(said):
-                raise SilentError(f"Slurm does not answer: {said}", remedy="when it does: `envmatrix resume`")
+        answer = self._run("sbatch", "--parsable", *options, str(script), cwd=Path("/"))
+        job = answer.stdout.strip().split(";")[0]
+        if not answer.exit.ok or not job:
+            message = re.sub(r"sbatch: (error: )?", "", answer.last_words(3))
+            if answer.exit.timed_out or _SILENT.search(message):
+                raise SilentError(f"Slurm does not answer: {message}", remedy="when it does: `envmatrix resume`")
             raise EngineError(
-                f"Slurm refused the job: {said}",
+                f"Slurm refused the job: {message}",
                 remedy="check partition, account, constraint, time and your quota; nothing is lost, "
                 "`envmatrix resume` goes on",
             )
@@ -246,24 +247,24 @@ class SlurmClient(BatchSystem):
 
     def jobs(self) -> list[QueuedJob] | None:
         """Return this user's jobs; None if Slurm does not answer."""
-        done = self._run("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%N|%r")
-        return read_queue(done.stdout) if done.exit.ok else None
+        answer = self._run("squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%N|%r")
+        return read_queue(answer.stdout) if answer.exit.ok else None
 
     def past_state(self, job: str) -> str:
         """Return the final state of a job from accounting; '' if there is none or it does not know the job."""
         if not shutil.which("sacct"):
             return ""
-        done = self._run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State")
-        words = done.stdout.split() if done.exit.ok else []
+        answer = self._run("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State")
+        words = answer.stdout.split() if answer.exit.ok else []
         return words[0] if words else ""
 
     def exit_status(self, job: str) -> int | None:
         """Return the exit status of a job's script from slurmctld; None if it no longer knows it."""
-        done = self._run("scontrol", "--oneliner", "show", "job", job)
-        found = re.search(r" ExitCode=(\d+):(\d+)", done.stdout) if done.exit.ok else None
-        if found and found[2] == _NO_OUTPUT:
+        answer = self._run("scontrol", "--oneliner", "show", "job", job)
+        codes = re.search(r" ExitCode=(\d+):(\d+)", answer.stdout) if answer.exit.ok else None
+        if codes and codes[2] == _NO_OUTPUT:
             return CANNOT_WRITE
-        return int(found[1]) if found else None
+        return int(codes[1]) if codes else None
 
     def delete(self, jobs: Sequence[str]) -> None:
         """Cancel jobs; one that has ended meanwhile is not an error."""

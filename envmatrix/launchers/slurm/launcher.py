@@ -60,8 +60,8 @@ class SlurmLauncher(BatchLauncher):
         """Record how the job of an earlier start ended; if that is unknown, the trial that was running is excused."""
         begun = pending.files.begun(pending.attempt)
         job = begun.job if begun else ""
-        known = next((state.state for state in queue if state.job == job and not state.alive), "")
-        cause = (known or self._client.past_state(job)) if job else ""
+        final_state = next((state.state for state in queue if state.job == job and not state.alive), "")
+        cause = (final_state or self._client.past_state(job)) if job else ""
         if cause and pending.unfinished:
             self._say(f"block {pending.block}: job {job} of an earlier start ended: {cause}")
         pending.files.note_end(

@@ -52,8 +52,8 @@ class Partition:
 
 def read_partitions(text: str) -> list[Partition]:
     """Parse the output of ``scontrol --oneliner show partition``."""
-    found = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines())
-    return [_partition(words) for words in found if "PartitionName" in words]
+    rows = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines())
+    return [_partition(words) for words in rows if "PartitionName" in words]
 
 
 def _partition(words: dict[str, str]) -> Partition:
@@ -82,14 +82,15 @@ def _seconds(text: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def check(known: Sequence[Partition], part: Slurm, span: int, memory_bytes: int, seconds: float | None = None) -> None:
+def check(limits: Sequence[Partition], part: Slurm, span: int, memory_bytes: int, seconds: float | None = None) -> None:
     """Reject a block that can start in none of the requested partitions, which exist (if none: the default one).
 
     ``span`` is the number of nodes of a block, ``memory_bytes`` its memory per node, ``seconds`` its time limit
     (None: not known yet).
     """
-    problems = {one.name: one.problem(part, span, memory_bytes, seconds) for one in known}
-    names = part.partition.split(",") if part.partition else [one.name for one in known if one.default]
+    problems = {partition.name: partition.problem(part, span, memory_bytes, seconds) for partition in limits}
+    defaults = (partition.name for partition in limits if partition.default)
+    names = set(part.partition.split(",") if part.partition else defaults)
     chosen = [problem for name, problem in problems.items() if name in names]
     # With no known limits, the queue will report a violation.
     if first := chosen[0] if chosen and all(chosen) else None:

@@ -54,8 +54,8 @@ def not_started(job: QueuedJob, nodes: Sequence[str], unusable: Mapping[str, str
     """
     bad = next((name for name in nodes if name in unusable), nodes[0] if len(nodes) == 1 else "")
     where = f" on node {bad}" if bad else ""
-    known = f", which is {unusable[bad]}" if bad in unusable else ""
-    return Loss("HELD", f"Slurm could not start it{where}{known}, and holds it ({job.reason})", True, bad_node=bad)
+    state = f", which is {unusable[bad]}" if bad in unusable else ""
+    return Loss("HELD", f"Slurm could not start it{where}{state}, and holds it ({job.reason})", True, bad_node=bad)
 
 
 def explain_loss(
@@ -68,20 +68,20 @@ def explain_loss(
     """
     if stopped:
         return stopped_loss(*stopped)
-    known = job.state if job and not job.alive else past
+    final_state = job.state if job and not job.alive else past
     nodes = job.host.split(",") if job else []
     bad = next((name for name in nodes if name in unusable), "")
-    if known.startswith("CANCELLED"):
+    if final_state.startswith("CANCELLED"):
         return Loss("CANCELLED", "it was cancelled", True, give_up=not bad, bad_node=bad)
     if bad:
-        return Loss(known or "NODE_FAIL", f"node {bad} is {unusable[bad]}", True, bad_node=bad)
-    if not known:
+        return Loss(final_state or "NODE_FAIL", f"node {bad} is {unusable[bad]}", True, bad_node=bad)
+    if not final_state:
         return Loss("UNKNOWN", "Slurm no longer knows it")
-    if known == "COMPLETED":
-        return Loss(known, "what was thrown away or set aside of it runs again", excused=True)
+    if final_state == "COMPLETED":
+        return Loss(final_state, "what was thrown away or set aside of it runs again", excused=True)
     reason = f", {job.reason}" if job and job.reason not in ("None", "") else ""
-    failed_node = nodes[0] if known == "NODE_FAIL" and len(nodes) == 1 else ""
-    return Loss(known, f"{known}{reason}", known in EXCUSED, bad_node=failed_node)
+    failed_node = nodes[0] if final_state == "NODE_FAIL" and len(nodes) == 1 else ""
+    return Loss(final_state, f"{final_state}{reason}", final_state in EXCUSED, bad_node=failed_node)
 
 
 def clock_offset(epoch: float, submitted: float, now: float) -> float:

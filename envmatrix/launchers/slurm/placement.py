@@ -42,9 +42,9 @@ class Placing:
         if any(node.undetermined and (len(set(good)) < self._span or node.name in missing) for node in nodes):
             raise SilentError("Slurm does not know yet how its nodes are", remedy="when it does: `envmatrix resume`")
         if len(set(good)) < self._span:
-            said = "; ".join(f"{node.name}: {self._left_out.get(node.name) or node.state}" for node in nodes)
+            states = "; ".join(f"{node.name}: {self._left_out.get(node.name) or node.state}" for node in nodes)
             raise EngineError(
-                f"{'no node is' if self._span == 1 else 'too few nodes are'} left to run on ({said})",
+                f"{'no node is' if self._span == 1 else 'too few nodes are'} left to run on ({states})",
                 remedy="repair them or choose others, then `envmatrix resume`; nothing is lost",
             )
         if home:

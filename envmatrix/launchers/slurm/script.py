@@ -131,7 +131,7 @@ def time_limit_s(job: BlockJob) -> float:
 def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
     """Return the #SBATCH lines. They contain no paths, so no value needs Slurm's quoting."""
     options = job.options
-    asked = [
+    settings = [
         ("job-name", job.job_name),
         ("comment", re.sub(r"[^A-Za-z0-9._-]+", "-", job.order.title) or "envmatrix"),
         ("nodes", str(nodes)),
@@ -143,7 +143,7 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
         ("output", "/dev/null"),
         ("export", "ALL"),
     ]
-    given = [
+    optional = [
         ("partition", options.partition),
         ("account", options.account),
         ("constraint", options.constraint),
@@ -151,8 +151,8 @@ def directives(job: BlockJob, nodes: int, seconds: float) -> list[str]:
         ("nodelist", job.node or None),
         ("exclude", ",".join(job.avoid) or None),
     ]
-    asked += [(name, value) for name, value in given if value]
-    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in asked]
+    settings += [(name, value) for name, value in optional if value]
+    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in settings]
     return [*lines, *(f"#SBATCH {option}" for option in options.options)]
 
 
