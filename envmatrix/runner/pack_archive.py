@@ -146,7 +146,7 @@ def unpack(archive: Path, into: Path) -> tuple[Manifest, str, bytes | None]:
             if information.name == SIGNATURE_FILE and signature is None:
                 signature = stream.read(_CHUNK_BYTES)
             elif information.name in expected:
-                _copy(stream, into / information.name, expected.pop(information.name), archive, information.name)
+                _copy(stream, into / information.name, information, expected.pop(information.name), archive)
             else:
                 raise _tampered_error(archive, f"{information.name} is not in its manifest, or occurs twice")
     if expected:
@@ -161,19 +161,15 @@ def _read_manifest_text(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo]
     return _open_member(tar, first_member, archive).read().decode(errors="replace")
 
 
-def _copy(stream: IO[bytes], target: Path, entry: Entry, archive: Path, name: str) -> None:
-    """Copy one file, stop at the size in its manifest entry, and compare the digest."""
-    total, size = hashlib.sha256(), 0
+def _copy(stream: IO[bytes], target: Path, information: tarfile.TarInfo, entry: Entry, archive: Path) -> None:
+    """Copy one file that is not longer than its manifest entry says, and compare the digest."""
+    if information.size > entry.size:
+        raise _tampered_error(archive, f"{information.name} is longer than its manifest says")
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
-        while piece := stream.read(_CHUNK_BYTES):
-            size += len(piece)
-            if size > entry.size:
-                raise _tampered_error(archive, f"{name} is longer than its manifest says")
-            total.update(piece)
-            file.write(piece)
-    if size != entry.size or total.hexdigest() != entry.sha256:
-        raise _tampered_error(archive, f"{name} does not match its manifest")
+        shutil.copyfileobj(stream, writer := _HashingWriter(file), _CHUNK_BYTES)
+    if (writer.entry.sha256, writer.entry.size) != (entry.sha256, entry.size):
+        raise _tampered_error(archive, f"{information.name} does not match its manifest")
     if entry.executable:
         target.chmod(target.stat().st_mode | 0o100)
     # An image unpacked again keeps the stamp of its first unpacking.
