@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from envmatrix.errors import InputError
 from envmatrix.launchers.base import Option
 from envmatrix.launchers.batch_queue import BatchKind
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 #: An object of the Kubernetes API.
 Object = Mapping[str, Any]
+_MANIFEST = Path(__file__).with_name("kubernetes_job.yaml")
 _LABELS = {"app.kubernetes.io/name": "envmatrix"}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
@@ -45,8 +48,6 @@ _NEVER = {
     *("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
 }
-#: Seconds for which Kubernetes keeps a Job that has ended, so that `kubectl describe` can show it.
-_KEPT_S = 24 * 3600
 #: The output of the script goes into its log; what comes before that is in the Pod's status.
 _COMMAND = ("/bin/sh", "-c", 'exec /bin/sh "$0" >>"$1" 2>&1')
 
@@ -169,75 +170,36 @@ class Kubernetes(BatchSystem):
         """Delete Jobs and their Pods."""
         ask("kubectl", "delete", "job", *self._namespace(), "--ignore-not-found", "--wait=false", *jobs)
 
-    def manifest(self, job: Submission) -> dict[str, object]:
-        """Return the Job of a block. Its time limit is the Pod's, so that it does not count time in the queue."""
+    def manifest(self, job: Submission) -> dict[str, Any]:
+        """Return the Job of a block."""
+        manifest: dict[str, Any] = yaml.safe_load(_MANIFEST.read_text(encoding="utf-8"))
         labels = {**_LABELS, "app.kubernetes.io/instance": job.name.rpartition("-")[0]}
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {
-                "generateName": f"{job.name}-",
-                "labels": labels,
-                "annotations": {"kubernetes.io/description": job.title},
-            },
-            "spec": {
-                "backoffLimit": 0,
-                "ttlSecondsAfterFinished": _KEPT_S,
-                "template": {"metadata": {"labels": labels}, "spec": self._pod(job)},
-            },
-        }
+        annotations = {"kubernetes.io/description": job.title}
+        manifest["metadata"] |= {"generateName": f"{job.name}-", "labels": labels, "annotations": annotations}
+        manifest["spec"]["template"]["metadata"]["labels"] = labels
+        self._fill_pod(manifest["spec"]["template"]["spec"], job)
+        return manifest
 
-    def _pod(self, job: Submission) -> dict[str, object]:
-        """Return the Pod of a block, as the "restricted" Pod Security Standard wants it.
-
-        ``shareProcessNamespace``: the block runner is not process 1, which gets no signal without a handler.
-        """
+    def _fill_pod(self, pod: dict[str, Any], job: Submission) -> None:
         needs = {"cpu": str(job.cpus), **self._resources()}
         volumes = self._volumes()
         volumes.append(("/dev/shm", {"emptyDir": {"medium": "Memory"}}))  # noqa: S108 - else it has 64 MB
-        names = {"NODE_NAME": "spec.nodeName", "POD_NAME": "metadata.name"}
-        container = {
-            "name": "block",
+        user, groups = os.getuid(), sorted(os.getgroups())
+        pod["activeDeadlineSeconds"] = job.seconds
+        pod["securityContext"] |= {"runAsUser": user, "runAsGroup": os.getgid(), "supplementalGroups": groups}
+        pod["securityContext"]["runAsNonRoot"] = user != 0
+        pod["tolerations"] = [{"key": name, "operator": "Exists"} for name in needs if "/" in name]
+        pod["volumes"] = [{"name": f"volume-{i}", **source} for i, (_, source) in enumerate(volumes)]
+        pod["containers"][0] |= {
             "image": self.values("pod-image", _IMAGE)[0],
             "command": [*_COMMAND, str(job.script), str(job.log)],
-            "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in names.items()],
             "resources": {"requests": needs, "limits": needs},
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [{"name": f"volume-{i}", "mountPath": path} for i, (path, _) in enumerate(volumes)],
         }
-        security = {
-            "runAsUser": os.getuid(),
-            "runAsGroup": os.getgid(),
-            "supplementalGroups": sorted(os.getgroups()),
-            "runAsNonRoot": os.getuid() != 0,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
-        return {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": job.seconds,
-            "automountServiceAccountToken": False,
-            "shareProcessNamespace": True,
-            "securityContext": security,
-            "affinity": self._affinity(job),
-            "tolerations": [{"key": name, "operator": "Exists"} for name in needs if "/" in name],
-            "containers": [container],
-            "volumes": [{"name": f"volume-{i}", **source} for i, (_, source) in enumerate(volumes)],
-        }
-
-    def _affinity(self, job: Submission) -> dict[str, object]:
-        """Return that no two blocks of anybody share a node, and which nodes a block may run on."""
-        blocks = {
-            "labelSelector": {"matchLabels": _LABELS},
-            "namespaceSelector": {},
-            "topologyKey": "kubernetes.io/hostname",
-        }
-        affinity: dict[str, object] = {"podAntiAffinity": {_REQUIRED: [blocks]}}
         if places := self.places(job):  # one term each: a field takes a single name
             fields = [[{"key": "metadata.name", "operator": "In", "values": [name]}] for name in places]
             terms = [{"matchFields": field} for field in fields]
-            affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
-        return affinity
+            pod["affinity"]["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
 
 
 class KubernetesKind(BatchKind):
