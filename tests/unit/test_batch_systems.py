@@ -225,3 +225,24 @@ def test_what_never_ran_on_a_real_system_says_that_it_is_experimental(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     assert "with --launcher lsf (experimental):" in capsys.readouterr().out
+
+
+def test_blocks_that_keep_ending_stop_the_run_and_its_other_jobs(tmp_path):
+    system, said, deleted = Pbs({}), [], []
+    system.delete = deleted.extend
+    run = SimpleNamespace(
+        name="r", design=make_design(make_plan(())), created="2026", launcher="pbs", launcher_options={}
+    )
+    made = BatchLauncher("pbs", system, SimpleNamespace(run=run, folder=RunFolder(tmp_path)), said.append, None)
+    files = [BlockFolder(tmp_path / "pbs" / f"b{block:04d}") for block in range(2)]
+    lost, other = (PendingBlock(block, {}, files[block], files[block].next_attempt()) for block in range(2))
+    made._watch(other, "8.pbs")
+    for _ in range(2):
+        made._watch(lost, "7.pbs")
+        made._set_aside(lost, made._loss(lost, None))
+    made._watch(lost, "7.pbs")
+    with pytest.raises(EngineError, match="3 blocks in a row ended without one finished trial") as caught:
+        made._set_aside(lost, made._loss(lost, None))
+    assert deleted == ["8.pbs"]
+    assert str(lost.files.path) in caught.value.remedy
+    assert (lost.files.has_ended(1), other.files.has_ended(1)) == (True, True)

@@ -202,17 +202,8 @@ class SlurmClient(BatchSystem):
             return ""
         asked = {"partition": options.partition, "account": options.account, "nodelist": ",".join(nodes)}
         argv = [
-            "srun",
-            "--immediate=5",
-            "--quiet",
-            "--chdir=/",
-            f"--job-name={_CHECK}",
-            f"--comment={_CHECK}",
-            "--time=1",
-            f"--mem={_CHECK_MIB}M",
-            "--mpi=none",
-            "--ntasks-per-node=1",
-            f"--nodes={len(nodes)}",
+            *("srun", "--immediate=5", "--quiet", "--chdir=/", f"--job-name={_CHECK}", f"--comment={_CHECK}"),
+            *("--time=1", f"--mem={_CHECK_MIB}M", "--mpi=none", "--ntasks-per-node=1", f"--nodes={len(nodes)}"),
             *(f"--{name}={value}" for name, value in asked.items() if value),
         ]
         return self._run(*argv, "sh", "-c", script).stdout
