@@ -19,6 +19,7 @@ from envmatrix.launchers.gridengine import GridEngine
 from envmatrix.launchers.lsf import Lsf, LsfKind
 from envmatrix.launchers.pbs import Pbs, PbsKind
 from envmatrix.launchers.pending_block import PendingBlock
+from envmatrix.launchers.ssh import Ssh
 from envmatrix.results import RunFolder
 from envmatrix.system.progress import silent
 from tests.synthetic import make_design, make_plan
@@ -246,3 +247,53 @@ def test_blocks_that_keep_ending_stop_the_run_and_its_other_jobs(tmp_path):
     assert deleted == ["8.pbs"]
     assert str(lost.files.path) in caught.value.remedy
     assert (lost.files.has_ended(1), other.files.has_ended(1)) == (True, True)
+
+
+@pytest.fixture
+def connect(tmp_path, monkeypatch):
+    """Replace ssh by a shell on this machine; return a function that submits a script to a system."""
+    (tmp_path / "ssh").write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def submit(system, script, **more):
+        job = submission(tmp_path, **more)
+        job.script.write_text(script)
+        return system.submit(job)
+
+    return submit
+
+
+def test_a_host_has_one_connection_and_a_block_returns_to_its_own(connect):
+    system, waits = Ssh({"hosts": ("a", "b", "a")}), "cat >/dev/null"
+    assert system.width == 2
+    assert connect(system, waits) == "a"
+    assert ([job.host for job in system.jobs()], system.takes("a", {}), system.takes("", {})) == (["a"], False, True)
+    assert connect(system, waits, avoid=("a",)) == "b"
+    assert not system.takes("", {})
+    system.delete(["a"])
+    assert (system.takes("a", {}), system.takes("", {"a": "it broke"})) == (True, False)
+    assert connect(system, waits, home="a") == "a"
+    with pytest.raises(EngineError, match=r"no host is left to run on \(a: it broke; b: so did this\)"):
+        system.takes("", {"a": "it broke", "b": "so did this"})
+    system.close()
+    assert system.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("script", "cause", "text", "bad_node"),
+    [
+        ("exit 66", "exit 66", "the node cannot write to the results folder", "a"),
+        ("echo Broken pipe; exit 255", "exit 255", "the connection ended: Broken pipe", "a"),
+        ("exit 75", "exit 75", "the job started again on another node than the one that began its block", ""),
+        ("exit 3", "exit 3", "its block runner ended with status 3", ""),
+    ],
+)
+def test_a_host_is_left_out_if_it_caused_the_end_of_its_connection(connect, script, cause, text, bad_node):
+    system = Ssh({"hosts": "a"})
+    connect(system, script)
+    while system.jobs():
+        pass
+    loss = system.loss("a")
+    assert (loss.cause, loss.text, loss.bad_node) == (cause, text, bad_node)
+    assert loss.excused is (script != "exit 3")
