@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envmatrix.block.order import BlockOrder
-from envmatrix.engines.base import Engine, Prepared
+from envmatrix.engines.base import Engine
 from envmatrix.errors import EngineError, InputError
 from envmatrix.launchers.base import Ask, Launcher, LauncherKind, Option, refuse_engines_without_commands
 from envmatrix.launchers.block_orders import block_folder, group_names, make_parts, most_seconds, widest_workload
@@ -27,8 +27,6 @@ from envmatrix.launchers.slurm.script import (
     slurm_options,
 )
 from envmatrix.matrix import Design, Slurm
-from envmatrix.matrix.model import Workload
-from envmatrix.plan.environment import Environment
 from envmatrix.results.run import LauncherOptions
 from envmatrix.system.host import Host
 from envmatrix.system.progress import ProgressCallback, silent
@@ -43,6 +41,7 @@ class SlurmKind(LauncherKind):
     takes_turns = True
     spans_nodes = True
     forms = ("slurm", "pyxis")
+    training_script = staticmethod(export.training_script)
     options = (
         Option("nodes", "N", "how many nodes work at once, each on a block of its own"),
         Option("partition", "NAME", "partition (default: the cluster's)"),
@@ -120,18 +119,6 @@ class SlurmKind(LauncherKind):
             node = nodes_of_block(block, options.nodelist, span)
             texts.append(script_with_order(make_block_job(experiment, block, parts, 1, node=node)))
         return texts
-
-    def training_script(
-        self,
-        environment: Environment,
-        engine: Engine,
-        prepared: Prepared,
-        preload: tuple[str, ...],
-        form: str,
-        program: Workload | None = None,
-    ) -> str:
-        """Return a batch script for the user's own training."""
-        return export.training_script(environment, engine, prepared, preload, form, program)
 
 
 def _check_python(client: SlurmClient, part: Slurm, nodes: Sequence[Node], span: int) -> None:
