@@ -71,7 +71,7 @@ def read_manifest(text: str, archive: Path) -> Manifest:
             remedy="upgrade envmatrix; the archive was not changed",
         )
     try:
-        manifest = _MANIFEST.validate_python(body)
+        manifest = _MANIFEST.validate_python({"envmatrix": "", **body})
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))

@@ -89,14 +89,11 @@ def test_the_script_of_a_block_is_as_recorded_and_a_shell_can_read_it(tmp_path, 
     folder = tmp_path / "it's $here"
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("HOME", "/home/o'neill")
+    asked = {"modules": "a/1"}
     run = SimpleNamespace(
-        name="r",
-        design=make_design(make_plan(())),
-        created="2026",
-        launcher="batch",
-        launcher_options={"modules": "a/1"},
+        name="r", design=make_design(make_plan(())), created="2026", launcher="batch", launcher_options=asked
     )
-    made = BatchLauncher("batch", system({}), SimpleNamespace(run=run, folder=RunFolder(folder)), silent, None)
+    made = BatchLauncher("batch", system(asked), SimpleNamespace(run=run, folder=RunFolder(folder)), silent, None)
     files = BlockFolder(folder / "batch" / "b0003")
     pending = PendingBlock(3, {}, files, files.next_attempt())
     text = made._script(pending, [])
