@@ -20,7 +20,7 @@ from envmatrix.engines.docker import DockerEngine
 from envmatrix.engines.docker_client import PODMAN_REMEDY, DockerClient, answers, is_rootless, podman_host, why_not
 from envmatrix.engines.gpu_devices import NVIDIA, gpu_maker
 from envmatrix.errors import EngineError
-from envmatrix.system.process import Order, started
+from envmatrix.system.process import Order, SupervisedProcess, output_streams
 
 #: The first Podman whose Docker API gives containers NVIDIA's GPUs; older ones ignore the request.
 _GPU_VERSION = (5, 4)
@@ -90,7 +90,8 @@ def _start_service() -> str:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         path, log = folder / "podman.sock", stack.enter_context((folder / "log").open("w+b"))
         argv = [program, "system", "service", "--time=0", f"unix://{path}"]
-        service = stack.enter_context(started(Order(argv, None, folder, _SERVICE_S), log))
+        order = Order(argv, None, folder, _SERVICE_S)
+        service = stack.enter_context(SupervisedProcess(order, output_streams(log)))
         deadline = time.monotonic() + _START_S
         while not answers(str(path)):
             if interrupts.wait_readable([service], 0.05) or time.monotonic() > deadline:
