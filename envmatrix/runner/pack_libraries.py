@@ -52,7 +52,7 @@ def _pinned_sections(library: Library, locks: Locks, progress: ProgressCallback)
     """Return a library's sections by the committed lock that each belongs to, even if it is in the cache; {}: none."""
     python = cached_python(locks.cache, None)
     try:
-        sections = [section for _, section in locks.library_locks(library, python, progress)]
+        sections = [section for _, section in locks.library_locks(library, python)]
         return {locks.debian_file() if _is_debian(one) else locks.wheels_file(python): one for one in sections}
     except EnvmatrixError as error:
         progress(f"library {library.key}: {error.message}")
@@ -79,15 +79,13 @@ def add_packed_libraries(folder: Path, house: Wheelhouse) -> None:
                 house.add(Path(shutil.copy2(file, scratch)), pin, file)
 
 
-def mount_libraries(
-    prepared: Prepared, libraries: Iterable[Library], locks: Locks, progress: ProgressCallback
-) -> Prepared:
+def mount_libraries(prepared: Prepared, libraries: Iterable[Library], locks: Locks) -> Prepared:
     """Return a packed image with the libraries that were mounted into it mounted from this machine's folders."""
     mounted = [library for library in libraries if f"{LIBRARIES}/{library.key}" in prepared.mounted]
     if not mounted:
         return prepared
     image = Image(prepared.image)
-    built = LibraryBuilder(locks.cache, locks, cached_python(locks.cache, None), progress).build(mounted, image)
+    built = LibraryBuilder(locks, cached_python(locks.cache, None)).build(mounted, image)
     return replace(
         prepared,
         libraries={key: inside for key, inside in prepared.libraries.items() if key in built.folders},
