@@ -11,18 +11,17 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from envmatrix.results import NodeCheck, write_whole
-from envmatrix.system.atomic_files import store_errors
+from envmatrix.system.atomic_files import write_with_retry
 from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
 from envmatrix.system.shared_files import exists, read_with_retry, unreadable_error
-from envmatrix.system.write_retry import insisting
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class BlockFolder:
 
     def next_attempt(self) -> int:
         """Start a new attempt and return its number; the job of an older attempt stops before its next trial."""
-        _insist(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
+        write_with_retry(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
         number = self.attempt + 1
         write_whole(self.path / "attempt", f"{number}\n")
         return number
@@ -184,7 +183,7 @@ class BlockFolder:
     def _put_aside(self, folder: Path, name: str) -> Path:
         places = (self.path / f"{name}{number}" for number in itertools.count(1))
         place = next(path for path in places if not exists(path))
-        _insist(lambda: folder.rename(place), folder)
+        write_with_retry(lambda: folder.rename(place), folder)
         return place
 
     def forget(self, trial: str) -> None:
@@ -192,14 +191,14 @@ class BlockFolder:
         if not self.exists:
             return
         mark = self.path / f"{trial}.done"
-        _insist(mark.touch, mark)
+        write_with_retry(mark.touch, mark)
         for folder in (self.path / trial, *self.path.glob(f"{trial}.try*")):
             shutil.rmtree(folder, ignore_errors=True)
 
     def recall(self, trial: str) -> None:
         """Remove the marker of ``forget``, because the trial is not in trials.jsonl and has to run again."""
         mark = self.path / f"{trial}.done"
-        _insist(lambda: mark.unlink(missing_ok=True), mark)
+        write_with_retry(lambda: mark.unlink(missing_ok=True), mark)
 
     def note_end(self, attempt: int, cause: str, *, excused: bool) -> None:
         """Record why an attempt ended early, and whether that excuses the trial that was running."""
@@ -231,12 +230,6 @@ def block_folders(root: Path) -> list[BlockFolder]:
     """Return the folders of all blocks that a job was ever made for."""
     names = read_with_retry(lambda: [entry.name for entry in os.scandir(root)], root) or []
     return [BlockFolder(root / name) for name in sorted(names) if re.fullmatch(r"b[0-9]+", name)]
-
-
-def _insist(act: Callable[[], object], path: Path) -> None:
-    """Call ``act``, again while ``path`` is temporarily not writable. Raises StoreError."""
-    with store_errors(path):
-        insisting(act, path)
 
 
 def _read(path: Path) -> str:

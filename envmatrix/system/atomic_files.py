@@ -6,10 +6,10 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from pydantic import JsonValue
 
@@ -25,6 +25,7 @@ from envmatrix.system.regular_files import (
 )
 from envmatrix.system.write_retry import insisting
 
+T = TypeVar("T")
 _CHUNK_BYTES = 2**16
 _RESTORE = "restore it from a copy"
 _REMEDIES = {
@@ -51,6 +52,12 @@ def store_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise store_error(error, path) from error
+
+
+def write_with_retry(act: Callable[[], T], path: Path) -> T:
+    """Return the result of ``act``, repeated while ``path`` is temporarily not writable. Raises StoreError."""
+    with store_errors(path):
+        return insisting(act, path)
 
 
 @contextmanager
@@ -90,8 +97,7 @@ def write_whole(path: Path, text: str | bytes) -> None:
         with whole_file(path) as file:
             file.write(_bytes(text))
 
-    with store_errors(path):
-        insisting(write, path)
+    write_with_retry(write, path)
 
 
 def write_named(path: Path, text: str | bytes) -> None:
@@ -113,8 +119,7 @@ def append_line(path: Path, line: str) -> None:
             file.flush()
             os.fsync(file.fileno())
 
-    with store_errors(path):
-        insisting(append, path)
+    write_with_retry(append, path)
 
 
 def check_free_space(folder: Path) -> None:
