@@ -17,7 +17,7 @@ from envmatrix.build.images.context import (
     system_packages,
     write_context,
 )
-from envmatrix.build.images.definitions import make_recipe, standalone_definition, standalone_dockerfile
+from envmatrix.build.images.definitions import APPTAINER, DOCKER, image_definition
 from envmatrix.build.images.labels import OF_PUBLISHER, publisher_labels
 from envmatrix.build.locks import Locks
 from envmatrix.build.paths import BuildPaths
@@ -161,13 +161,13 @@ def lock(
         )
     whole = load_matrix(matrix, progress)
     place = replace(_matrix_build_places(whole), locks=matrix_locks_folder(Path(whole.path)))
-    locks = Locks(place.locks, place.cache)
+    locks = Locks(place.locks, place.cache, progress)
     named_images = [resolve_environment(whole, name, {}).image for name in environments]
     images = tuple(({image.name: image for image in named_images} or all_images(whole)).values())
     if engine is None:
         architectures = dict.fromkeys([*locks.architectures(), *([architecture] if architecture else [])])
         libraries = all_libraries(whole)
-        written_files = [path for one in architectures for path in locks.make(images, libraries, progress, one)]
+        written_files = [path for one in architectures for path in locks.make(images, libraries, one)]
     else:
         builder = find_engine(engine, place)
         if not isinstance(builder, BuildsImages):
@@ -187,7 +187,7 @@ def _pin_system(
     suite = Suite(base.suite, place.cache)
     packages = system_packages(image, suite)
     pins = suite.closure(packages, base.status)
-    return locks.pin_system(suite.distribution, packages, base.choice, pins, progress)
+    return locks.pin_system(suite.distribution, packages, base.choice, pins)
 
 
 def write_definitions(
@@ -255,7 +255,7 @@ def definition_files(environments: Iterable[Environment]) -> dict[str, str]:
         if image.on_host or image.ready is not None:
             continue
         suite = suite_for_python(image.suite, image.python)
-        recipe = make_recipe(image, image.base or BASES.get(suite) or f"debian:{suite}-slim")
-        files[f"{environment.name}.Dockerfile"] = standalone_dockerfile(environment, recipe)
-        files[f"{environment.name}.def"] = standalone_definition(environment, recipe)
+        base = image.base or BASES.get(suite) or f"debian:{suite}-slim"
+        files[f"{environment.name}.Dockerfile"] = image_definition(DOCKER, image, base, environment, by_hand=True)
+        files[f"{environment.name}.def"] = image_definition(APPTAINER, image, base, environment, by_hand=True)
     return files

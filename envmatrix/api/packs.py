@@ -93,7 +93,7 @@ def pack_run(
         libraries |= images and any(prepared.mounted for prepared in experiment.prepared.values())
     if images and not files:
         progress("no image packed: this run has no image files")
-    locks = Locks(places.locks, places.cache)
+    locks = Locks(places.locks, places.cache, progress)
     packages, lacking = library_contents(packed_run, locks, progress) if libraries else ({}, [])
     contents |= packages
     contents[CRATE_FILE] = make_crate(packed_run, contents)

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from envmatrix.errors import InputError, Where, suggestion
 from envmatrix.evidence import checks
+from envmatrix.evidence.paths import ClaimError
 from envmatrix.matrix import templates
 from envmatrix.matrix.include import RENAMED_KEYS, MatrixFiles, read_includes
 from envmatrix.matrix.metrics import Check, MetricSource
@@ -242,7 +243,7 @@ class _Parser:
         sample_values = [templates.fill_templates(text, templates.SAMPLE_VALUES) for text in allowed]
         try:
             checks.check(checks.parse_claim(claimed, sample_values))
-        except checks.ClaimError as error:
+        except ClaimError as error:
             claim_path = path if error.index is None else (*path, error.index)
             self.wrong(claim_path, str(error), error.remedy, key=error.index is None)
 

@@ -115,10 +115,10 @@ def _supplied_images(
         store_listing(cache, read_bytes(file).decode(errors="replace"))
     add_packed_libraries(pack.folder, Wheelhouse(cache))
     images: dict[tuple[str, str], Prepared] = {}
-    locks = Locks(build_places(pack.folder / "matrix.yaml", pack.folder / "bench").locks, cache)
+    locks = Locks(build_places(pack.folder / "matrix.yaml", pack.folder / "bench").locks, cache, progress)
     for key, prepared in ({} if rebuild else load_packed_images(pack.manifest, pack.folder)).items():
         progress(f"image {key[0]} on {key[1]}: using {prepared.reference} from the pack")
-        images[key] = mount_libraries(prepared, all_libraries(matrix), locks, progress)
+        images[key] = mount_libraries(prepared, all_libraries(matrix), locks)
     return images
 
 

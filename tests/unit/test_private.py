@@ -92,8 +92,8 @@ def test_what_an_environment_sets_is_written_and_held_against_it():
     for other in ({"MINE": "2"}, {"GONE": "1"}):
         wrong = Evidence.model_validate({"variables": {**said, **other}})
         assert len(contradicting_variables(mine.variables, wrong)) == 1
-    assert environment_variables(mine, {})["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
-    assert "BENCH_VARIABLES" not in environment_variables(make_environment("known"), {})
+    assert environment_variables(mine)["BENCH_VARIABLES"] == "MINE,MY_TOKEN"
+    assert "BENCH_VARIABLES" not in environment_variables(make_environment("known"))
 
 
 def test_a_value_that_a_program_was_not_told_to_write_is_neither_proven_nor_contradicted():
