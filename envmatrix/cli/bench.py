@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from envmatrix.cli import answer, common, launching
 from envmatrix.cli import arguments as shared
 from envmatrix.cli.grammar import Parser, name_list
+from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ def _run_program(arguments: argparse.Namespace) -> int:
     overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
-    generated = bench.make_matrix(request, overrides, file, progress, show)
+    with check_unused_input(request.words):
+        generated = bench.make_matrix(request, overrides, file, progress, show)
     if generated.more:
         progress(generated.more)
     with bench.cleanup_on_failure(generated.matrix.workloads.values(), progress):

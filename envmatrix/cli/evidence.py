@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser
+from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     from envmatrix.trials.environment_shell import EVIDENCE_LIMIT_S, PROGRAM_LIMIT_S
 
     command = tuple(arguments.command)
-    ended = shared.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
-    session = ended.session if ended else shared.open_chosen_environment(arguments)
-    evidence = ended.evidence() if ended else session.evidence(command)
+    with check_unused_input(command):
+        ended = shared.run_elsewhere(arguments, PROGRAM_LIMIT_S if command else EVIDENCE_LIMIT_S)
+        session = ended.session if ended else shared.open_chosen_environment(arguments)
+        evidence = ended.evidence() if ended else session.evidence(command)
     claims, observed = session.environment.claims, read_evidence(evidence)
     contradictions = checks.contradictions((claim for claim in claims if not _needs_work(claim, observed)), observed)
     if arguments.json:

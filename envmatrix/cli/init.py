@@ -8,6 +8,7 @@ from pathlib import Path
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common
 from envmatrix.cli.grammar import Parser
+from envmatrix.cli.standard_input import check_unused_input
 
 
 def add_arguments(parser: Parser) -> None:
@@ -33,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     words = tuple(arguments.command or ("python", "train.py"))
     request = ProgramRequest(words, requirements=tuple(arguments.requirements or ()))
-    text = bench.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
+    with check_unused_input(request.words):
+        text = bench.draft_matrix(request, arguments.interpreter, arguments.output, common.print_progress)
     bench.write_new_file(arguments.output, text)
     common.print_text(f"wrote {arguments.output}: check it, then run `envmatrix bench`")
     return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from envmatrix.cli import arguments as shared
 from envmatrix.cli import common, launching, searching
 from envmatrix.cli.grammar import Parser, one_name
+from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
 
@@ -81,7 +82,8 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
     )
     request = shared.read_program(arguments, [arguments.engine] if arguments.engine else ())
     show = common.print_progress if arguments.show_output else lambda _: None
-    return search.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
+    with check_unused_input(request.words):
+        return search.begin_program_search(request, _make_search_request(arguments), common.print_progress, show)
 
 
 def _make_search_request(arguments: argparse.Namespace) -> SearchRequest:

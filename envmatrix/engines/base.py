@@ -209,6 +209,11 @@ class Engine(Protocol):
         return False
 
     @property
+    def passes_input(self) -> bool:
+        """Whether a process without a log gets our standard input."""
+        return True
+
+    @property
     def isolation(self) -> str:
         """One line on how trials are isolated from the machine; '' if unknown."""
         return ""

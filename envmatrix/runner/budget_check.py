@@ -15,7 +15,13 @@ from envmatrix.system.printable import printable_text
 from envmatrix.trials.experiment import Experiment
 from envmatrix.trials.failure_reason import log_tail
 from envmatrix.trials.interleaving_eligibility import has_one_process
-from envmatrix.trials.program.failure_hints import crowd_hint, keyboard_hint, missing_module_hint, outside_path_hint
+from envmatrix.trials.program.failure_hints import (
+    crowd_hint,
+    keyboard_hint,
+    missing_module_hint,
+    outside_path_hint,
+    start_hint,
+)
 from envmatrix.trials.program.variables import dropped_variables_hint, missing_module_text
 from envmatrix.units import as_budget, as_duration, as_hours, is_too_long
 
@@ -122,6 +128,7 @@ class FirstBlockCheck:
             missing_module_hint(image, output, folder)
             if is_of_program
             else missing_module_text(workload, image, output),
+            start_hint(output, folder),
             keyboard_hint(output),
             crowd_hint(output),
             outside_path_hint(workload, output),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -16,17 +15,9 @@ from typing import IO, Any
 from envmatrix.block import process
 from envmatrix.block.process import ENDED_S, Exit, NotStartedError, Order, Place
 from envmatrix.errors import NoTrialError
+from envmatrix.system.start_errors import start_remedy
 
 __all__ = ["Exit", "Finished", "Order", "Place", "SupervisedProcess", "parse_last_json", "run", "run_logged", "started"]
-_REMEDIES = {
-    errno.ENOENT: "install it, or add its folder to PATH",
-    errno.EACCES: "check that the file is executable, and that its file system is not mounted noexec",
-    errno.ENOEXEC: "its file is for another processor, or a script without #! in the first line",
-    errno.EAGAIN: "stop other processes, or raise the limit on them (ulimit -u, pids of the cgroup)",
-    errno.ENOMEM: "free some memory",
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.E2BIG: "start envmatrix with fewer environment variables: its arguments and variables are too long",
-}
 
 
 @dataclass(frozen=True)
@@ -57,30 +48,30 @@ def parse_last_json(text: str) -> Any:
     raise ValueError(msg)
 
 
-def _start_error(error: NotStartedError) -> NoTrialError:
+def _start_error(error: NotStartedError, folder: Path | None) -> NoTrialError:
     reason = os.strerror(error.number)
     if error.where is not None:
         return NoTrialError(
             f"cannot start {error.program} on CPUs {error.where} with its limits: {reason}",
             remedy="check that these CPUs and memory nodes exist and may be used here",
         )
-    remedy = _REMEDIES.get(error.number, "`envmatrix doctor` looks at what is missing here")
+    remedy = start_remedy(error.number, error.program, folder)
     return NoTrialError(f"cannot start {error.program}: {reason}", remedy=remedy)
 
 
 @contextlib.contextmanager
-def _with_remedy() -> Iterator[None]:
+def _with_remedy(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except NotStartedError as error:
-        raise _start_error(error) from error
+        raise _start_error(error, folder) from error
 
 
 class SupervisedProcess(process.SupervisedProcess):
     """A program under a supervisor; a NoTrialError says why one did not start, and what to do."""
 
     def __init__(self, order: Order, streams: process.Streams) -> None:
-        with _with_remedy():
+        with _with_remedy(order.cwd):
             super().__init__(order, streams)
 
     def __enter__(self) -> SupervisedProcess:  # noqa: PYI034 - typing.Self is Python 3.11
@@ -88,7 +79,7 @@ class SupervisedProcess(process.SupervisedProcess):
 
     def answer(self) -> Exit:
         """Wait until the program and its descendants have ended; return its exit."""
-        with _with_remedy():
+        with _with_remedy(self.order.cwd):
             return super().answer()
 
 

@@ -246,6 +246,8 @@ def test_what_chooses_a_python_by_its_folder_is_told_how_that_is_named(tmp_path,
     [
         ("python train.py --epochs 1", "without quotes: -- python train.py --epochs 1"),
         ("python a.py && python b.py", "pass it to a shell: -- bash -c 'python a.py && python b.py'"),
+        ("cd src", "pass it to a shell: -- bash -c 'cd src'"),
+        ("N=1 python train.py", "without quotes: -- env N=1 python train.py"),
     ],
 )
 def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(text, remedy):
@@ -260,6 +262,7 @@ def test_a_program_in_quotes_as_hyperfine_takes_it_is_told_how_it_is_written(tex
         ("run.sh", 0o755, "add the folder, as in a shell: -- ./run.sh --fast"),
         ("run.sh", 0o644, "make it executable (`chmod +x run.sh`), or name its interpreter: -- bash run.sh --fast"),
         ("run.py", 0o755, "-- python run.py --fast"),
+        ("run.py", 0o644, "-- python run.py --fast"),
     ],
 )
 def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypatch, name, mode, remedy):
@@ -269,6 +272,54 @@ def test_a_program_that_no_path_has_is_told_as_it_would_start(tmp_path, monkeypa
     with pytest.raises(InputError) as told:
         find_program((name, "--fast"))
     assert told.value.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("FOO=1 python train.py", "-- env FOO=1 python train.py"),
+        ("cd src", "cd is part of a shell: pass it the whole line, in quotes: -- bash -c 'cd src ...'"),
+        ("notthere --fast", "pass a program on the PATH, or a file: -- ./run.sh. If it is an alias or a function of "
+         "your shell, write what it stands for: `type notthere` prints it"),
+        ("tarin.py", "did you mean ./train.py?"),
+    ],
+)  # fmt: skip
+def test_what_only_a_shell_understands_is_told_as_a_trial_can_start_it(tmp_path, monkeypatch, line, remedy):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    with pytest.raises(InputError) as told:
+        find_program(tuple(line.split()))
+    assert (told.value.message, told.value.remedy) == (f"no such program: {line.split()[0]!r}", remedy)
+
+
+def test_a_shells_own_time_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as told:
+        find_program(("time", "python", "train.py"))
+    assert told.value.remedy == "leave it out, as each run is timed: -- python train.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "remedy"),
+    [
+        (("sudo", "-E", "python", "x.py"), "sudo removes the variables", "sudo envmatrix bench -- PROGRAM"),
+        (("/usr/bin/srun", "python", "x.py"), "srun starts its program outside", "--launcher slurm -- PROGRAM"),
+        (("ssh", "node", "python"), "ssh starts its program outside", "--launcher ssh --hosts HOST -- PROGRAM"),
+        (("bash", "/dev/fd/63"), "/dev/fd/63 is a pipe of your shell", "-- bash -c 'LINE'"),
+        (("zsh", "/proc/self/fd/12"), "a pipe of your shell, which can be read only once", "-- bash -c 'LINE'"),
+        (("python", "-c", "import time\ntime.sleep(1)"), "has a newline or another character", "-- python FILE"),
+        (("python", "caf\udce9.py"), "'caf\\udce9.py' has a newline or another character", "-- python FILE"),
+        (("", "x.py"), "is an empty word", "a variable of your shell"),
+        (("python", "-"), "python - reads a program from standard input", "-- python FILE"),
+    ],
+)
+def test_work_that_no_trial_would_do_is_refused_by_bench_and_by_init(words, said, remedy):
+    request = ProgramRequest(words)
+    for act in (request.program, lambda: bench.draft_matrix(request, None, Path("matrix.yaml"), print)):
+        with pytest.raises(InputError) as told:
+            act()
+        assert said in told.value.message
+        assert remedy in told.value.remedy
 
 
 STEPS = "".join(f"step {number}: loss 0.5\n" for number in range(40)) + "throughput: 12.5 img/s\n"
