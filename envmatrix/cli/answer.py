@@ -36,7 +36,8 @@ def run_and_show(experiment: Experiment, arguments: argparse.Namespace, *, is_se
     price = getattr(arguments, "price", None)
     result = runs.finish_run(experiment, *watch, is_set_up=is_set_up, price_per_h=price)
     common.print_progress(f"{result.name}: {result.why}")
-    show_result(result, as_json=arguments.json)
+    if arguments.json or result.outcomes or not result.interrupted:  # otherwise there is nothing to show
+        show_result(result, as_json=arguments.json)
     if not arguments.json:
         print_export_lines(experiment, result)
     if not arguments.quiet and (line := undecided_advice(result)):

@@ -15,6 +15,8 @@ from envmatrix.units import parse_bytes, parse_duration, parse_percent, parse_pr
 Number = TypeVar("Number", int, float)
 #: A comma between names, but not one inside Slurm's n[1,3].
 _COMMA = re.compile(r",(?![^\[\]]*\])")
+#: A word that names a program or its file, and no environment.
+_PROGRAM = re.compile(r"\A(python[\d.]*|[\w.-]*/.*|.*\.(py|sh))\Z")
 #: Characters that web pages and word processors put in place of "--".
 _DASHES = "\u2012\u2013\u2014\u2212"
 
@@ -159,7 +161,8 @@ class Parser(argparse.ArgumentParser):
             if self._command_replaces_word
             else ""
         )
-        remedy = comma_remedy(parsed, extra) or rename_hint or program_hint or f"`{self.prog} --help` lists its options"
+        list_hint = "" if program_hint and any(map(_PROGRAM.search, extra)) else comma_remedy(parsed, extra)
+        remedy = list_hint or rename_hint or program_hint or f"`{self.prog} --help` lists its options"
         if not words:
             raise InputError(f"`{self.prog}` takes options only, but got {extra[0]!r}", remedy=remedy)
         last, name = getattr(parsed, words[-1].dest), words[-1].metavar or words[-1].dest

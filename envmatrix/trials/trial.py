@@ -245,11 +245,12 @@ def make_finished_trial(
 ) -> Trial:
     """Return the trial of a process that has ended, here or on ``node``, from its work folder.
 
-    Raises StoreError if it failed and its log's disk is full: that may be the cause, and it could not be recorded.
+    Raises StoreError if it failed and the disk of its log or of its work folder is full: that may be the cause.
     """
     outcome, reason, document, unproven = classify_outcome(experiment, slot, exit_status, job)
     if outcome == "failed" and job.log:
-        check_free_space(job.log.parent)
+        for folder in (job.log.parent, job.mounts.work):
+            check_free_space(folder)
     trial = trial_of(slot, outcome, reason, wall_s=exit_status.wall_s, started=started, node=node, document=document)
     return replace(trial, unproven=unproven)
 

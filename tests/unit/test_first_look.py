@@ -1,6 +1,7 @@
 """The trial run of a program on the command line."""
 
 import fcntl
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 
 from envmatrix.api.program import bench
 from envmatrix.api.program import environments as program_environments
-from envmatrix.api.program.budget import time_text
+from envmatrix.api.program.budget import outlook_text, time_text
 from envmatrix.api.program.metric import choose_metric
 from envmatrix.api.program.request import ProgramRequest
 from envmatrix.errors import InputError, NothingRanError
@@ -320,6 +321,47 @@ def test_work_that_no_trial_would_do_is_refused_by_bench_and_by_init(words, said
             act()
         assert said in told.value.message
         assert remedy in told.value.remedy
+
+
+@pytest.mark.parametrize("name", [b"new\nline", b"caf\xe9"])
+def test_a_folder_whose_name_no_file_of_a_run_can_hold_is_told_first(tmp_path, monkeypatch, name):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match="has a newline or bytes that are not UTF-8") as told:
+        ProgramRequest(("python", "x.py")).program()
+    assert told.value.remedy.startswith("rename it")
+
+
+@pytest.mark.parametrize(
+    ("asked", "wall_s", "said"),
+    [
+        ({}, 600.0, "6 blocks of 4 trials, or more: about 4h; fewer steps or epochs take less"),
+        ({"budget": "5m"}, 600.0, "budget 5m: time for 0 trials like the trial run; a verdict needs 24: use --budget "
+         "4h36m or fewer steps or epochs. One block of 4 runs in any case: 40m"),
+        ({"budget": "30m"}, 30.0, "budget 30m: time for 60 trials like the trial run; a verdict needs 48"),
+        ({"budget": "90s"}, 5.0, "budget 90s: time for 18 trials like the trial run; a verdict needs 24: use --budget "
+         "2m20s"),
+    ],
+)  # fmt: skip
+def test_a_program_that_is_too_slow_for_its_budget_is_told_with_one_that_is_enough(made, asked, wall_s, said):
+    lines = []
+    made(wall_s, lines, **asked)
+    assert said in lines
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds", "said"),
+    [
+        ({}, 30.0, "; a verdict needs 24 such runs: 12m or more"),
+        ({"environments": ("a",), "min_blocks": 4}, 30.0, "; a verdict needs 12 such runs: 6m or more"),
+        ({"budget": "5m"}, 10.0, "; a verdict needs 24 such runs: 4m or more"),
+        ({"budget": "5m"}, 30.0, "; a verdict needs 24 such runs: 12m or more, and --budget 5m is too short"),
+        ({"max_blocks": 1}, 30.0, ""),
+    ],
+)
+def test_while_a_slow_program_runs_its_user_is_told_how_long_all_takes_at_least(asked, seconds, said):
+    assert outlook_text(seconds, 1, Overrides(**asked)) == said
 
 
 STEPS = "".join(f"step {number}: loss 0.5\n" for number in range(40)) + "throughput: 12.5 img/s\n"

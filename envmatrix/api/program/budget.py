@@ -32,20 +32,22 @@ def time_text(budget_s: float, trial_s: float, arms: int, overrides: Overrides) 
     """Describe how much is run, and how to get a verdict if the program is too slow for that."""
     blocks = overrides.min_blocks or _MIN_BLOCKS
     all_s = blocks * arms * trial_s
-    shorter_text = "; fewer steps or epochs make it shorter" if trial_s > _LONG_TRIAL_S else ""
+    is_long = trial_s > _LONG_TRIAL_S
     if overrides.budget:
         fit = format_count(int(budget_s / trial_s), "trial")
         text = f"budget {as_duration(budget_s)}: time for {fit} like the trial run; a verdict needs {blocks * arms}"
         if budget_s >= all_s:
             return text
-        wanted = f", --budget {as_budget(all_s * _TIME_MARGIN)}" if not is_too_long(all_s * _TIME_MARGIN) else ""
+        budget = [] if is_too_long(all_s * _TIME_MARGIN) else [f"--budget {as_budget(all_s * _TIME_MARGIN)}"]
+        ways = " or ".join(budget + ["fewer steps or epochs"] * is_long)
         one_block = f". One block of {arms} runs in any case: {as_duration(arms * trial_s)}"
-        return f"{text}{wanted}{shorter_text}{one_block if budget_s < arms * trial_s else ''}"
+        return f"{text}{': use ' if ways else ''}{ways}{one_block if budget_s < arms * trial_s else ''}"
     max_blocks = overrides.max_blocks or 0
     if 0 < max_blocks < blocks:
         return f"the table comes after {max_blocks} x {arms} trials: about {as_budget(trial_s * arms * max_blocks)}"
-    how_long = f"about {as_duration(all_s)}" if shorter_text else "the first blocks will show how long that takes"
-    return f"{blocks} blocks of {arms} trials, or more; {how_long}{shorter_text}"
+    if is_long:
+        return f"{blocks} blocks of {arms} trials, or more: about {as_duration(all_s)}; fewer steps or epochs take less"
+    return f"{blocks} blocks of {arms} trials, or more; the first blocks will show how long that takes"
 
 
 def fit_budget(trial_s: float, environment_count: int, overrides: Overrides) -> tuple[int, float]:

@@ -52,6 +52,11 @@ def check_command_line(words: tuple[str, ...]) -> None:
             f"{' '.join(words)} reads a program from standard input, which is empty in a trial",
             remedy=f"write the program into a file and name it: -- {words[0]} FILE",
         )
+    if _UNPRINTABLE.search(str(Path.cwd())):
+        raise InputError(
+            f"the name of the folder {str(Path.cwd())!r} has a newline or bytes that are not UTF-8",
+            remedy="rename it, or copy your program to another folder",
+        )
     odd_word = next(filter(_UNPRINTABLE.search, words), None)
     if odd_word:
         raise InputError(
