@@ -16,6 +16,7 @@ from envmatrix.build.images.context import BaseImage
 from envmatrix.errors import SkipEnvironmentError
 from envmatrix.plan.environment import Environment, Image, Library, exists_for
 from envmatrix.system.architectures import this_architecture
+from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.write_retry import insisting
 
@@ -156,7 +157,7 @@ def log_of(job: Job) -> Iterator[IO[bytes] | None]:
         yield None
         return
     log_file = job.log
-    with disk_errors(log_file), insisting(lambda: log_file.open("ab"), log_file) as log:
+    with disk_errors(log_file), full_disk_errors(log_file), insisting(lambda: log_file.open("ab"), log_file) as log:
         yield log
 
 

@@ -21,6 +21,7 @@ from envmatrix.matrix import Design
 from envmatrix.plan import Slot
 from envmatrix.plan.interleaving import InterleavedGroup
 from envmatrix.results import Trial, trial_of
+from envmatrix.system.atomic_files import full_disk_errors
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.trials import orphans
@@ -171,11 +172,13 @@ class _Company:
             return None
 
     def _start_member(self, slot: Slot, stack: ExitStack) -> Member:
-        engine, job = self.experiment.engines[slot.arm.engine], self._make_job(slot)
+        engine = self.experiment.engines[slot.arm.engine]
+        with full_disk_errors(self.folder / slot.trial):
+            job = self._make_job(slot)
         if not isinstance(engine, TakesTurns):
             raise NotImplementedError(slot.arm.engine)  # ``not_interleaved_reason`` excludes this
         check_image_present(engine, job)
-        with disk_errors(job.mounts.work):
+        with disk_errors(job.mounts.work), full_disk_errors(job.mounts.work):
             gate = stack.enter_context(turn_gate.open_gate(job.mounts.work))
         process = _Process(slot, job, stack.enter_context(engine.started(job)))
         self.processes[slot.trial] = process

@@ -22,7 +22,7 @@ from envmatrix.plan import Slot
 from envmatrix.plan.environment import Environment
 from envmatrix.results import Outcome, Trial, trial_of
 from envmatrix.system import bench_options
-from envmatrix.system.atomic_files import check_free_space
+from envmatrix.system.atomic_files import check_free_space, full_disk_errors
 from envmatrix.system.host import parse_cpus
 from envmatrix.system.process import Exit
 from envmatrix.system.regular_files import RefusedFileError, read_bytes
@@ -196,13 +196,14 @@ def run_trial(experiment: Experiment, slot: Slot) -> Trial:
     orphan_count = orphans.end_processes()
     work = orphans.work_folder() / experiment.run.name / slot.trial
     remove_folder(work)
-    work.mkdir(parents=True)
     started, began = time.time(), time.monotonic()
     try:
-        job = make_job(experiment, slot, work)
-        job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
-        program = program_folder(experiment, slot, job)
-        job = invocation.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
+        with full_disk_errors(work):
+            work.mkdir(parents=True)
+            job = make_job(experiment, slot, work)
+            job = replace(job, env={**job.env, **orphans.trial_mark(experiment.run.name, slot)})
+            program = program_folder(experiment, slot, job)
+            job = invocation.place_program_files(experiment.engines[slot.arm.engine], job, *program) if program else job
         check_image_present(experiment.engines[slot.arm.engine], job)
         exit_status = _run_job(experiment.engines[slot.arm.engine], job)
         return replace(

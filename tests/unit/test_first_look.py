@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -196,10 +197,11 @@ def test_a_budget_is_written_as_it_is_read_and_hardly_longer(seconds, text):
         ("pytest tests/test_it.py", "pytest"),
         ("./run.sh", "run"),
         ("python -c print(1)", "python"),
+        ("sh -c 'python train.py <data.txt'", "train"),
     ],
 )
 def test_a_program_is_called_as_its_script_or_module_is(words, called):
-    assert bench._program_label(words.split()) == called
+    assert bench._program_label(shlex.split(words)) == called
 
 
 @pytest.mark.parametrize(

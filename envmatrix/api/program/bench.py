@@ -239,7 +239,8 @@ def _program_label(words: Sequence[str]) -> str:
     launch_kind, name = python_target(words[1:]) if is_python(words[0]) else ("", "")
     if launch_kind == "module":
         return _safe_name(name.removesuffix(".__main__").rpartition(".")[2])
-    scripts = [word for word in words[1:] if word.endswith((".py", ".sh"))] if words[0] != "pytest" else []
+    parts = [part for word in words[1:] for part in word.split()]  # also of a line: sh -c 'python train.py <data'
+    scripts = [part for part in parts if part.endswith((".py", ".sh"))] if words[0] != "pytest" else []
     return _safe_name(Path((*scripts, words[0])[0]).stem)
 
 
