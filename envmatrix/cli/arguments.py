@@ -19,13 +19,16 @@ from envmatrix.cli.grammar import (
 )
 from envmatrix.engines.catalog import AUTO, DEFAULT, ENGINES, choose_engine
 from envmatrix.errors import InputError
+from envmatrix.launchers.catalog import DEFAULT as DEFAULT_LAUNCHER
 
 if TYPE_CHECKING:
     from envmatrix.api.program.request import ProgramRequest
     from envmatrix.api.program.single_trial import SingleTrial
     from envmatrix.matrix.environment_files import EnvironmentFile
+    from envmatrix.results.run import LauncherOptions
     from envmatrix.system.host import Host
     from envmatrix.trials.environment_shell import Session
+    from envmatrix.trials.new_run import NewRun
     from envmatrix.trials.overrides import Overrides
 
 #: Options for a program, as named in the namespace.
@@ -181,6 +184,24 @@ def read_overrides(options: argparse.Namespace) -> Overrides:
     from envmatrix.trials.overrides import Overrides
 
     return Overrides(**{field.name: getattr(options, field.name) for field in fields(Overrides)})
+
+
+def read_new_run(options: argparse.Namespace, launcher_options: LauncherOptions | None = None) -> NewRun:
+    """Return how the command that was typed starts and stores a new run."""
+    import sys
+
+    from envmatrix.cli.common import print_progress
+    from envmatrix.trials.new_run import NewRun
+
+    return NewRun(
+        options.results,
+        getattr(options, "name", None),
+        getattr(options, "launcher", DEFAULT_LAUNCHER),
+        launcher_options or {},
+        tuple(sys.argv[1:]),
+        getattr(options, "host_names", False),
+        print_progress,
+    )
 
 
 def add_display_options(parser: Parser) -> None:

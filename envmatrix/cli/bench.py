@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,18 +147,9 @@ def _run_program(arguments: argparse.Namespace) -> int:
             bench.write_new_file(file, generated.text)
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
             progress(f"wrote {file}: to run it again, `envmatrix bench{matrix_option}`")
-        experiment = runs.begin_run(
-            "default",
-            overrides,
-            matrix=generated.matrix,
-            results=arguments.results,
-            name=arguments.name or generated.name,
-            command=tuple(sys.argv[1:]),
-            host_names=arguments.host_names,
-            launcher=request.place.launcher,
-            launcher_options=request.place.launcher_options,
-            progress=progress,
-        )
+        new_run = shared.read_new_run(arguments, request.place.launcher_options)
+        new_run = replace(new_run, name=arguments.name or generated.name)
+        experiment = runs.begin_run("default", overrides, new_run, matrix=generated.matrix)
     code = answer.run_and_show(experiment, arguments, is_set_up=True)
     if generated.more and code == ExitCode.FINE:
         progress(generated.more)
@@ -198,19 +188,9 @@ def _run_design(arguments: argparse.Namespace) -> int:
         first, last = arguments.bisect
         matrix = plans.bisected_matrix(arguments.design, first, last, arguments.matrix, common.print_progress)
     scripts = runs.script_preview(arguments.launcher) if arguments.dry_run else None
-    experiment = runs.begin_run(
-        arguments.design,
-        shared.read_overrides(arguments),
-        engines=arguments.engine or (),
-        matrix=matrix,
-        results=arguments.results,
-        name=arguments.name,
-        launcher=arguments.launcher,
-        launcher_options=launching.read_launcher_options(arguments),
-        command=tuple(sys.argv[1:]),
-        host_names=arguments.host_names,
-        progress=common.print_progress,
-    )
+    new_run = shared.read_new_run(arguments, launching.read_launcher_options(arguments))
+    overrides, engines = shared.read_overrides(arguments), arguments.engine or ()
+    experiment = runs.begin_run(arguments.design, overrides, new_run, engines=engines, matrix=matrix)
     if scripts:
         common.print_text("\n".join(scripts(experiment)))
         return 0

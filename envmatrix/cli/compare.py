@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from envmatrix.cli import answer, common, launching
@@ -116,23 +115,15 @@ def _rerun(arguments: argparse.Namespace) -> int:
     from envmatrix.api import reruns, runs
     from envmatrix.trials.overrides import Overrides
 
+    overrides = Overrides(
+        budget=arguments.budget,
+        max_blocks=arguments.max_blocks,
+        workloads=arguments.workloads,
+        environments=arguments.environments,
+    )
+    new_run = shared.read_new_run(arguments, launching.read_launcher_options(arguments))
     experiment = reruns.begin_rerun(
-        arguments.old,
-        arguments.new,
-        arguments.design,
-        Overrides(
-            budget=arguments.budget,
-            max_blocks=arguments.max_blocks,
-            workloads=arguments.workloads,
-            environments=arguments.environments,
-        ),
-        engines=arguments.engine or (),
-        results=arguments.results,
-        name=arguments.name,
-        launcher=arguments.launcher,
-        launcher_options=launching.read_launcher_options(arguments),
-        command=tuple(sys.argv[1:]),
-        progress=common.print_progress,
+        arguments.old, arguments.new, arguments.design, overrides, new_run, engines=arguments.engine or ()
     )
     result = runs.finish_run(experiment, *answer.progress_watch(quiet=arguments.quiet))
     common.print_progress(f"{result.name}: {result.why}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from envmatrix.cli import answer, common
 from envmatrix.cli import arguments as shared
@@ -68,11 +67,9 @@ def _confirm(arguments: argparse.Namespace) -> int:
     experiment, wanted = begin_confirmation(
         arguments.run_name,
         arguments.environment,
+        shared.read_new_run(arguments),
         budget=arguments.budget,
         max_blocks=arguments.max_blocks,
-        results=arguments.results,
-        command=tuple(sys.argv[1:]),
-        progress=common.print_progress,
     )
     result = finish_run(experiment, *answer.progress_watch(quiet=arguments.quiet))
     common.print_progress(f"{result.name}: {result.why}")

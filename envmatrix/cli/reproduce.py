@@ -100,13 +100,10 @@ def _rerun_or_compare(opened: OpenedPack, arguments: argparse.Namespace) -> tupl
         return reproduction, packs.stored_exit_code(arguments.run_name, results)
     experiment = packs.begin_reproduction(
         opened,
-        results=results,
-        launcher=arguments.launcher,
-        launcher_options=launching.read_launcher_options(arguments),
+        shared.read_new_run(arguments, launching.read_launcher_options(arguments)),
         rebuild=arguments.rebuild,
         programs=dict(arguments.program),
         vouched=bool(arguments.signers or arguments.sha256),
-        progress=progress,
     )
     watch, ask = answer.progress_watch(quiet=arguments.quiet)
     reproduction, result = packs.finish_reproduction(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from envmatrix.cli import answer, common, launching, searching
 from envmatrix.cli import arguments as shared
@@ -48,13 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
         return searching.run_and_show_search(tuning, arguments)
     experiment = runs.reopen_run(
         arguments.run_name,
+        shared.read_new_run(arguments, launching.read_launcher_options(arguments)),
+        arguments.matrix,
         budget=arguments.budget,
         target=arguments.target,
         max_blocks=arguments.max_blocks,
-        results=arguments.results,
-        matrix=arguments.matrix,
-        launcher_options=launching.read_launcher_options(arguments),
-        command=tuple(sys.argv[1:]),
-        progress=common.print_progress,
     )
     return answer.run_and_show(experiment, arguments)

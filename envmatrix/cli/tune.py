@@ -14,7 +14,7 @@ from envmatrix.engines.catalog import AUTO, ENGINES
 from envmatrix.errors import InputError
 
 if TYPE_CHECKING:
-    from envmatrix.api.tuning.request import SearchRequest
+    from envmatrix.api.tuning.space import SearchRequest
     from envmatrix.search.loop import RunningSearch
 
 
@@ -88,7 +88,7 @@ def _begin_program(arguments: argparse.Namespace) -> RunningSearch:
 
 def _make_search_request(arguments: argparse.Namespace) -> SearchRequest:
     from envmatrix.api.known_order import read_order_atlas
-    from envmatrix.api.tuning.request import SearchRequest
+    from envmatrix.api.tuning.space import SearchRequest
 
     return SearchRequest(
         arguments.budget,

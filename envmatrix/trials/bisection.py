@@ -10,7 +10,7 @@ from envmatrix.errors import InputError, suggestion
 from envmatrix.matrix.model import MAX_NAME_LENGTH, Matrix
 from envmatrix.matrix.override import with_design
 from envmatrix.matrix.yaml_positions import parse_yaml
-from envmatrix.plan.environment import build_environment, resolve_environment
+from envmatrix.plan.environment import is_possible, resolve_environment
 from envmatrix.trials.experiment import find_design
 
 #: Keys of a design that say what is compared, which the steps replace.
@@ -64,15 +64,7 @@ def _possible_change(
     """Return the first of the smallest groups of factors that may change together."""
     groups = (group for size in range(1, len(left)) for group in combinations(left, size))
     changes = ((group, {**levels, **{factor: goal[factor] for factor in group}}) for group in groups)
-    return next((group for group, changed in changes if _is_possible(matrix, changed)), tuple(left))
-
-
-def _is_possible(matrix: Matrix, levels: Mapping[str, str]) -> bool:
-    try:
-        build_environment(matrix, "step", levels, {})
-    except InputError:
-        return False
-    return True
+    return next((group for group, changed in changes if is_possible(matrix, changed)), tuple(left))
 
 
 def _step_name(changed: Iterable[str], goal: Mapping[str, str], taken: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ from envmatrix.evidence.record import Record
 from envmatrix.matrix.model import Workload
 from envmatrix.plan.environment import Image
 from envmatrix.system.process import Exit
-from envmatrix.system.progress import ProgressCallback
+from envmatrix.system.progress import Heartbeat, ProgressCallback
 from envmatrix.trials.environment_shell import temporary_work_folder
 from envmatrix.trials.experiment import snapshot_bench
 from envmatrix.trials.failure_reason import log_tail, why_program_failed
@@ -56,7 +56,6 @@ class TrialRunResult:
     wall_s: float
     output: str
     record: Record
-    log: Path
     arrivals: Arrivals = ()
 
 
@@ -113,19 +112,20 @@ def run_once(
     limit_s: float,
     log: Path,
     progress: ProgressCallback,
-    begins: Callable[[], None] = lambda: None,
     engine_name: str = DEFAULT,
     gpus: tuple[str, ...] = (),
+    outlook: Callable[[float], str] = lambda _: "",
 ) -> TrialRunResult:
     """Run a program once in its own Python without settings. Raises NothingRanError with its last lines if it fails.
 
-    ``begins`` is called when the Python is prepared.
+    ``outlook``: what to add to the progress while it runs, after so many seconds.
     """
     current_folder = Path.cwd()
     workload = resolve_program_folder(workload, current_folder)
-    engine, prepared, bench = _prepare_engine(engine_name, image, current_folder, progress)
-    begins()
-    with temporary_work_folder() as work:
+    bench = snapshot_bench()[1]
+    engine = open_engines([engine_name], build_places(current_folder / "matrix.yaml", bench))[engine_name]
+    prepared = engine.prepare(image, (), progress)
+    with temporary_work_folder() as work, Heartbeat(progress, "the program runs", outlook=outlook):
         job = _make_job(engine, prepared, workload, bench, work, Limits(seconds=limit_s, gpus=gpus), log)
         files = job.mounts.read["files"]
         inner_path = engine.inside(job.mounts)["files"]
@@ -136,7 +136,7 @@ def run_once(
     if record is None or not exit_status.ok:
         raise _failure_error(exit_status, job, log, workload, image)
     output = log.read_bytes().decode(errors="replace")  # keeps carriage returns: they end states of a progress bar
-    return TrialRunResult(exit_status.wall_s, output, record, log, tuple(arrivals))
+    return TrialRunResult(exit_status.wall_s, output, record, tuple(arrivals))
 
 
 @contextmanager
@@ -157,14 +157,6 @@ def _record_arrivals(log: Path) -> Iterator[list[tuple[float, int]]]:
     finally:
         stop_event.set()
         thread.join()
-
-
-def _prepare_engine(
-    name: str, image: Image, current_folder: Path, progress: ProgressCallback
-) -> tuple[Engine, Prepared, Path]:
-    bench = snapshot_bench()[1]
-    engine = open_engines([name], build_places(current_folder / "matrix.yaml", bench))[name]
-    return engine, engine.prepare(image, (), progress), bench
 
 
 def _make_job(
