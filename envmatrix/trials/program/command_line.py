@@ -14,7 +14,7 @@ _PYTHON = re.compile(r"python(\d(\.\d+)?t?)?\Z")
 SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
 #: Words that a shell reads itself. `time` is a program too, if it is installed.
 _SHELL_WORDS = frozenset(
-    (".", "[[", "alias", "bg", "builtin", "cd", "eval", "exec", "export", "for", "if", "let", "local", "popd", "pushd",
+    (".", "[[", "alias", "bg", "builtin", "cd", "eval", "exec", "export", "for", "if", "let", "popd", "pushd",
      "set", "source", "trap", "ulimit", "umask", "unset", "until", "wait", "while")
 )  # fmt: skip
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
