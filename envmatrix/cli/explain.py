@@ -62,7 +62,7 @@ def _confirm(arguments: argparse.Namespace) -> int:
     from envmatrix.api.confirmations import begin_confirmation
     from envmatrix.api.runs import finish_run
     from envmatrix.report.explanation import confirmation_lines
-    from envmatrix.stats.attribution.confirmation import confirm
+    from envmatrix.stats.attribution.explanation import confirm
 
     experiment, wanted = begin_confirmation(
         arguments.run_name,

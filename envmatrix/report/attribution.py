@@ -24,8 +24,7 @@ from envmatrix.stats.attribution.main_effects import (
 )
 from envmatrix.stats.effects import Effect
 from envmatrix.stats.measurements import Measurements
-from envmatrix.stats.pairing import interleaved_original
-from envmatrix.stats.separate_references import rescale_to_interleaved
+from envmatrix.stats.pairing import interleaved_original, rescale_to_interleaved
 from envmatrix.system.printable import printable_text
 
 _WIDTH, _ROW, _LEFT, _RIGHT = 860.0, 30.0, 290.0, 190.0

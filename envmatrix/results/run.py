@@ -56,11 +56,11 @@ class Change(BaseModel):
     @property
     def what(self) -> str:
         """The kind of change: ``resumed``, or ``read`` if nothing was changed."""
-        return "resumed" if self._changed_limits() or self.launcher_options is not None else "read"
+        return "resumed" if self.changed_limits or self.launcher_options is not None else "read"
 
     def text(self) -> str:
         """Return the change as text: ``2026-11-21T10:00:00+00:00: budget 300 to 600 (envmatrix 0.1.0)``."""
-        changes: dict[str, float | LauncherOptions] = dict(self._changed_limits())
+        changes: dict[str, float | LauncherOptions] = dict(self.changed_limits)
         if self.launcher_options is not None:
             changes["launcher_options"] = self.launcher_options
         descriptions = [
@@ -69,13 +69,11 @@ class Change(BaseModel):
         descriptions = descriptions if self.looked is None else [f"after {self.looked} blocks", *descriptions]
         return f"{self.at}: {', '.join(descriptions)} (envmatrix {self.envmatrix})"
 
-    def _changed_limits(self) -> dict[str, float]:
+    @property
+    def changed_limits(self) -> dict[str, float]:
+        """The limits of the design that changed, by name."""
         limits = {"budget": self.budget, "target": self.target, "max_blocks": self.max_blocks}
         return {name: value for name, value in limits.items() if value is not None}
-
-    def laid_over(self, design: Design) -> Design:
-        """Return the design with this change applied."""
-        return design.model_copy(update=self._changed_limits())
 
 
 class SideOf(BaseModel):
@@ -163,13 +161,9 @@ class Run(BaseModel):
         if twice:
             msg = f"{', '.join(twice)} is listed more than once"
             raise ValueError(msg)
-        for arm in arms:
-            expected_name = arm_name(arm.environment, arm.workload, arm.engine)
-            if arm.name != expected_name or (arm.reference is not None and arm.reference not in names):
-                msg = (
-                    f"{arm.name} does not fit the plan: its trials would be {expected_name}, compared with "
-                    f"{arm.reference}"
-                )
+        for arm, name in zip(arms, names, strict=True):
+            if arm.name != name or (arm.reference is not None and arm.reference not in names):
+                msg = f"{arm.name} does not fit the plan: its trials would be {name}, compared with {arm.reference}"
                 raise ValueError(msg)
         return arms
 
@@ -188,6 +182,6 @@ class Run(BaseModel):
         """Return the run with further changes applied."""
         design, options, history = self.design, self.launcher_options, (*self.history, *changes)
         for change in history[len(self.history) :]:
-            design = change.laid_over(design)
+            design = design.model_copy(update=change.changed_limits)
             options = options if change.launcher_options is None else change.launcher_options
         return self.model_copy(update={"design": design, "launcher_options": options, "history": history})

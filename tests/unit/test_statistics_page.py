@@ -10,7 +10,6 @@ from envmatrix.block import memory
 from envmatrix.matrix.model import Design
 from envmatrix.stats import selection
 from envmatrix.stats.attribution import contrasts
-from envmatrix.stats.comparisons.run_to_run import FEWEST_RUNS
 from envmatrix.stats.effects import (
     ALL_ANALYSES_LEVEL,
     CONFIDENCE,
@@ -22,6 +21,7 @@ from envmatrix.stats.effects import (
 from envmatrix.stats.inference import slow_phases
 from envmatrix.stats.inference.change_points import FALSE_ALARM_RATE, MIN_RUNS, MIN_SEGMENT_LENGTH, fewest_runs
 from envmatrix.stats.inference.maxt import DRAWS
+from envmatrix.stats.inference.welch import FEWEST_RUNS
 from envmatrix.stats.quality import equal_work, slow_trials
 from envmatrix.stats.steady_state import detection
 from envmatrix.stats.stopping import racing

@@ -118,10 +118,7 @@ def _start_to_json(item: Start) -> dict[str, object]:
 
 
 def summary_to_json(summary: Summary) -> dict[str, object]:
-    """Return the document of summary.json; unknown numbers are null.
-
-    The long lists come last: the history of very many runs reads only the part before them.
-    """
+    """Return the document of summary.json; unknown numbers are null."""
     effects, history = list(effect_values(summary)), summary.run.history
     controls = [(effect, values) for effect, values in effects if effect.is_control]
     return {
