@@ -59,6 +59,7 @@ class DockerEngine(Engine):
     name: str = "docker"
     preference = 3
     sizes_shm = True
+    passes_input = False
 
     @property
     def isolation(self) -> str:
