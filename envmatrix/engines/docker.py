@@ -68,6 +68,7 @@ class DockerEngine(Engine):
     name: str = "docker"
     preference = 4
     sizes_shm = True
+    passes_input = False
     all_gpus = "--gpus all "
 
     @property

@@ -375,6 +375,6 @@ def _without_plan_lines(progress: ProgressCallback) -> ProgressCallback:
 
     def tell(line: str) -> None:
         if not line.startswith(("environments:", "6 blocks of ", "one block takes")):
-            progress(line)
+            progress(line.partition("; a verdict needs")[0])
 
     return tell
