@@ -43,16 +43,16 @@ def begin_confirmation(
     """
     folder = find_run_to_read(run, new_run.results)
     stored = folder.load_for_resume()
-    found, silent = explain(folder.path, environment)
-    matrix = _matrix_of(folder, stored, found)
-    wanted, reasons = _interventions(found, stored, matrix)
+    explanations, unexplained = explain(folder.path, environment)
+    matrix = _matrix_of(folder, stored, explanations)
+    wanted, reasons = _interventions(explanations, stored, matrix)
     if not wanted:
         raise InputError(
-            _nothing_text(folder.path.name, {**silent, **reasons}),
+            _nothing_text(folder.path.name, {**unexplained, **reasons}),
             remedy="`envmatrix docs why` lists the causes that can be confirmed; more blocks may name one: "
             f"`envmatrix resume {folder.path.name}`",
         )
-    references = sorted({one.reference for one in wanted})
+    references = sorted({cause.reference for cause in wanted})
     if len(references) > 1:
         raise InputError(
             f"the causes have different references ({', '.join(references)}), and one run has one",
@@ -103,14 +103,14 @@ def _check_repeatable(run: Run, progress: ProgressCallback) -> None:
             progress(f"warning: {text.partition(':')[0]}: its present version is measured")
 
 
-def _matrix_of(folder: RunFolder, run: Run, found: Iterable[Explanation]) -> Matrix:
+def _matrix_of(folder: RunFolder, run: Run, explanations: Iterable[Explanation]) -> Matrix:
     """Return the matrix of a run with the run's workloads, and all levels that may confirm a cause."""
     if run.sides:
         raise InputError(
             f"run {run.name} compares two matrices, which cannot be confirmed together",
             remedy="measure one of them: `envmatrix bench`",
         )
-    rules = [finding.rule for one in found for finding in one.findings]
+    rules = [finding.rule for explanation in explanations for finding in explanation.findings]
     levels = [level for rule in rules for level in (rule.less, rule.more) if level is not None]
     matrix = with_levels(matrix_of_run(folder, run), levels)
     held = {library.key for library in run.libraries}
@@ -122,18 +122,20 @@ def _matrix_of(folder: RunFolder, run: Run, found: Iterable[Explanation]) -> Mat
     return only_levels(matrix, is_held).model_copy(update={"workloads": {**matrix.workloads, **run.workloads}})
 
 
-def _interventions(found: Iterable[Explanation], run: Run, matrix: Matrix) -> tuple[tuple[Wanted, ...], dict[str, str]]:
+def _interventions(
+    explanations: Iterable[Explanation], run: Run, matrix: Matrix
+) -> tuple[tuple[Wanted, ...], dict[str, str]]:
     """Return the causes that can be confirmed, and by environment why others cannot."""
     wanted, reasons = [], {}
     arms = {arm.name: arm for arm in run.arms}
-    for one in found:
-        arm = one.parts.arm
-        reference_arm = arms[one.parts.together.reference]
+    for explanation in explanations:
+        arm = explanation.parts.arm
+        reference_arm = arms[explanation.parts.together.reference]
         reference, environment = run.environments[reference_arm.runs], run.environments[arm.runs]
-        if not one.findings:
+        if not explanation.findings:
             reasons[arm.shown] = "no cause of its difference is named"
-        for finding in one.findings:
-            levels = finding.rule.interventions(environment, reference, slower=one.parts.whole.mean > 0)
+        for finding in explanation.findings:
+            levels = finding.rule.interventions(environment, reference, slower=explanation.parts.whole.mean > 0)
             own = _levels(reference)  # some levels need another OpenMP runtime than the reference's
             level = next((level for level in levels if is_possible(matrix, {**own, level[0]: level[1]})), None)
             if reference_arm.engine != arm.engine or level is None:
@@ -142,7 +144,7 @@ def _interventions(found: Iterable[Explanation], run: Run, matrix: Matrix) -> tu
                 reasons[arm.shown] = f"it changes only this itself: {finding.rule.name}"
             else:
                 by = _name_of(matrix, reference, level)
-                wanted.append(Wanted(arm, reference.name, one.per, finding.rule, by, level))
+                wanted.append(Wanted(arm, reference.name, explanation.per, finding.rule, by, level))
     return tuple(wanted), reasons
 
 
@@ -161,23 +163,25 @@ def _name_of(matrix: Matrix, reference: Environment, level: tuple[str, str]) -> 
 
 
 def _nothing_text(name: str, reasons: dict[str, str]) -> str:
-    told = "; ".join(f"{environment}: {reason}" for environment, reason in list(reasons.items())[:4])
-    return f"run {name} has nothing to confirm{f': {told}' if told else ', because it compares nothing'}"
+    reasons_text = "; ".join(f"{environment}: {reason}" for environment, reason in list(reasons.items())[:4])
+    return f"run {name} has nothing to confirm" + (
+        f": {reasons_text}" if reasons_text else ", because it compares nothing"
+    )
 
 
 def _design(run: Run, wanted: Sequence[Wanted], limits: Mapping[str, object]) -> Design:
     """Return the stored run's design for the reference, the explained environments and those that confirm."""
-    names = [wanted[0].reference, *(name for one in wanted for name in (one.arm.environment, one.by))]
+    names = [wanted[0].reference, *(name for cause in wanted for name in (cause.arm.environment, cause.by))]
     design = side_design(with_changed_values(run.design, limits), names)
-    workloads = tuple(dict.fromkeys(one.arm.workload for one in wanted))
-    engines = tuple(dict.fromkeys(one.arm.engine for one in wanted))
+    workloads = tuple(dict.fromkeys(cause.arm.workload for cause in wanted))
+    engines = tuple(dict.fromkeys(cause.arm.engine for cause in wanted))
     return design.model_copy(update={"steady": False, "workloads": workloads, "engines": engines})
 
 
 def _with_environments(matrix: Matrix, run: Run, wanted: Sequence[Wanted], design: Design) -> Matrix:
     """Return the matrix with the environments that it lacks: those that confirm, and cells of a factorial design."""
     reference = _levels(run.environments[wanted[0].reference])
-    added = {one.by: {**reference, one.level[0]: one.level[1]} for one in wanted}
+    added = {cause.by: {**reference, cause.level[0]: cause.level[1]} for cause in wanted}
     measured = {name: _levels(run.environments[name]) for name in design.environments if name in run.environments}
     lacking = {name: levels for name, levels in {**added, **measured}.items() if name not in matrix.environments}
     names = {"environments": list(design.environments), "workloads": list(design.workloads)}

@@ -93,10 +93,10 @@ def _differences(first: Mapping[str, object], second: Mapping[str, object]) -> t
 def differing(first: object, second: object, path: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (path, first text, second text) for each difference; '' if a side has no value."""
     if isinstance(first, Mapping) or isinstance(second, Mapping):
-        one, other = (value if isinstance(value, Mapping) else {} for value in (first, second))
-        for key in sorted({*one, *other} - _ALWAYS_DIFFERENT):
-            left, right = _files(key, one.get(key)), _files(key, other.get(key))
-            yield from differing(left, right, f"{path}.{key}".strip("."))
+        first_values, second_values = (value if isinstance(value, Mapping) else {} for value in (first, second))
+        for key in sorted({*first_values, *second_values} - _ALWAYS_DIFFERENT):
+            first_value, second_value = _files(key, first_values.get(key)), _files(key, second_values.get(key))
+            yield from differing(first_value, second_value, f"{path}.{key}".strip("."))
     elif first != second:
         yield path, _text(first), _text(second)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envmatrix.cli import answer, common, launching
-from envmatrix.cli import arguments as shared
-from envmatrix.cli.grammar import Parser, name_list
+from envmatrix.cli import answer, common, launching, shared_options
+from envmatrix.cli.grammar import Arguments, Parser, declare, declare_flag, name_list
 from envmatrix.cli.standard_input import check_unused_input
 from envmatrix.errors import ExitCode, InputError
 
@@ -34,29 +32,19 @@ _HYPERFINE_OPTIONS = {
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments."""
-    shared.add_design(parser)
-    parser.add_argument(
-        "--bisect",
-        nargs=2,
-        metavar=("ENV", "OTHER"),
-        help="change what differs between two environments one by one, and print the effect of each change",
-    )
-    parser.add_argument("--name", metavar="NAME", help="name of the run (default: design and time)")
-    shared.add_results(parser)
-    parser.add_argument(
-        "--host-names", action="store_true", help="record real host names (default: node-1, node-2, ...)"
-    )
-    shared.add_price(parser)
+    shared_options.add_design(parser)
+    text = "change what differs between two environments one by one, and print the effect of each change"
+    declare(parser, "--bisect", ("ENV", "OTHER"), text, nargs=2)
+    declare(parser, "--name", "NAME", "name of the run (default: design and time)")
+    shared_options.add(parser, "--results")
+    declare_flag(parser, "--host-names", "record real host names (default: node-1, node-2, ...)")
+    shared_options.add(parser, "--price")
     launching.add_launcher(parser)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="with a launcher that submits scripts: print the first script, submit nothing",
-    )
-    shared.add_display_options(parser)
+    declare_flag(parser, "--dry-run", "with a launcher that submits scripts: print the first script, submit nothing")
+    shared_options.add(parser, "--json", "--quiet")
     _add_program(parser)
     parser.set_defaults(design=None)
-    parser.declare_foreign_options(_HYPERFINE_OPTIONS)
+    parser.declare_remedies(_HYPERFINE_OPTIONS)
     parser.examples(
         "envmatrix bench -- python train.py --epochs 1",
         "envmatrix bench --environments tcmalloc,intel-omp --engine docker --name containers",
@@ -72,40 +60,24 @@ def _add_program(parser: Parser) -> None:
     parser.accept_command(
         "your own program (no config file needed): run it once, then compare environments for it", instead=True
     )
-    group = shared.add_program(parser)
-    group.add_argument(
-        "-L",
-        "--parameter-list",
-        nargs=2,
-        action="append",
-        metavar=("NAME", "A,B"),
-        help="run once for each value of {NAME}",
+    group = shared_options.add_program(parser)
+    declare(
+        group, "-L --parameter-list", ("NAME", "A,B"), "run once for each value of {NAME}", nargs=2, action="append"
     )
-    group.add_argument(
-        "-r",
-        "--requirements",
-        type=Path,
-        action="append",
-        metavar="FILE",
-        help="install these requirements on top of its Python, in a venv (requirements.txt, pyproject.toml)",
+    text = "install these requirements on top of its Python, in a venv (requirements.txt, pyproject.toml)"
+    declare(group, "-r --requirements", "FILE", text, Path, action="append")
+    shared_options.add(group, "--atlas")
+    declare(
+        group, "--save", "FILE", "write the matrix (default: ./matrix.yaml)", Path, nargs="?", const=Path("matrix.yaml")
     )
-    shared.add_atlas(group)
-    group.add_argument(
-        "--save",
-        nargs="?",
-        type=Path,
-        const=Path("matrix.yaml"),
-        metavar="FILE",
-        help="write the matrix (default: ./matrix.yaml)",
-    )
-    parser.add_argument("--show-output", action="store_true", help="print the output of each trial")
+    shared_options.add(parser, "--show-output")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: Arguments) -> int:
     """Prepare, run and report one design, or a program."""
     if arguments.command:
         return _run_program(arguments)
-    shared.refuse_program_options(arguments, "bench", "atlas")
+    shared_options.refuse_program_options(arguments, "bench", "atlas")
     if arguments.design is None and arguments.matrix is None and not Path("matrix.yaml").exists():
         raise InputError(
             "no program given, and no matrix.yaml in this folder",
@@ -122,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _run_design(arguments)
 
 
-def _run_program(arguments: argparse.Namespace) -> int:
+def _run_program(arguments: Arguments) -> int:
     """Run a program once, generate a matrix for it, and run that."""
     from envmatrix.api import runs
     from envmatrix.api.known_order import read_order_atlas
@@ -130,12 +102,12 @@ def _run_program(arguments: argparse.Namespace) -> int:
 
     _check_program(arguments)
     request = replace(
-        shared.read_program(arguments, arguments.engine or ()),
+        shared_options.read_program(arguments, arguments.engines or ()),
         parameters=tuple((name, tuple(name_list(values))) for name, values in arguments.parameter_list or ()),
         requirements=tuple(arguments.requirements or ()),
         atlas=read_order_atlas(arguments.atlas, common.print_progress),
     )
-    overrides, file = shared.read_overrides(arguments), arguments.save or Path("matrix.yaml")
+    overrides, file = shared_options.read_overrides(arguments), arguments.save or Path("matrix.yaml")
     show = common.print_progress if arguments.show_output else lambda _: None
     progress = common.print_progress
     with check_unused_input(request.words):
@@ -147,8 +119,10 @@ def _run_program(arguments: argparse.Namespace) -> int:
             bench.write_new_file(file, generated.text)
             matrix_option = "" if file == Path("matrix.yaml") else f" --matrix {shlex.quote(str(file))}"
             progress(f"wrote {file}: to run it again, `envmatrix bench{matrix_option}`")
-        new_run = shared.read_new_run(arguments, request.place.launcher_options)
-        new_run = replace(new_run, name=arguments.name or generated.name)
+        options = request.place.launcher_options
+        new_run = shared_options.read_new_run(
+            arguments, name=arguments.name or generated.name, launcher_options=options
+        )
         experiment = runs.begin_run("default", overrides, new_run, matrix=generated.matrix)
     code = answer.run_and_show(experiment, arguments, is_set_up=True)
     if generated.more and code == ExitCode.FINE:
@@ -156,7 +130,7 @@ def _run_program(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _check_program(arguments: argparse.Namespace) -> None:
+def _check_program(arguments: Arguments) -> None:
     """Refuse options of a design with a program, before anything runs."""
     conflicting = {
         f"DESIGN ({arguments.design})": arguments.design,
@@ -165,7 +139,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
         "--bisect": arguments.bisect,
         "--dry-run": arguments.dry_run,
     }
-    shared.refuse_design_options(conflicting, "write that matrix with --save, edit it, then run it")
+    shared_options.refuse_design_options(conflicting, "write that matrix with --save, edit it, then run it")
     numeric_file = next((str(file) for file in arguments.requirements or () if str(file).isdigit()), None)
     if numeric_file:
         raise InputError(
@@ -177,7 +151,7 @@ def _check_program(arguments: argparse.Namespace) -> None:
         raise InputError(f"{arguments.save} already exists", remedy="pass another file: --save FILE")
 
 
-def _run_design(arguments: argparse.Namespace) -> int:
+def _run_design(arguments: Arguments) -> int:
     from envmatrix.api import plans, runs
 
     if arguments.bisect and arguments.environments:
@@ -188,9 +162,8 @@ def _run_design(arguments: argparse.Namespace) -> int:
         first, last = arguments.bisect
         matrix = plans.bisected_matrix(arguments.design, first, last, arguments.matrix, common.print_progress)
     scripts = runs.script_preview(arguments.launcher) if arguments.dry_run else None
-    new_run = shared.read_new_run(arguments, launching.read_launcher_options(arguments))
-    overrides, engines = shared.read_overrides(arguments), arguments.engine or ()
-    experiment = runs.begin_run(arguments.design, overrides, new_run, engines=engines, matrix=matrix)
+    overrides, new_run = shared_options.read_overrides(arguments), shared_options.read_new_run(arguments)
+    experiment = common.call(runs.begin_run, arguments, overrides=overrides, new_run=new_run, matrix=matrix)
     if scripts:
         common.print_text("\n".join(scripts(experiment)))
         return 0

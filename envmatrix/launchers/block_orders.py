@@ -16,7 +16,7 @@ from envmatrix.launchers.block_files import BlockFolder, TrialEnd
 from envmatrix.launchers.pending_block import PendingBlock
 from envmatrix.plan import Slot
 from envmatrix.results import Trial, trial_of
-from envmatrix.system.atomic_files import store_error
+from envmatrix.system.atomic_files import store_errors
 from envmatrix.system.bench_options import hides_value, node_count
 from envmatrix.system.progress import ProgressCallback
 from envmatrix.system.shared_files import read_with_retry
@@ -194,8 +194,5 @@ def _copy(log: Path, target: Path) -> None:
             shutil.copyfileobj(source, file)
         file.truncate()
 
-    try:
-        with insisting(lambda: target.open("wb"), target) as file:
-            read_with_retry(lambda: copy_into(file), log)
-    except OSError as error:
-        raise store_error(error, target) from error
+    with store_errors(target), insisting(lambda: target.open("wb"), target) as file:
+        read_with_retry(lambda: copy_into(file), log)

@@ -199,7 +199,7 @@ def combine_image(matrix: Matrix, levels: Mapping[str, str]) -> Image:
 def _common_architectures(levels: list[Level]) -> tuple[str, ...]:
     """Return the architectures that have all of ``levels``; none: all architectures."""
     limited = [level.architectures for level in levels if level.architectures]
-    return tuple(one for one in limited[0] if all(one in names for names in limited)) if limited else ()
+    return tuple(name for name in limited[0] if all(name in names for names in limited)) if limited else ()
 
 
 def _source_build(name: str, body: model.SourceBuild) -> SourceBuild:

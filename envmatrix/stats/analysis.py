@@ -350,13 +350,9 @@ def _work_differences(measured: Measurements, old: Arm, new: Arm, plan: Plan) ->
 
 def pairs_to_pick_from(plan: Plan, measured: Measurements, old: Arm, new: Arm) -> int:
     """Return how many pairs the two can be picked from: of all arms with numbers in their table, or both tables."""
-    both, tables = {old.name, new.name}, [family_members(family) for family in families(plan)]
+    both = {old.name, new.name}
+    tables = [{*family.copies, *(arm.name for arm in (*family.arms, *family.beside))} for family in families(plan)]
     known = set().union(*([own for own in tables if both <= own] or [own for own in tables if both & own]))
     ran = {name for name in known if measured.facts[name].outcomes["ok"]}
     names = {arm.name for arm in plan.arms if arm.name in ran and not (arm.is_control or arm.is_alone)}
     return math.comb(len(names | both), 2)
-
-
-def family_members(family: Family) -> set[str]:
-    """Return the names of all arms in a family's table, including the reference and its copies."""
-    return {family.reference, *family.copies, *(arm.name for arm in (*family.arms, *family.beside))}

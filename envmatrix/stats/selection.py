@@ -110,13 +110,10 @@ def choose_best_set(
     if not any(faster):
         return None
     able_arms = [arm for arm, _ in able]
-    candidates = Candidates(
-        _log_ratio_views(analysis, measured, able_arms),
-        np.array([math.log(effect.low or 1.0) for _, effect in able]),
-        np.array(faster, dtype=np.bool_),
-        [_changed_setting_counts(arm, analysis.plan.arms, environments) for arm in able_arms],
-        analysis.plan.margin,
-    )
+    differences = _log_ratio_views(analysis, measured, able_arms)
+    low = np.array([math.log(effect.low or 1.0) for _, effect in able])
+    settings = [_changed_setting_counts(arm, analysis.plan.arms, environments) for arm in able_arms]
+    candidates = Candidates(differences, low, np.array(faster, np.bool_), settings, analysis.plan.margin)
     if later:
         candidates = _in_steady_state(candidates, [(effect, later[arm.name]) for arm, effect in able])
     tests = len(arms) / BEST_SET_SHARE if analysis.race else len(able) - 1

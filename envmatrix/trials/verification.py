@@ -106,7 +106,7 @@ def _working_programs(evidence: Evidence) -> Iterator[_Program]:
     for number, program in enumerate(listed):
         share = "" if program.share is None else f", {program.share:.0%} of the CPU time"
         name = f"{program.name} (process {program.pid}{share}) " if len(listed) > 1 else ""
-        kind = f"{program.name} " if len({one.name for one in listed}) > 1 else ""
+        kind = f"{program.name} " if len({program.name for program in listed}) > 1 else ""
         program_evidence = program.evidence or evidence
         spared = any(have_teams) and not have_teams[number]
         yield _Program(

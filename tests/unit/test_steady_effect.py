@@ -18,7 +18,7 @@ from envmatrix.report.formats.json_file import summary_to_json
 from envmatrix.report.formats.markdown import to_markdown
 from envmatrix.report.formats.terminal import print_summary
 from envmatrix.report.formatting import format_bounds
-from envmatrix.report.steady_text import steady_note
+from envmatrix.report.headline import steady_note
 from envmatrix.report.summary import summarise, summarise_measurements
 from envmatrix.results import RunFolder
 from envmatrix.stats.measurements import fold_trials

@@ -94,7 +94,7 @@ def _find_available(
     environments = [resolve_environment(matrix, name, {}) for name in names]
     reasons: dict[str, str] = {}
     while True:
-        tried = {entry.name: entry for entry in [one for one in environments if one.name not in reasons][:count]}
+        tried = {entry.name: entry for entry in [known for known in environments if known.name not in reasons][:count]}
         libraries = {library.key: library for entry in tried.values() for library in entry.libraries}
         with_libraries = replace(builder, libraries=tuple(libraries.values()))
         images, unavailable = prepare_images(tried, {None: with_libraries}, progress)
@@ -102,7 +102,7 @@ def _find_available(
             return list(tried), reasons
         reasons |= {name: reason for (name, _), reason in unavailable.items()}
         missing = {key: reason for image in images.values() for key, reason in image.missing.items()}
-        lacking = [(one.name, key) for one in environments for key, _ in one.preload if key in missing]
+        lacking = [(entry.name, key) for entry in environments for key, _ in entry.preload if key in missing]
         reasons |= {name: f"library {key} is not available: {missing[key]}" for name, key in lacking}
 
 

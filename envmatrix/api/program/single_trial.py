@@ -131,11 +131,11 @@ def _design(engine: str, gpus: tuple[str, ...], limit_s: float) -> Design:
 
 def _workload(session: Session, command: tuple[str, ...], place: ProgramPlace, *, in_own_folder: bool) -> Workload:
     """Return the command as a workload, with the variables of the program that a run measured, if any."""
-    given, shares_files, folder = session.workload, session.engine.shares_files, Path.cwd()
+    program, shares_files, folder = session.workload, session.engine.shares_files, Path.cwd()
     body = {"name": _NAME, "metric": {"wall": True}, "files": ""}
-    if given:
-        names = tuple(passable(given.pass_env, place))
-        body |= {"env": given.env, "pass_env": names, "home": given.home if shares_files else "trial"}
+    if program:
+        names = tuple(passable(program.pass_env, place))
+        body |= {"env": program.env, "pass_env": names, "home": program.home if shares_files else "trial"}
     if not command:
         return Workload.model_validate({**body, "command": ("python", "-c", _imports(session))})
     if in_own_folder and shares_files:

@@ -87,7 +87,7 @@ def _group_by_kind(lines: Sequence[str]) -> Iterator[list[Reading]]:
         readings_by_kind.setdefault(reading.key, {}).setdefault(reading.total, []).append(reading)
     for by_total in readings_by_kind.values():
         if len(by_total) > _MAX_BARS:
-            yield sorted(itertools.chain(*by_total.values()), key=lambda one: (one.number, one.field.start))
+            yield sorted(itertools.chain(*by_total.values()), key=lambda reading: (reading.number, reading.field.start))
         else:
             yield from by_total.values()
 

@@ -223,18 +223,12 @@ def _of_family(family: Family, measured: Measurements, level: float) -> Together
     account, prices = accounts(measured, rows, thread=thread)
     both_sides = {name: (mean_copies(values[:copies]), values[copies:]) for name, values in account.items()}
     has_both = np.isfinite(both_sides["whole"][1] - both_sides["whole"][0])
-    return Together(
-        family.reference,
-        family.arms,
-        {name: np.where(has_both, after - before, np.nan) for name, (before, after) in both_sides.items()},
-        {name: (_means(before, has_both), _means(after, has_both)) for name, (before, after) in both_sides.items()},
-        {name: finite_medians(values, 0) for name, values in prices.items()},
-        measured.apart,
-        thread,
-        max(1, int(has_both.any(axis=1).sum()) + len(family.beside)),
-        copies,
-        level,
-    )
+    differences = {name: np.where(has_both, after - before, np.nan) for name, (before, after) in both_sides.items()}
+    means = {name: (_means(before, has_both), _means(after, has_both)) for name, (before, after) in both_sides.items()}
+    medians = {name: finite_medians(values, 0) for name, values in prices.items()}
+    comparisons = max(1, int(has_both.any(axis=1).sum()) + len(family.beside))
+    compared = family.reference, family.arms, differences, means, medians
+    return Together(*compared, measured.apart, thread, comparisons, copies, level)
 
 
 def parts_of(together: Together) -> list[StepParts]:
@@ -296,21 +290,13 @@ def unpaired_parts(
     if any(part.sum() < 2 for part in np.split(has_whole[0], ends[:-1])):
         return None
     values = {name: np.where(has_whole, numbers, np.nan) for name, numbers in values.items()}
-    means = {name: _of_runs(numbers, ends)[0] for name, numbers in values.items()}
-    together = OfRuns(
-        f"{names[0]}:{arm.workload}@{arm.engine}",
-        (replace(arm, environment=names[1]),),
-        values,
-        {name: (of_run[:, :-1].mean(axis=1), of_run[:, -1]) for name, of_run in means.items()},
-        {name: finite_medians(numbers, 0) for name, numbers in prices.items()},
-        new.apart,
-        thread,
-        comparisons,
-        1,
-        level,
-        f"with {len(olds)} older runs",
-        tuple(ends),
-    )
+    run_means = {name: _of_runs(numbers, ends)[0] for name, numbers in values.items()}
+    means = {name: (of_run[:, :-1].mean(axis=1), of_run[:, -1]) for name, of_run in run_means.items()}
+    medians = {name: finite_medians(numbers, 0) for name, numbers in prices.items()}
+    reference, arms = f"{names[0]}:{arm.workload}@{arm.engine}", (replace(arm, environment=names[1]),)
+    seen = f"with {len(olds)} older runs"
+    compared = reference, arms, values, means, medians
+    together = OfRuns(*compared, new.apart, thread, comparisons, 1, level, seen, tuple(ends))
     return next(iter(parts_of(together)), None)
 
 

@@ -247,23 +247,13 @@ def _compare_arm(arm: Arm, pair: _RunPair, steady: SteadyComparison | None, *, d
     if new and olds and means_and_measured[0][1] is pair.measured[0]:
         result = pair.compared(olds, new)
     low, high, p = (result.low, result.high, result.p) if result and len(olds) >= FEWEST_RUNS else (None, None, None)
+    ratio, most = (result.ratio, result.high) if result else (None, None)
     item = ArmComparison(
-        arm.name,
-        *pair.names,
-        metric.name,
-        result.ratio if result else None,
-        low,
-        high,
-        p,
-        _verdict(low, high, pair.runs[1].plan.margin),
-        trial_counts(pair.measured, (arm.name, arm.name), metric),
-        pair.allowed,
-        status_of(low, high, pair.allowed),
-        runs=len(olds),
-        smallest=smallest_detectable_slowdown(result.ratio, result.high, pair.allowed) if result else None,
-        other="" if metric.is_speed else metric.label,
-        steady=steady,
-    )
+        arm.name, *pair.names, metric.name, ratio, low, high, p, _verdict(low, high, pair.runs[1].plan.margin),
+        trial_counts(pair.measured, (arm.name, arm.name), metric), pair.allowed, status_of(low, high, pair.allowed),
+        runs=len(olds), smallest=smallest_detectable_slowdown(ratio, most, pair.allowed),
+        other="" if metric.is_speed else metric.label, steady=steady,
+    )  # fmt: skip
     before, now = (measured.facts[arm.name] for measured in pair.measured)
     contention = pair.contended(arm.name) if metric.is_speed else Contended()
     item = concluded(item, (before, now), contention, did_other_work=did_other_work)

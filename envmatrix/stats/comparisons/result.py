@@ -271,7 +271,7 @@ def blocks_needed(low: float | None, high: float | None, blocks: int, allowed: f
 
 
 def concluded(
-    item: ArmComparison, facts: tuple[ArmFacts, ArmFacts], contended: Contended, *, at_best: float | None = None,
+    item: ArmComparison, facts: tuple[ArmFacts, ArmFacts], contended: Contended, at_best: float | None = None, *,
     pending: str = "", did_other_work: bool = False,
 ) -> ArmComparison:  # fmt: skip
     """Return a comparison with the answer of later steps, if any, and without one that another cause could explain.

@@ -127,32 +127,17 @@ def _compare_pair(
     # Where later steps could fail a gate too, each of the two has one side of its interval, so both keep 5 %.
     one_sided = effect.one_sided if allowed and steady is None else None
     least, most = one_sided or (effect.low, effect.high)
+    trials = trial_counts((measured, measured), (old.name, new.name), metric)
     item = ArmComparison(
-        "@".join(table_key(new, run.plan)),
-        *names,
-        effect.metric,
-        effect.ratio,
-        effect.low,
-        effect.high,
-        effect.p,
-        effect.verdict,
-        trial_counts((measured, measured), (old.name, new.name), metric),
-        allowed,
-        status_of(least, most, allowed),
+        "@".join(table_key(new, run.plan)), *names, effect.metric, effect.ratio, effect.low, effect.high, effect.p,
+        effect.verdict, trials, allowed, status_of(least, most, allowed), one_sided=one_sided, steady=steady,
         smallest=smallest_detectable_slowdown(effect.ratio, most, allowed),
-        wanted=blocks_needed(least, most, effect.blocks, allowed),
-        other="" if metric.is_speed else metric.label,
-        steady=steady,
-        one_sided=one_sided,
-    )
+        wanted=blocks_needed(least, most, effect.blocks, allowed), other="" if metric.is_speed else metric.label,
+    )  # fmt: skip
+    facts, did_other_work = (measured.facts[old.name], measured.facts[new.name]), Flag.UNEQUAL_WORK in effect.flags
     has_slow_trials = is_verdict_pending(analysis, (old.name, new.name), effect.blocks)
-    item = concluded(
-        item,
-        (measured.facts[old.name], measured.facts[new.name]),
-        effect.contended,
-        at_best=effect.best,
-        pending=f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if has_slow_trials else "",
-        did_other_work=Flag.UNEQUAL_WORK in effect.flags,
-    )
-    has_reason = not item.other and item.status != "other work"
-    return replace(item, why=explain_pair(run, measured, analysis, arms, effect) if has_reason else None)
+    pending = f"one side has outliers: then a verdict needs {LEAST_BLOCKS} blocks" if has_slow_trials else ""
+    item = concluded(item, facts, effect.contended, effect.best, pending=pending, did_other_work=did_other_work)
+    if item.other or did_other_work:
+        return item
+    return replace(item, why=explain_pair(run, measured, analysis, arms, effect))
